@@ -1,0 +1,123 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The shared-memory layout: all that two processes read of each other.  gcc compiles this file and cffi
+ * reads the part between the marks, so neither side keeps a copy.  tests/golden/layout.txt pins every
+ * offset; a change of meaning or place needs a new GL_LAYOUT_VERSION.
+ *
+ * One segment per tenant, /dev/shm/gpulimit.u.<tenant> (the usage segment), written by the tenant's own
+ * processes.  Rules: fixed-width fields, the unit in the name, no pointers, no floats, no mutex.  Counters
+ * only grow.  Multi-writer fields are touched with atomics only.  A reader must treat every value as
+ * hostile: any tenant may write anything here.
+ *
+ * Words marked "ledger" are changed by ledger.c alone: 48 bits of bytes below 16 bits of version, so that
+ * an update prepared against an older value cannot be applied late.
+ */
+#ifndef GL_LAYOUT_H
+#define GL_LAYOUT_H
+
+#include <stdint.h>
+
+/* cffi: begin */
+#define GL_USAGE_MAGIC 0x55544d4c555047
+#define GL_LAYOUT_VERSION 1
+#define GL_MAX_DEVICES 16
+#define GL_MAX_SLOTS 512
+#define GL_TENANT_NAME_BYTES 64
+
+enum gl_launch_kind {
+	GL_KERNEL = 0,      /* cuLaunchKernel, cuLaunchKernelEx, the old cuLaunch family */
+	GL_COOPERATIVE = 1, /* cooperative launches, by call or by attribute */
+	GL_GRAPH = 2,       /* cuGraphLaunch */
+	GL_CAPTURED = 3,    /* recorded into a graph, not run, not charged */
+	GL_LAUNCH_KINDS = 4
+};
+
+enum gl_memory_kind {
+	GL_MEM_PLAIN = 0,    /* cuMemAlloc, pitched */
+	GL_MEM_MANAGED = 1,
+	GL_MEM_ARRAY = 2,    /* arrays and mipmapped arrays */
+	GL_MEM_POOL = 3,     /* what pools hold, used or not */
+	GL_MEM_VMM = 4,      /* cuMemCreate */
+	GL_MEM_GRAPH = 5,    /* allocation nodes of graphs */
+	GL_MEM_OVERHEAD = 6, /* contexts, code, rounding: measured, not asked for */
+	GL_MEM_KINDS = 7
+};
+
+/* First bytes of every segment. */
+struct gl_header {
+	uint64_t magic;
+	uint32_t version;
+	uint32_t size;          /* bytes of the whole segment */
+	uint64_t created_ns;    /* CLOCK_REALTIME */
+	uint32_t ready;         /* 1 once everything below is valid; written last */
+	uint32_t slots_used;    /* slots [0, slots_used) may be in use; only grows */
+	char tenant[64];
+	uint64_t reserved[4];
+};
+
+/* One GPU as the tenant sees it; entries are added, never moved or removed. */
+struct gl_device {
+	uint8_t uuid[16];            /* all zero: unused entry */
+	uint32_t ready;              /* 1 once uuid and limits are valid */
+	uint32_t mig;                /* 1: a MIG instance */
+	uint64_t card_bytes;         /* what the card has */
+	uint64_t memory_limit_bytes; /* 0 .. card_bytes; card_bytes: no memory quota */
+	uint64_t ledger;             /* ledger: bytes reserved by the whole tenant, or an operation under way */
+	uint64_t context_bytes;      /* what one context was seen to cost; 0: not seen yet */
+	uint64_t refused;            /* allocations refused because of the quota */
+	uint64_t refused_by_card;    /* allocations inside the quota that the driver refused */
+	uint32_t compute_limit_percent; /* 1..100; 100: no limit */
+	uint32_t weight;
+	/* The tenant's GPU-time bucket on this device (bucket.c). */
+	uint64_t granted_ns;         /* GPU time granted since the segment was made; only grows */
+	uint64_t spent_ns;           /* GPU time spent by all processes; only grows */
+	uint64_t granted_at_ns;      /* CLOCK_MONOTONIC stamp up to which granted_ns has been filled */
+	uint64_t throttled_ns;       /* sum over threads of time spent waiting for GPU time */
+	uint64_t throttled_count;    /* launches that had to wait */
+	uint32_t wake;               /* futex: bumped when time is granted or a limit changes */
+	uint32_t waiters;
+	uint64_t reserved[8];
+};
+
+/* One process's account on one device. */
+struct gl_account {
+	uint64_t bytes;              /* ledger: all that this process has reserved */
+	uint64_t kind_bytes[7];      /* the same by gl_memory_kind; for display, may lag */
+	uint64_t contexts;
+	uint64_t spent_ns;           /* GPU time charged to this process; only grows */
+	uint64_t outstanding_ns;     /* GPU time submitted and not known to be finished */
+	uint64_t launches[4];        /* by gl_launch_kind; only grow */
+	/* Operation that this process has under way on the device (ledger.c). */
+	uint64_t op_target_old;
+	uint64_t op_target_new;
+	uint64_t op_total;
+	uint64_t op_slot;
+	uint64_t reserved[5];
+};
+
+/* One process.  Its owner holds a record lock on the byte at the slot's offset while it lives. */
+struct gl_slot {
+	uint64_t generation;         /* odd: in use; even: free; +1 at each change */
+	uint32_t pid;                /* as the process sees itself */
+	uint32_t host_pid;           /* true pid, 0: not known */
+	uint64_t start_ticks;        /* field 22 of /proc/pid/stat */
+	uint64_t pid_namespace;      /* inode of /proc/self/ns/pid */
+	char name[16];
+	uint64_t reserved[2];
+	struct gl_account account[16];
+};
+
+struct gl_usage {
+	struct gl_header header;
+	struct gl_device device[16];
+	struct gl_slot slot[512];
+};
+/* cffi: end */
+
+_Static_assert(sizeof(struct gl_header) == 128, "layout");
+_Static_assert(sizeof(struct gl_device) % 64 == 0, "layout");
+_Static_assert(sizeof(struct gl_account) % 64 == 0, "layout");
+_Static_assert(sizeof(struct gl_slot) % 64 == 0, "layout");
+_Static_assert(GL_MAX_DEVICES == sizeof((struct gl_usage *)0)->device / sizeof(struct gl_device), "layout");
+
+#endif

@@ -1,0 +1,257 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What the shim's C files offer each other, by file.  Glossary:
+ *
+ *   real      a function of the driver or of NVML itself
+ *   hook      our function of the same name, which programs get instead
+ *   gpu       one device as this process sees it (CUDA ordinal), joined to the tenant's entry for its UUID
+ *   slot      this process's place in the tenant's segment (layout.h)
+ *   account   a slot's books on one device
+ *   block     one thing that holds device memory and that a later call gives back
+ *   overhead  device memory that nobody asked for by size: contexts, code, rounding (overhead.c)
+ *
+ * Everything that a process changes lies in gl_self, which fork wipes: a child starts afresh and registers
+ * at its own first CUDA call.  Hooks call process, device, ledger, blocks, overhead and meter, never each
+ * other.  errno is the caller's and stays as it was.
+ */
+#ifndef GL_SHIM_H
+#define GL_SHIM_H
+
+#include "abi.h"
+#include "layout.h"
+#include "quota.h"
+#include "sys.h"
+
+#pragma GCC visibility push(hidden)
+
+/* ---- log.c: capped, prefixed lines on stderr, by GPULIMIT_LOG ---- */
+
+enum gl_level { GL_ERROR, GL_WARN, GL_INFO, GL_DEBUG };
+/* GL_ERROR is printed at the default level too; reserved for "nothing works, and why": once per process. */
+void gl_log(enum gl_level level, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+/* ---- elf.c: looking symbols up without calling libc ---- */
+
+void *gl_elf_libc_symbol(const char *name);
+
+/* ---- driver.c: the real functions ---- */
+
+#pragma GCC visibility pop
+/* The hooks' prototypes: exported, and the only symbols that are. */
+#define CU_HOOK(name, class, params, args) __attribute__((visibility("default"))) CUresult name params;
+#define NVML_HOOK(name, class, params, args) __attribute__((visibility("default"))) nvmlReturn_t name params;
+#define CU_CALL(name, params)
+#define NVML_CALL(name, params)
+#include "hooks.def"
+#undef CU_HOOK
+#undef NVML_HOOK
+#undef CU_CALL
+#undef NVML_CALL
+#pragma GCC visibility push(hidden)
+
+#define CU_CALL(name, params) typedef CUresult gl_type_##name params;
+#define NVML_CALL(name, params) typedef nvmlReturn_t gl_type_##name params;
+#define CU_HOOK(name, class, params, args) CU_CALL(name, params)
+#define NVML_HOOK(name, class, params, args) NVML_CALL(name, params)
+#include "hooks.def"
+#undef CU_HOOK
+#undef NVML_HOOK
+#undef CU_CALL
+#undef NVML_CALL
+
+/* Ids: hooks first, CUDA before NVML, then the calls, so that id < GL_HOOKS means "taken over". */
+enum gl_hook_id {
+#define CU_CALL(name, params)
+#define NVML_CALL(name, params)
+#define CU_HOOK(name, class, params, args) GL_ID_##name,
+#define NVML_HOOK(name, class, params, args) GL_ID_##name,
+#include "hooks.def"
+#undef CU_HOOK
+#undef NVML_HOOK
+	GL_HOOKS,
+	GL_BEFORE_CALLS = GL_HOOKS - 1,
+#undef CU_CALL
+#undef NVML_CALL
+#define CU_HOOK(name, class, params, args)
+#define NVML_HOOK(name, class, params, args)
+#define CU_CALL(name, params) GL_ID_##name,
+#define NVML_CALL(name, params) GL_ID_##name,
+#include "hooks.def"
+#undef CU_HOOK
+#undef NVML_HOOK
+#undef CU_CALL
+#undef NVML_CALL
+	GL_SYMBOLS
+};
+
+extern void *gl_real[GL_SYMBOLS];
+/* Calls the real function; one that the driver lacks answers CUDA_ERROR_NOT_SUPPORTED (NVML: FUNCTION_NOT_FOUND). */
+#define REAL(name) ((gl_type_##name *)gl_real[GL_ID_##name])
+bool gl_has(enum gl_hook_id id); /* the driver has it */
+
+/* Finds the real libraries: one already loaded, else loads it.  False: there is none. */
+bool gl_driver_load(void);
+bool gl_nvml_load(void);
+/* Id of the hook for a symbol name, or -1.  Calls no libc function. */
+int gl_hook_by_name(const char *name);
+/* Our function for a hook id. */
+void *gl_hook_address(int id);
+
+/* ---- process.c: this process's state ---- */
+
+enum gl_state {
+	GL_NEW = 0,         /* no CUDA or NVML call yet */
+	GL_TRANSPARENT = 1, /* no quota and no tenant: hand every call on */
+	GL_ATTACHED = 2,    /* under quota */
+	GL_FAILED = 3,      /* quota unreadable or unenforceable: every CUDA call fails */
+};
+
+struct gl_gpu {
+	CUdevice ordinal;           /* as CUDA counts in this process */
+	uint32_t index;             /* entry in the tenant's segment */
+	uint8_t uuid[16];
+	uint64_t total_bytes;       /* of the card */
+	uint64_t own_limit_bytes;   /* from this process's environment; can only lower the tenant's */
+	struct gl_device *device;
+	struct gl_account *account;
+	struct gl_lock lock;        /* one ledger operation of this process at a time */
+	struct gl_lock overhead_lock;
+	uint64_t overhead_bytes;    /* last measured and charged */
+	uint64_t overhead_at_bytes; /* what was charged in all when it was measured */
+	uint64_t overhead_at_ns;
+	uint32_t overhead_dirty;    /* something happened that costs memory nobody asked for */
+	nvmlDevice_t nvml;
+};
+
+struct gl_blocks;
+struct gl_meter;
+
+struct gl_process {
+	uint32_t state; /* enum gl_state */
+	uint32_t pid;
+	struct gl_lock setup_lock;
+	uint32_t gpus_ready;
+	int gpu_count;
+	int slot;
+	int fd;
+	struct gl_usage *usage;
+	struct gl_slot *own;
+	struct gl_quota quota; /* parsed from the environment */
+	struct gl_gpu gpu[GL_MAX_DEVICES];
+	struct gl_blocks *blocks;
+	struct gl_meter *meter;
+	uint32_t capturing;    /* captures open in this process, as seen by the hooks */
+	uint32_t log_lines;
+};
+extern struct gl_process gl_self;
+
+int gl_begin_slow(void);
+/* First line of every hook: the state, after setting up at the first call.  ~1 ns. */
+static inline int gl_begin(void)
+{
+	int state = (int)gl_load(&gl_self.state);
+	return GL_LIKELY(state != GL_NEW) ? state : gl_begin_slow();
+}
+/* What a CUDA call returns in a process whose quota cannot be enforced. */
+#define GL_FAILED_RESULT CUDA_ERROR_NOT_PERMITTED
+
+/* The usual opening of a CUDA hook: hands the call on when there is nothing to enforce. */
+#define GL_ENTER(name, args)                                                                                 \
+	do {                                                                                                 \
+		int state_ = gl_begin();                                                                     \
+		if (GL_UNLIKELY(state_ != GL_ATTACHED))                                                      \
+			return state_ == GL_TRANSPARENT ? REAL(name) args : GL_FAILED_RESULT;                \
+	} while (0)
+
+/* Wraps driver calls that the shim adds on its own: while any stream is being captured, many calls are
+ * illegal and would spoil the capture, unless the thread says that it knows what it does. */
+CUstreamCaptureMode gl_relax(void);
+void gl_unrelax(CUstreamCaptureMode before);
+
+/* ---- device.c ---- */
+
+/* The gpu of a CUDA ordinal; NULL if there is none or CUDA is not initialised. */
+struct gl_gpu *gl_gpu_of(CUdevice dev);
+/* The gpu of the calling thread's current context; NULL without one. */
+struct gl_gpu *gl_gpu_current(void);
+/* The gpu whose UUID NVML gives for this handle; NULL: not one of this process's (may be one of the tenant's). */
+struct gl_device *gl_device_of_nvml(nvmlDevice_t handle);
+/* The limit in force now: the smaller of the tenant's, this process's and the card. */
+uint64_t gl_limit_bytes(const struct gl_gpu *gpu);
+/* Bytes that all processes of the tenant have reserved; dead ones are given back first. */
+uint64_t gl_used_bytes(const struct gl_gpu *gpu);
+
+/* ---- reserve.c: memory of this process against the tenant's quota ---- */
+
+/* Takes bytes out of the quota.  0, or -ENOMEM with nothing taken (and the refusal counted).
+ * Tries hard first: gives back what dead processes held, and what this process's pools hold unused. */
+int gl_reserve(struct gl_gpu *gpu, enum gl_memory_kind kind, uint64_t bytes);
+void gl_release(struct gl_gpu *gpu, enum gl_memory_kind kind, uint64_t bytes);
+/* Moves a reservation from `from` to `to` bytes, above the limit if need be: for what already happened. */
+void gl_recharge(struct gl_gpu *gpu, enum gl_memory_kind kind, uint64_t from, uint64_t to);
+/* Same, but refuses with -ENOMEM to grow above the limit. */
+int gl_recharge_within(struct gl_gpu *gpu, enum gl_memory_kind kind, uint64_t from, uint64_t to);
+/* The driver refused memory that the quota allowed: count it. */
+void gl_count_card_refusal(struct gl_gpu *gpu);
+
+/* ---- ledger.c: the tenant's books in shared memory; lock-free, safe against kill at any instruction ---- */
+
+/* Adds delta to slot `target`'s account and to the device total, in one step, acting as slot `actor`.
+ * A positive delta that would take the total above limit is refused with -ENOMEM (limit UINT64_MAX: never).
+ * -EINVAL: the segment holds nonsense.  One operation per actor and device at a time (callers lock). */
+int gl_ledger_add(struct gl_usage *usage, uint32_t device, uint32_t actor, uint32_t target, int64_t delta,
+		  uint64_t limit);
+uint64_t gl_ledger_total(struct gl_usage *usage, uint32_t device);
+uint64_t gl_ledger_account(struct gl_usage *usage, uint32_t device, uint32_t slot);
+
+/* ---- segment.c: the tenant's segment and this process's slot ---- */
+
+/* Opens or makes the segment of gl_self.quota's tenant and claims a slot.  0 or negative errno (logged). */
+int gl_segment_attach(void);
+/* Gives back what dead processes held.  Returns the number of slots cleared. */
+int gl_segment_reap(void);
+/* Entry for a device, added if new (limits only set when added by the first living process). */
+struct gl_device *gl_segment_device(const uint8_t uuid[16], uint64_t card_bytes, uint64_t limit_bytes,
+				    uint32_t compute_percent, uint32_t weight, uint32_t *index);
+
+/* ---- blocks.c: what this process holds, by address or handle; O(1) ---- */
+
+struct gl_block {
+	uint64_t key;      /* address, array or handle; never 0 */
+	uint64_t bytes;    /* charged for it */
+	CUcontext context; /* dies with it; NULL: with the process only */
+	uint32_t space;    /* enum gl_space */
+	uint32_t ordinal;  /* gpu charged */
+	uint32_t kind;     /* enum gl_memory_kind */
+	uint32_t count;    /* references, where the space has them */
+	uint64_t other;    /* pool, allocation, graph: depends on the space */
+};
+enum gl_space { GL_SPACE_POINTER = 1, GL_SPACE_ARRAY, GL_SPACE_VMM_HANDLE, GL_SPACE_VMM_MAPPING, GL_SPACE_POOL,
+		GL_SPACE_GRAPH, GL_SPACE_CONTEXT };
+/* 0 or -ENOMEM (no memory for the table).  A block of the same space and key is replaced. */
+int gl_block_put(const struct gl_block *block);
+/* Copies the block out; false if unknown. */
+bool gl_block_get(enum gl_space space, uint64_t key, struct gl_block *out);
+/* Copies it out and forgets it. */
+bool gl_block_take(enum gl_space space, uint64_t key, struct gl_block *out);
+/* Calls fn for each block with its shard locked (fn must not call gl_block_*); fn returns true to drop it. */
+void gl_block_each(bool (*fn)(struct gl_block *block, void *arg), void *arg);
+
+/* ---- overhead.c: what the card holds for this process beyond what was asked for ---- */
+
+void gl_overhead_mark(struct gl_gpu *gpu); /* measure again before the next reservation */
+/* Measures if marked, or if 32 MiB were added since last time. */
+void gl_overhead_refresh(struct gl_gpu *gpu);
+/* Measures now.  False: cannot be measured here. */
+bool gl_overhead_measure(struct gl_gpu *gpu);
+
+/* ---- hook_pool.c ---- */
+
+/* Lets the pools of this process on the gpu give back what they hold unused; returns true if any did. */
+bool gl_pools_trim(struct gl_gpu *gpu);
+/* Brings the charge of every pool on the gpu to what the driver says that it holds. */
+void gl_pools_refresh(struct gl_gpu *gpu);
+
+#pragma GCC visibility pop
+
+#endif
