@@ -19,6 +19,7 @@
 
 #include "abi.h"
 #include "layout.h"
+#include "ledger.h"
 #include "quota.h"
 #include "sys.h"
 
@@ -114,7 +115,6 @@ struct gl_gpu {
 	uint64_t own_limit_bytes;   /* from this process's environment; can only lower the tenant's */
 	struct gl_device *device;
 	struct gl_account *account;
-	struct gl_lock lock;        /* one ledger operation of this process at a time */
 	struct gl_lock overhead_lock;
 	uint64_t overhead_bytes;    /* last measured and charged */
 	uint64_t overhead_at_bytes; /* what was charged in all when it was measured */
@@ -127,7 +127,9 @@ struct gl_blocks;
 struct gl_meter;
 
 struct gl_process {
-	uint32_t state; /* enum gl_state */
+	uint32_t state;      /* enum gl_state, for CUDA calls */
+	uint32_t nvml_state; /* the same for NVML calls: a program that only asks NVML never loads CUDA */
+	uint32_t attached;   /* what the environment says: enum gl_state, once read */
 	uint32_t pid;
 	struct gl_lock setup_lock;
 	uint32_t gpus_ready;
@@ -138,6 +140,8 @@ struct gl_process {
 	struct gl_slot *own;
 	struct gl_quota quota; /* parsed from the environment */
 	struct gl_gpu gpu[GL_MAX_DEVICES];
+	struct gl_lock ledger_lock[GL_MAX_DEVICES]; /* by segment entry: one operation of this process at a time */
+	struct gl_lock reap_lock;
 	struct gl_blocks *blocks;
 	struct gl_meter *meter;
 	uint32_t capturing;    /* captures open in this process, as seen by the hooks */
@@ -146,11 +150,18 @@ struct gl_process {
 extern struct gl_process gl_self;
 
 int gl_begin_slow(void);
-/* First line of every hook: the state, after setting up at the first call.  ~1 ns. */
+int gl_begin_nvml_slow(void);
+/* First line of every CUDA hook: the state, after setting up at the first call.  ~1 ns. */
 static inline int gl_begin(void)
 {
 	int state = (int)gl_load(&gl_self.state);
 	return GL_LIKELY(state != GL_NEW) ? state : gl_begin_slow();
+}
+/* First line of every NVML hook. */
+static inline int gl_begin_nvml(void)
+{
+	int state = (int)gl_load(&gl_self.nvml_state);
+	return GL_LIKELY(state != GL_NEW) ? state : gl_begin_nvml_slow();
 }
 /* What a CUDA call returns in a process whose quota cannot be enforced. */
 #define GL_FAILED_RESULT CUDA_ERROR_NOT_PERMITTED
@@ -193,16 +204,6 @@ void gl_recharge(struct gl_gpu *gpu, enum gl_memory_kind kind, uint64_t from, ui
 int gl_recharge_within(struct gl_gpu *gpu, enum gl_memory_kind kind, uint64_t from, uint64_t to);
 /* The driver refused memory that the quota allowed: count it. */
 void gl_count_card_refusal(struct gl_gpu *gpu);
-
-/* ---- ledger.c: the tenant's books in shared memory; lock-free, safe against kill at any instruction ---- */
-
-/* Adds delta to slot `target`'s account and to the device total, in one step, acting as slot `actor`.
- * A positive delta that would take the total above limit is refused with -ENOMEM (limit UINT64_MAX: never).
- * -EINVAL: the segment holds nonsense.  One operation per actor and device at a time (callers lock). */
-int gl_ledger_add(struct gl_usage *usage, uint32_t device, uint32_t actor, uint32_t target, int64_t delta,
-		  uint64_t limit);
-uint64_t gl_ledger_total(struct gl_usage *usage, uint32_t device);
-uint64_t gl_ledger_account(struct gl_usage *usage, uint32_t device, uint32_t slot);
 
 /* ---- segment.c: the tenant's segment and this process's slot ---- */
 
