@@ -11,7 +11,7 @@
 
 /* cffi: begin */
 #define GL_QUOTA_RULES 32
-#define GL_QUOTA_ERROR_BYTES 256
+#define GL_QUOTA_ERROR_BYTES 320
 
 enum gl_select { GL_SELECT_ALL = 0, GL_SELECT_INDEX = 1, GL_SELECT_UUID = 2 };
 
@@ -19,8 +19,8 @@ enum gl_select { GL_SELECT_ALL = 0, GL_SELECT_INDEX = 1, GL_SELECT_UUID = 2 };
 struct gl_quota_rule {
 	uint32_t select;        /* enum gl_select */
 	uint32_t index;         /* of the GPU in NVML's (PCI) order, as nvidia-smi shows it */
-	char uuid[48];          /* "GPU-…" or "MIG-…", lower case after the prefix, or a unique beginning of one */
-	uint64_t amount;        /* bytes, or percent of the card if percent is 1; compute: percent of GPU time */
+	char uuid[64];          /* "GPU-…" or "MIG-…", lower case after the prefix, or the beginning of one */
+	uint64_t amount;        /* bytes, or 1/1000 percent of the card if percent is 1; compute: percent of time */
 	uint32_t percent;
 	uint32_t reserved;
 };
@@ -36,19 +36,27 @@ struct gl_quota {
 	char tenant[64];           /* "": the default tenant */
 	char memory_source[48];    /* variable that gave the memory quota, "" if none */
 	char compute_source[48];
-	char error[256];           /* "" or what is wrong: variable, value and position */
+	char error[320];           /* "" or one line: variable, value, position and what would be right */
+	/* The same in parts. */
+	char error_variable[48];
+	uint32_t error_position;   /* character in the value, from 1 */
+	uint32_t reserved;
+	char error_reason[160];
 };
 
 /* Value of a variable, or NULL. */
 typedef const char *(*gl_lookup)(const char *name, void *arg);
 
-/* Reads all variables.  0, or -1 with quota->error set; a wrong value never means "no limit". */
+/* Reads all variables into *quota, which need not be initialised.  0, or -1 with quota->error set; such a quota
+ * allows nothing: a wrong value never means "no limit". */
 int gl_quota_read(struct gl_quota *quota, gl_lookup lookup, void *arg);
-/* One memory amount ("4GiB", "512MiB", "1.5G", "50%", bytes) or list ("0=4GiB,GPU-34…=2GiB,*=1GiB") into rules. */
+/* One memory amount ("4GiB", "512MiB", "1.5G", "50%", bytes) or list ("0=4GiB,GPU-34…=2GiB,*=1GiB") into the rules
+ * of *quota (zeroed before the first use), in place of those that it had.  source is named in errors. */
 int gl_quota_parse_memory(struct gl_quota *quota, const char *source, const char *text);
 int gl_quota_parse_compute(struct gl_quota *quota, const char *source, const char *text);
 /* Memory limit of a card: 1 and *bytes set (cut to the card); 0: no memory quota given at all; a card that no
- * rule names while others are named gets 0 bytes.  index may be -1: not known. */
+ * rule names while others are named gets 0 bytes.  A rule for the UUID wins over one for the index, and that over
+ * "*".  index may be -1 and uuid NULL: not known. */
 int gl_quota_memory_for(const struct gl_quota *quota, int index, const char *uuid, uint64_t card_bytes, uint64_t *bytes);
 /* Percent of GPU time for a card, 100 without a rule; a card that no rule names while others are named: 1. */
 uint32_t gl_quota_compute_for(const struct gl_quota *quota, int index, const char *uuid);
