@@ -22,6 +22,7 @@
 #include "ledger.h"
 #include "quota.h"
 #include "sys.h"
+#include "testpoint.h"
 
 #pragma GCC visibility push(hidden)
 
@@ -93,6 +94,9 @@ bool gl_has(enum gl_hook_id id); /* the driver has it */
 /* Finds the real libraries: one already loaded, else loads it.  False: there is none. */
 bool gl_driver_load(void);
 bool gl_nvml_load(void);
+/* The library that id belongs to is in the process (it is not loaded for this), and its functions are known. */
+bool gl_loaded(int id);
+const char *gl_symbol_name(int id);
 /* Id of the hook for a symbol name, or -1.  Calls no libc function. */
 int gl_hook_by_name(const char *name);
 /* Our function for a hook id. */
@@ -113,6 +117,7 @@ struct gl_gpu {
 	uint8_t uuid[16];
 	uint64_t total_bytes;       /* of the card */
 	uint64_t own_limit_bytes;   /* from this process's environment; can only lower the tenant's */
+	uint32_t own_compute_percent;
 	struct gl_device *device;
 	struct gl_account *account;
 	struct gl_lock overhead_lock;
@@ -185,8 +190,13 @@ void gl_unrelax(CUstreamCaptureMode before);
 struct gl_gpu *gl_gpu_of(CUdevice dev);
 /* The gpu of the calling thread's current context; NULL without one. */
 struct gl_gpu *gl_gpu_current(void);
-/* The gpu whose UUID NVML gives for this handle; NULL: not one of this process's (may be one of the tenant's). */
-struct gl_device *gl_device_of_nvml(nvmlDevice_t handle);
+/* The tenant's entry for the card that NVML names by this handle, added with its quota if the tenant has none yet;
+ * NULL: no UUID, or no room.  *entry is its index in the segment. */
+struct gl_device *gl_device_of_nvml(nvmlDevice_t handle, uint64_t card_bytes, uint32_t *entry);
+/* Adds an entry with the quota that the environment gives the card.  index: NVML's, or -1. */
+struct gl_device *gl_device_add(const uint8_t uuid[16], int index, uint64_t card_bytes, uint64_t *own_limit,
+				uint32_t *own_percent, uint32_t *entry);
+bool gl_uuid_bytes(const char *text, uint8_t out[16]);
 /* The limit in force now: the smaller of the tenant's, this process's and the card. */
 uint64_t gl_limit_bytes(const struct gl_gpu *gpu);
 /* Bytes that all processes of the tenant have reserved; dead ones are given back first. */
@@ -205,8 +215,21 @@ int gl_recharge_within(struct gl_gpu *gpu, enum gl_memory_kind kind, uint64_t fr
 /* The driver refused memory that the quota allowed: count it. */
 void gl_count_card_refusal(struct gl_gpu *gpu);
 
+/* ---- identity.c: who this process is ---- */
+
+struct gl_identity {
+	uint64_t start_ticks, pid_namespace;
+	char name[16];
+};
+struct gl_identity gl_identity_read(void);
+/* The tenant of a process that names none. */
+void gl_default_tenant(char out[GL_TENANT_NAME_BYTES]);
+
 /* ---- segment.c: the tenant's segment and this process's slot ---- */
 
+/* The segment of the default tenant (no GPULIMIT_TENANT) is there with living processes. */
+bool gl_segment_exists(void);
+struct gl_device *gl_segment_find_device(const uint8_t uuid[16], uint32_t *index);
 /* Opens or makes the segment of gl_self.quota's tenant and claims a slot.  0 or negative errno (logged). */
 int gl_segment_attach(void);
 /* Gives back what dead processes held.  Returns the number of slots cleared. */

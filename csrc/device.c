@@ -1,0 +1,149 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * This process's devices.  CUDA numbers them by what CUDA_VISIBLE_DEVICES leaves, in its own order; NVML numbers all
+ * of them by PCI address.  So nothing is kept by number: the UUID joins a CUDA ordinal, an NVML handle, the
+ * quota's rules and the tenant's entry.
+ */
+#include <string.h>
+
+#include "shim.h"
+
+/* NVML's number of the card, or -1.  Only asked when a rule names a number: NVML takes milliseconds to start. */
+static int nvml_index(const char *uuid)
+{
+	nvmlDevice_t handle;
+	unsigned int index;
+	if (!gl_nvml_load() || REAL(nvmlInit_v2)() != NVML_SUCCESS)
+		return -1;
+	if (REAL(nvmlDeviceGetHandleByUUID)(uuid, &handle) != NVML_SUCCESS ||
+	    REAL(nvmlDeviceGetIndex)(handle, &index) != NVML_SUCCESS)
+		return -1;
+	return (int)index;
+}
+
+static bool names_an_index(const struct gl_quota *quota)
+{
+	for (uint32_t i = 0; i < quota->memory_rules; i++)
+		if (quota->memory[i].select == GL_SELECT_INDEX)
+			return true;
+	for (uint32_t i = 0; i < quota->compute_rules; i++)
+		if (quota->compute[i].select == GL_SELECT_INDEX)
+			return true;
+	return false;
+}
+
+struct gl_device *gl_device_add(const uint8_t uuid[16], int index, uint64_t card_bytes, uint64_t *own_limit,
+				uint32_t *own_percent, uint32_t *entry)
+{
+	char text[41];
+	gl_uuid_text(uuid, text);
+	uint64_t limit = card_bytes;
+	gl_quota_memory_for(&gl_self.quota, index, text, card_bytes, &limit);
+	*own_limit = limit < card_bytes ? limit : card_bytes;
+	*own_percent = gl_quota_compute_for(&gl_self.quota, index, text);
+	return gl_segment_device(uuid, card_bytes, *own_limit, *own_percent, gl_self.quota.weight, entry);
+}
+
+static bool set_up(struct gl_gpu *gpu, int ordinal)
+{
+	CUuuid uuid;
+	size_t total;
+	char text[41];
+	if (REAL(cuDeviceGet)(&gpu->ordinal, ordinal) != CUDA_SUCCESS)
+		return false;
+	CUresult r = gl_has(GL_ID_cuDeviceGetUuid_v2) ? REAL(cuDeviceGetUuid_v2)(&uuid, gpu->ordinal)
+						      : REAL(cuDeviceGetUuid)(&uuid, gpu->ordinal);
+	if (r != CUDA_SUCCESS || REAL(cuDeviceTotalMem_v2)(&total, gpu->ordinal) != CUDA_SUCCESS)
+		return false;
+	memcpy(gpu->uuid, uuid.bytes, sizeof gpu->uuid);
+	gpu->total_bytes = total;
+	gl_uuid_text(gpu->uuid, text);
+	int index = names_an_index(&gl_self.quota) ? nvml_index(text) : -1;
+	gpu->device = gl_device_add(gpu->uuid, index, total, &gpu->own_limit_bytes, &gpu->own_compute_percent, &gpu->index);
+	if (!gpu->device)
+		return false;
+	gpu->account = &gl_self.own->account[gpu->index];
+	gl_log(GL_INFO, "device %d (%s): memory %llu of %llu bytes, compute %u%%", ordinal, text,
+	       (unsigned long long)gl_limit_bytes(gpu), (unsigned long long)total, gpu->own_compute_percent);
+	return true;
+}
+
+static void set_up_all(void)
+{
+	int count = 0;
+	gl_lock(&gl_self.setup_lock);
+	if (!gl_self.gpus_ready && REAL(cuDeviceGetCount)(&count) == CUDA_SUCCESS) {
+		int done = 0;
+		while (done < count && done < GL_MAX_DEVICES && set_up(&gl_self.gpu[done], done))
+			done++;
+		if (done < count) {
+			/* Never go on with a card that nobody limits. */
+			gl_log(GL_ERROR, "device %d cannot be put under quota; every CUDA call of this process is refused", done);
+			gl_store(&gl_self.state, (uint32_t)GL_FAILED);
+		}
+		gl_self.gpu_count = done;
+		gl_store(&gl_self.gpus_ready, 1u);
+	}
+	gl_unlock(&gl_self.setup_lock);
+}
+
+struct gl_gpu *gl_gpu_of(CUdevice dev)
+{
+	if (GL_UNLIKELY(!gl_load(&gl_self.gpus_ready)))
+		set_up_all();
+	if (!gl_load(&gl_self.gpus_ready))
+		return NULL;
+	return dev >= 0 && dev < gl_self.gpu_count ? &gl_self.gpu[dev] : NULL;
+}
+
+struct gl_gpu *gl_gpu_current(void)
+{
+	CUdevice dev;
+	return REAL(cuCtxGetDevice)(&dev) == CUDA_SUCCESS ? gl_gpu_of(dev) : NULL;
+}
+
+static int hex(char c)
+{
+	return c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
+}
+
+bool gl_uuid_bytes(const char *text, uint8_t out[16])
+{
+	int digits = 0;
+	for (const char *p = strchr(text, '-'); p && *p; p++) {
+		if (hex(*p) < 0 || digits == 32)
+			continue;
+		out[digits / 2] = (uint8_t)(digits % 2 ? out[digits / 2] | hex(*p) : hex(*p) << 4);
+		digits++;
+	}
+	return digits == 32;
+}
+
+struct gl_device *gl_device_of_nvml(nvmlDevice_t handle, uint64_t card_bytes, uint32_t *entry)
+{
+	char text[96];
+	uint8_t uuid[16];
+	unsigned int index;
+	uint64_t limit;
+	uint32_t percent;
+	if (REAL(nvmlDeviceGetUUID)(handle, text, sizeof text) != NVML_SUCCESS || !gl_uuid_bytes(text, uuid))
+		return NULL;
+	if (REAL(nvmlDeviceGetIndex)(handle, &index) != NVML_SUCCESS)
+		index = (unsigned int)-1;
+	struct gl_device *known = gl_segment_find_device(uuid, entry);
+	return known ? known : gl_device_add(uuid, (int)index, card_bytes, &limit, &percent, entry);
+}
+
+uint64_t gl_limit_bytes(const struct gl_gpu *gpu)
+{
+	uint64_t limit = gl_load(&gpu->device->memory_limit_bytes);
+	if (gpu->own_limit_bytes < limit)
+		limit = gpu->own_limit_bytes;
+	return limit < gpu->total_bytes ? limit : gpu->total_bytes;
+}
+
+uint64_t gl_used_bytes(const struct gl_gpu *gpu)
+{
+	gl_segment_reap();
+	return gl_ledger_total(gl_self.usage, gpu->index);
+}

@@ -1,0 +1,127 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Finds functions of libc's dynamic-loading family (dlsym, dlvsym, dlopen, dladdr) in libc's own symbol table.
+ * We define dlsym ourselves, so asking the linker for it would find us; and the look-up hook runs so early under
+ * sanitizers, and in so many libcs (musl has no dlvsym), that it may call no libc function at all.  So this file
+ * walks the loader's list of objects by hand.  Built without sanitizers (see Makefile).
+ */
+#include <elf.h>
+#include <link.h>
+#include <sys/auxv.h>
+
+#include "shim.h"
+
+static bool same(const char *a, const char *b)
+{
+	while (*a && *a == *b)
+		a++, b++;
+	return *a == *b;
+}
+
+static bool begins(const char *text, const char *with)
+{
+	while (*with)
+		if (*text++ != *with++)
+			return false;
+	return true;
+}
+
+static const struct link_map *first_object(void)
+{
+	const ElfW(Phdr) *headers = (const ElfW(Phdr) *)getauxval(AT_PHDR);
+	unsigned long count = getauxval(AT_PHNUM);
+	uintptr_t base = 0;
+	const ElfW(Dyn) *dynamic = NULL;
+	for (unsigned long i = 0; headers && i < count; i++)
+		if (headers[i].p_type == PT_PHDR)
+			base = (uintptr_t)headers - headers[i].p_vaddr;
+	for (unsigned long i = 0; headers && i < count; i++)
+		if (headers[i].p_type == PT_DYNAMIC)
+			dynamic = (const ElfW(Dyn) *)(base + headers[i].p_vaddr);
+	for (; dynamic && dynamic->d_tag != DT_NULL; dynamic++)
+		if (dynamic->d_tag == DT_DEBUG && dynamic->d_un.d_ptr)
+			return ((const struct r_debug *)dynamic->d_un.d_ptr)->r_map;
+	return NULL;
+}
+
+struct table {
+	const ElfW(Sym) *symbols;
+	const char *strings;
+	const uint32_t *gnu_hash, *hash;
+	const uint16_t *versions;
+};
+
+static struct table table_of(const struct link_map *object)
+{
+	struct table t = {0};
+	for (const ElfW(Dyn) *d = object->l_ld; d && d->d_tag != DT_NULL; d++) {
+		/* glibc stores relocated addresses here, musl the file's. */
+		uintptr_t at = d->d_un.d_ptr < object->l_addr ? d->d_un.d_ptr + object->l_addr : d->d_un.d_ptr;
+		switch (d->d_tag) {
+		case DT_SYMTAB: t.symbols = (const void *)at; break;
+		case DT_STRTAB: t.strings = (const void *)at; break;
+		case DT_GNU_HASH: t.gnu_hash = (const void *)at; break;
+		case DT_HASH: t.hash = (const void *)at; break;
+		case DT_VERSYM: t.versions = (const void *)at; break;
+		default: break;
+		}
+	}
+	return t;
+}
+
+static uint32_t symbol_count(const struct table *t)
+{
+	if (t->hash)
+		return t->hash[1];
+	if (!t->gnu_hash)
+		return 0;
+	uint32_t buckets = t->gnu_hash[0], first = t->gnu_hash[1], words = t->gnu_hash[2], last = 0;
+	const uint32_t *bucket = t->gnu_hash + 4 + words * (sizeof(ElfW(Addr)) / 4), *chain = bucket + buckets;
+	for (uint32_t i = 0; i < buckets; i++)
+		if (bucket[i] > last)
+			last = bucket[i];
+	if (last < first)
+		return 0;
+	while (!(chain[last - first] & 1))
+		last++;
+	return last + 1;
+}
+
+/* The default version of a function if there is one, else any. */
+static void *function_in(const struct link_map *object, const char *name)
+{
+	struct table t = table_of(object);
+	void *any = NULL;
+	if (!t.symbols || !t.strings)
+		return NULL;
+	for (uint32_t i = 0, n = symbol_count(&t); i < n; i++) {
+		const ElfW(Sym) *s = &t.symbols[i];
+		if (s->st_shndx == SHN_UNDEF || (s->st_info & 0xf) != STT_FUNC || !same(t.strings + s->st_name, name))
+			continue;
+		void *address = (void *)(object->l_addr + s->st_value);
+		if (!t.versions || !(t.versions[i] & 0x8000))
+			return address;
+		any = address;
+	}
+	return any;
+}
+
+static bool is_libc(const char *path)
+{
+	const char *base = path ? path : "";
+	for (const char *p = base; *p; p++)
+		if (*p == '/')
+			base = p + 1;
+	return begins(base, "libc.so") || begins(base, "libc-2") || begins(base, "libdl.so") || begins(base, "libdl-2") ||
+	       begins(base, "ld-musl") || begins(base, "libc.musl");
+}
+
+void *gl_elf_libc_symbol(const char *name)
+{
+	for (const struct link_map *object = first_object(); object; object = object->l_next) {
+		void *found = is_libc(object->l_name) ? function_in(object, name) : NULL;
+		if (found)
+			return found;
+	}
+	return NULL;
+}

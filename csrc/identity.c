@@ -1,0 +1,87 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Who this process is, read from /proc: for the slot, and for the tenant that it belongs to when none is named.
+ */
+#include <string.h>
+
+#include "shim.h"
+
+static size_t read_file(const char *path, char *out, size_t size)
+{
+	size_t got = 0;
+	int fd = gl_open(path, O_RDONLY, 0);
+	while (fd >= 0 && got + 1 < size) {
+		long n = gl_syscall(SYS_read, fd, out + got, size - 1 - got);
+		if (n <= 0)
+			break;
+		got += (size_t)n;
+	}
+	if (fd >= 0)
+		gl_close(fd);
+	out[got] = 0;
+	return got;
+}
+
+static uint64_t number(const char *text)
+{
+	uint64_t n = 0;
+	while (*text >= '0' && *text <= '9')
+		n = n * 10 + (uint64_t)(*text++ - '0');
+	return n;
+}
+
+/* The inode in "pid:[4026531836]". */
+static uint64_t namespace_inode(const char *path)
+{
+	char link[64] = "";
+	(void)gl_syscall(SYS_readlinkat, AT_FDCWD, path, link, sizeof link - 1);
+	const char *bracket = strchr(link, '[');
+	return bracket ? number(bracket + 1) : 0;
+}
+
+struct gl_identity gl_identity_read(void)
+{
+	struct gl_identity id = {0};
+	char stat[1024];
+	read_file("/proc/self/stat", stat, sizeof stat);
+	const char *open = strchr(stat, '('), *close = strrchr(stat, ')'); /* the name may hold both */
+	if (open && close && close > open) {
+		size_t length = (size_t)(close - open - 1);
+		memcpy(id.name, open + 1, length < sizeof id.name - 1 ? length : sizeof id.name - 1);
+		for (int field = 2; *close && field < 22; close++)
+			field += *close == ' ';
+		id.start_ticks = number(close);
+	}
+	id.pid_namespace = namespace_inode("/proc/self/ns/pid");
+	return id;
+}
+
+static uint64_t hash(uint64_t h, const char *text, size_t length)
+{
+	for (size_t i = 0; i < length; i++)
+		h = (h ^ (unsigned char)text[i]) * UINT64_C(0x100000001b3); /* FNV-1a */
+	return h;
+}
+
+/* "auto-<uid>-<hash>": the processes of one user in one container, service or login session, which the kernel
+ * tells by their cgroup.  Children stay in it whatever they do: exec, setsid, a cleaned environment. */
+void gl_default_tenant(char out[GL_TENANT_NAME_BYTES])
+{
+	char cgroup[4096], *at = out;
+	size_t length = read_file("/proc/self/cgroup", cgroup, sizeof cgroup);
+	uint64_t space = namespace_inode("/proc/self/ns/cgroup"), uid = (uint64_t)gl_syscall(SYS_geteuid);
+	uint64_t h = hash(hash(UINT64_C(0xcbf29ce484222325), cgroup, length), (const char *)&space, sizeof space);
+	char digits[20];
+	int n = 0;
+	memcpy(at, "auto-", 5);
+	at += 5;
+	do
+		digits[n++] = (char)('0' + uid % 10);
+	while (uid /= 10);
+	while (n)
+		*at++ = digits[--n];
+	*at++ = '-';
+	for (int i = 60; i >= 0; i -= 4)
+		*at++ = "0123456789abcdef"[(h >> i) & 15];
+	*at = 0;
+}

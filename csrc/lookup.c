@@ -1,0 +1,122 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * dlsym and dlvsym.  A program that looks up a driver or NVML function which the hook table names, and would get
+ * the driver's own, gets our hook instead; every other look-up goes to the real function untouched.
+ *
+ * The real dlsym tells RTLD_NEXT and RTLD_DEFAULT by its return address.  So the exported functions are assembly:
+ * they ask gl_decide what to do and then *jump* to the real one with the caller's registers, whatever the compiler
+ * or sanitizer does to C.  For any name outside the table gl_decide calls no libc function: sanitizers and
+ * allocators come here before libc is ready.  Built without sanitizers (see Makefile).
+ */
+#include <dlfcn.h>
+
+#include "shim.h"
+
+/* What the stubs read from gl_decide: two registers. */
+struct answer {
+	void *value;
+	uintptr_t use_value; /* 0: jump to the real function */
+};
+
+typedef void *dlsym_type(void *, const char *);
+typedef int dladdr_type(const void *, Dl_info *);
+
+__attribute__((used)) void *gl_real_dlsym, *gl_real_dlvsym;
+
+static bool begins(const char *text, const char *with)
+{
+	while (*with)
+		if (*text++ != *with++)
+			return false;
+	return true;
+}
+
+/* The driver's own libraries look their parts up by name too and must find their own. */
+static bool is_driver(const void *caller)
+{
+	Dl_info info;
+	dladdr_type *find = (dladdr_type *)gl_elf_libc_symbol("dladdr");
+	if (!find || !find(caller, &info) || !info.dli_fname)
+		return false;
+	const char *base = info.dli_fname;
+	for (const char *p = base; *p; p++)
+		if (*p == '/')
+			base = p + 1;
+	return begins(base, "libcuda.so") || begins(base, "libnvidia-") || begins(base, "libcuda_loader") ||
+	       begins(base, "libcudadebugger") || begins(base, "libdxcore");
+}
+
+static struct answer look_up_hook(void *handle, const char *name, int id, const void *caller)
+{
+	struct answer pass = {NULL, 0}, none = {NULL, 1}, hook = {gl_hook_address(id), 1};
+	if (is_driver(caller))
+		return pass;
+	if (handle == RTLD_DEFAULT || handle == RTLD_NEXT)
+		return gl_loaded(id) && gl_has((enum gl_hook_id)id) ? hook : none;
+	void *found = ((dlsym_type *)gl_real_dlsym)(handle, name);
+	if (!found)
+		return none; /* dlerror() says why */
+	if (found == hook.value) /* the global scope, where we come first */
+		return gl_loaded(id) && gl_has((enum gl_hook_id)id) ? hook : none;
+	if (gl_loaded(id) && found == gl_real[id])
+		return hook;
+	return (struct answer){found, 1}; /* another library's function of that name */
+}
+
+__attribute__((used)) struct answer gl_decide(void *handle, const char *name, const void *caller)
+{
+	struct answer pass = {NULL, 0};
+	if (!gl_real_dlsym)
+		gl_real_dlsym = gl_elf_libc_symbol("dlsym");
+	if (!gl_real_dlvsym)
+		gl_real_dlvsym = gl_elf_libc_symbol("dlvsym");
+	if (!name || !gl_real_dlsym)
+		return gl_real_dlsym ? pass : (struct answer){NULL, 1};
+	if (!(name[0] == 'c' && name[1] == 'u') && !(name[0] == 'n' && name[1] == 'v'))
+		return pass;
+	int id = gl_hook_by_name(name);
+	return id < 0 ? pass : look_up_hook(handle, name, id, caller);
+}
+
+/* dlvsym: the driver's symbols have no versions, so a versioned look-up of one finds nothing without us, and ours
+ * have none either; what matters is that the answer is never the driver's own pointer. */
+__attribute__((used)) struct answer gl_decide_versioned(void *handle, const char *name, const void *caller)
+{
+	struct answer answer = gl_decide(handle, name, caller);
+	if (!answer.use_value && !gl_real_dlvsym)
+		return (struct answer){NULL, 1}; /* musl */
+	return answer;
+}
+
+#if defined(__x86_64__)
+#define STUB(symbol, decide, real)                                                          \
+	__asm__(".text\n.p2align 4\n.globl " #symbol "\n.type " #symbol ",@function\n" #symbol ":\n"         \
+		".cfi_startproc\nendbr64\n"                                                                  \
+		"push %rdi\n.cfi_adjust_cfa_offset 8\npush %rsi\n.cfi_adjust_cfa_offset 8\n"                 \
+		"push %rdx\n.cfi_adjust_cfa_offset 8\n"                                                      \
+		"mov 24(%rsp), %rdx\n"                                                                       \
+		"call " #decide "\n"                                                                         \
+		"mov %rdx, %rcx\n"                                                                           \
+		"pop %rdx\n.cfi_adjust_cfa_offset -8\npop %rsi\n.cfi_adjust_cfa_offset -8\n"                 \
+		"pop %rdi\n.cfi_adjust_cfa_offset -8\n"                                                      \
+		"test %rcx, %rcx\njnz 1f\n"                                                                  \
+		"jmp *" #real "(%rip)\n1: ret\n.cfi_endproc\n.size " #symbol ", .-" #symbol "\n")
+#elif defined(__aarch64__)
+#define STUB(symbol, decide, real)                                                          \
+	__asm__(".text\n.p2align 4\n.globl " #symbol "\n.type " #symbol ",%function\n" #symbol ":\n"         \
+		".cfi_startproc\nhint #34\n"                                                                 \
+		"stp x29, x30, [sp, #-48]!\n.cfi_adjust_cfa_offset 48\n"                                     \
+		".cfi_rel_offset x30, 8\nstp x0, x1, [sp, #16]\nstr x2, [sp, #32]\n"                         \
+		"mov x2, x30\nbl " #decide "\n"                                                              \
+		"mov x9, x0\nmov x10, x1\n"                                                                  \
+		"ldr x2, [sp, #32]\nldp x0, x1, [sp, #16]\nldp x29, x30, [sp], #48\n"                        \
+		".cfi_adjust_cfa_offset -48\n.cfi_restore x30\n"                                             \
+		"cbnz x10, 1f\n"                                                                             \
+		"adrp x16, " #real "\nldr x16, [x16, :lo12:" #real "]\nbr x16\n"                             \
+		"1: mov x0, x9\nret\n.cfi_endproc\n.size " #symbol ", .-" #symbol "\n")
+#else
+#error "this processor needs its own look-up stub"
+#endif
+
+STUB(dlsym, gl_decide, gl_real_dlsym);
+STUB(dlvsym, gl_decide_versioned, gl_real_dlvsym);

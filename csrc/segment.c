@@ -1,0 +1,304 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The tenant's segment: a file in /dev/shm that all its processes map.  A process that lives holds a record lock on
+ * the first byte of its slot; the kernel drops it at death, however the process died, and tells it across pid
+ * namespaces.  So "can I lock it?" is "is it dead?", and holding the lock makes one process alone responsible for
+ * clearing what the dead one held.  The lock on byte 0 serialises making the segment, joining and adding devices.
+ */
+#include <string.h>
+#include <sys/stat.h>
+
+#include "shim.h"
+
+#define DIRECTORY "/dev/shm/"
+enum { SET_UP_TRIES = 5000 }; /* of 1 ms */
+
+static int record_lock(int fd, short type, uint64_t offset)
+{
+	struct flock range = {.l_type = type, .l_whence = SEEK_SET, .l_start = (off_t)offset, .l_len = 1};
+	return (int)gl_syscall(SYS_fcntl, fd, F_SETLK, &range);
+}
+
+static uint64_t slot_offset(uint32_t slot)
+{
+	return offsetof(struct gl_usage, slot) + slot * sizeof(struct gl_slot);
+}
+
+/* Someone holds a slot: the tenant has a living process (this one does not count itself). */
+static bool inhabited(int fd)
+{
+	struct flock range = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = sizeof(struct gl_header), .l_len = 0};
+	return gl_syscall(SYS_fcntl, fd, F_GETLK, &range) == 0 && range.l_type != F_UNLCK;
+}
+
+static int lock_set_up(int fd)
+{
+	struct timespec pause = {0, 1000000};
+	for (int i = 0; i < SET_UP_TRIES; i++) {
+		int r = record_lock(fd, F_WRLCK, 0);
+		if (r != -EAGAIN && r != -EACCES)
+			return r;
+		(void)gl_syscall(SYS_nanosleep, &pause, NULL);
+	}
+	return -ETIMEDOUT;
+}
+
+static void path_of(const char *tenant, char *out, size_t size)
+{
+	size_t at = 0;
+	for (const char *part = DIRECTORY "gpulimit.u."; *part && at + 1 < size; part++)
+		out[at++] = *part;
+	for (; *tenant && at + 1 < size; tenant++)
+		out[at++] = *tenant;
+	out[at] = 0;
+}
+
+static void join_path(char out[128])
+{
+	char automatic[GL_TENANT_NAME_BYTES];
+	const char *tenant = gl_self.quota.tenant;
+	if (!*tenant) {
+		gl_default_tenant(automatic);
+		tenant = automatic;
+	}
+	path_of(tenant, out, 128);
+}
+
+bool gl_segment_exists(void)
+{
+	char path[128];
+	join_path(path);
+	int fd = gl_open(path, O_RDWR | O_NOFOLLOW, 0);
+	if (fd < 0)
+		return false;
+	bool found = inhabited(fd);
+	gl_close(fd);
+	return found;
+}
+
+static int open_file(const char *path)
+{
+	/* Without O_CREAT first: fs.protected_regular refuses O_CREAT on another's file in a sticky directory. */
+	int fd = gl_open(path, O_RDWR | O_NOFOLLOW, 0);
+	if (fd == -ENOENT)
+		fd = gl_open(path, O_RDWR | O_NOFOLLOW | O_CREAT, 0600);
+	if (fd < 0)
+		return fd;
+	struct stat st;
+	uint32_t me = (uint32_t)gl_syscall(SYS_geteuid);
+	if (gl_syscall(SYS_fstat, fd, &st) != 0 || !S_ISREG(st.st_mode) || (st.st_uid != me && st.st_uid != 0)) {
+		gl_close(fd);
+		return -EPERM;
+	}
+	/* Out of the way of programs that expect to get, or close, low numbers. */
+	int high = (int)gl_syscall(SYS_fcntl, fd, F_DUPFD_CLOEXEC, 200);
+	if (high < 0)
+		return fd;
+	gl_close(fd);
+	return high;
+}
+
+static bool valid(const struct gl_header *h)
+{
+	return gl_load(&h->ready) == 1 && h->magic == GL_USAGE_MAGIC && h->version == GL_LAYOUT_VERSION &&
+	       h->size == sizeof(struct gl_usage);
+}
+
+static void write_header(struct gl_usage *usage, const char *path)
+{
+	struct timespec now;
+	clock_gettime(CLOCK_REALTIME, &now);
+	struct gl_header *h = &usage->header;
+	h->magic = GL_USAGE_MAGIC;
+	h->version = GL_LAYOUT_VERSION;
+	h->size = sizeof *usage;
+	h->created_ns = (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+	strncpy(h->tenant, path + sizeof(DIRECTORY "gpulimit.u.") - 1, sizeof h->tenant - 1);
+	gl_store(&h->ready, 1u);
+}
+
+/* Maps the file, made or remade if no living process uses it.  The caller holds the set-up lock. */
+static int map_file(int fd, const char *path)
+{
+	struct stat st;
+	if (gl_syscall(SYS_fstat, fd, &st) != 0)
+		return -EIO;
+	bool alone = !inhabited(fd);
+	if (!alone && st.st_size != sizeof(struct gl_usage))
+		return -EPROTO;
+	/* A tenant whose processes have all gone starts anew: clean books, and the limits of who comes first. */
+	if (alone && (gl_syscall(SYS_ftruncate, fd, 0L) != 0 || gl_syscall(SYS_ftruncate, fd, (long)sizeof(struct gl_usage)) != 0))
+		return -ENOSPC;
+	void *at = mmap(NULL, sizeof(struct gl_usage), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	if (at == MAP_FAILED)
+		return -ENOMEM;
+	gl_self.usage = at;
+	if (alone)
+		write_header(gl_self.usage, path);
+	if (valid(&gl_self.usage->header))
+		return 0;
+	munmap(at, sizeof(struct gl_usage));
+	gl_self.usage = NULL;
+	return -EPROTO;
+}
+
+static void clear_slot(uint32_t slot, uint32_t actor)
+{
+	struct gl_slot *s = &gl_self.usage->slot[slot];
+	for (uint32_t d = 0; d < GL_MAX_DEVICES; d++) {
+		struct gl_account *a = &s->account[d];
+		uint64_t bytes = gl_ledger_account(gl_self.usage, d, slot);
+		if (bytes) {
+			gl_lock(&gl_self.ledger_lock[d]);
+			(void)gl_ledger_add(gl_self.usage, d, actor, slot, -(int64_t)bytes, UINT64_MAX);
+			gl_unlock(&gl_self.ledger_lock[d]);
+		}
+		for (int k = 0; k < GL_MEM_KINDS; k++)
+			gl_put(&a->kind_bytes[k], 0);
+		gl_put(&a->contexts, 0);
+		gl_put(&a->spent_ns, 0);
+		gl_put(&a->outstanding_ns, 0);
+		for (int k = 0; k < GL_LAUNCH_KINDS; k++)
+			gl_put(&a->launches[k], 0);
+	}
+	if (gl_peek(&s->generation) & 1)
+		gl_add(&s->generation, 1);
+}
+
+static void describe(struct gl_slot *s)
+{
+	struct gl_identity id = gl_identity_read();
+	s->pid = gl_self.pid;
+	s->host_pid = 0;
+	s->start_ticks = id.start_ticks;
+	s->pid_namespace = id.pid_namespace;
+	memcpy(s->name, id.name, sizeof s->name);
+	gl_add(&s->generation, 1); /* odd from here on: in use */
+}
+
+static int claim_slot(void)
+{
+	struct gl_header *h = &gl_self.usage->header;
+	uint32_t used = gl_peek(&h->slots_used);
+	if (used > GL_MAX_SLOTS)
+		return -EPROTO;
+	/* Free slots first; the locks of the living are only tried when there is none, so joining stays cheap. */
+	for (int pass = 0; pass < 2; pass++)
+		for (uint32_t i = 0; i < GL_MAX_SLOTS; i++) {
+			if (pass == 0 && i < used && (gl_peek(&gl_self.usage->slot[i].generation) & 1))
+				continue;
+			if (record_lock(gl_self.fd, F_WRLCK, slot_offset(i)) != 0)
+				continue;
+			if (i >= used)
+				gl_put(&h->slots_used, i + 1);
+			gl_self.slot = (int)i;
+			gl_self.own = &gl_self.usage->slot[i];
+			clear_slot(i, i);
+			describe(gl_self.own);
+			return 0;
+		}
+	return -EUSERS;
+}
+
+static int attach(const char *path)
+{
+	gl_self.fd = open_file(path);
+	if (gl_self.fd < 0)
+		return gl_self.fd;
+	int r = lock_set_up(gl_self.fd);
+	if (r == 0) {
+		r = map_file(gl_self.fd, path);
+		if (r == 0)
+			r = claim_slot();
+		(void)record_lock(gl_self.fd, F_UNLCK, 0);
+	}
+	if (r != 0)
+		gl_close(gl_self.fd);
+	return r;
+}
+
+static const char *reason(int error)
+{
+	switch (error) {
+	case -EPROTO: return "it was made by another version of this library whose processes still run, or is damaged";
+	case -EPERM: return "it is not a file of this user; set GPULIMIT_TENANT to a name of your own";
+	case -EUSERS: return "it has no room for another process";
+	case -ETIMEDOUT: return "a process holds its set-up lock";
+	case -ENOENT: return "there is no /dev/shm";
+	default: return strerror(-error);
+	}
+}
+
+int gl_segment_attach(void)
+{
+	char path[128];
+	join_path(path);
+	int r = attach(path);
+	if (r == 0)
+		gl_log(GL_INFO, "in tenant segment %s as slot %d", path, gl_self.slot);
+	else
+		gl_log(GL_ERROR, "cannot use %s: %s; every CUDA call of this process is refused", path, reason(r));
+	return r;
+}
+
+int gl_segment_reap(void)
+{
+	int cleared = 0;
+	uint32_t used = gl_peek(&gl_self.usage->header.slots_used);
+	gl_lock(&gl_self.reap_lock);
+	for (uint32_t i = 0; i < used && i < GL_MAX_SLOTS; i++) {
+		if ((int)i == gl_self.slot || !(gl_peek(&gl_self.usage->slot[i].generation) & 1))
+			continue;
+		if (record_lock(gl_self.fd, F_WRLCK, slot_offset(i)) != 0)
+			continue;
+		clear_slot(i, (uint32_t)gl_self.slot);
+		(void)record_lock(gl_self.fd, F_UNLCK, slot_offset(i));
+		cleared++;
+	}
+	gl_unlock(&gl_self.reap_lock);
+	return cleared;
+}
+
+struct gl_device *gl_segment_find_device(const uint8_t uuid[16], uint32_t *index)
+{
+	for (uint32_t i = 0; i < GL_MAX_DEVICES; i++) {
+		struct gl_device *d = &gl_self.usage->device[i];
+		if (gl_load(&d->ready) != 1 || memcmp(d->uuid, uuid, 16) != 0)
+			continue;
+		*index = i;
+		return d;
+	}
+	return NULL;
+}
+
+static struct gl_device *add_device(const uint8_t uuid[16], uint64_t card_bytes, uint64_t limit_bytes,
+				    uint32_t compute_percent, uint32_t weight, uint32_t *index)
+{
+	for (uint32_t i = 0; i < GL_MAX_DEVICES; i++) {
+		struct gl_device *d = &gl_self.usage->device[i];
+		if (gl_load(&d->ready))
+			continue;
+		memcpy(d->uuid, uuid, 16);
+		gl_put(&d->card_bytes, card_bytes);
+		gl_put(&d->memory_limit_bytes, limit_bytes);
+		gl_put(&d->compute_limit_percent, compute_percent);
+		gl_put(&d->weight, weight);
+		gl_store(&d->ready, 1u);
+		*index = i;
+		return d;
+	}
+	return NULL;
+}
+
+struct gl_device *gl_segment_device(const uint8_t uuid[16], uint64_t card_bytes, uint64_t limit_bytes,
+				    uint32_t compute_percent, uint32_t weight, uint32_t *index)
+{
+	struct gl_device *device = gl_segment_find_device(uuid, index);
+	if (device || lock_set_up(gl_self.fd) != 0)
+		return device;
+	device = gl_segment_find_device(uuid, index);
+	if (!device)
+		device = add_device(uuid, card_bytes, limit_bytes, compute_percent, weight, index);
+	(void)record_lock(gl_self.fd, F_UNLCK, 0);
+	return device;
+}
