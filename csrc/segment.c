@@ -113,8 +113,18 @@ static void write_header(struct gl_usage *usage, const char *path)
 	h->version = GL_LAYOUT_VERSION;
 	h->size = sizeof *usage;
 	h->created_ns = (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
-	strncpy(h->tenant, path + sizeof(DIRECTORY "gpulimit.u.") - 1, sizeof h->tenant - 1);
+	const char *tenant = path + sizeof(DIRECTORY "gpulimit.u.") - 1;
+	memcpy(h->tenant, tenant, strnlen(tenant, sizeof h->tenant - 1));
 	gl_store(&h->ready, 1u);
+}
+
+/* A tenant whose processes have all gone starts anew: clean books, and the limits of who comes first.  The file is
+ * not cut short, since somebody who only looks may have it mapped. */
+static void start_anew(int fd, struct gl_usage *usage)
+{
+	const long punch_hole_keep_size = 3;
+	if (gl_syscall(SYS_fallocate, fd, punch_hole_keep_size, 0L, (long)sizeof *usage) != 0)
+		memset(usage, 0, sizeof *usage);
 }
 
 /* Maps the file, made or remade if no living process uses it.  The caller holds the set-up lock. */
@@ -126,15 +136,16 @@ static int map_file(int fd, const char *path)
 	bool alone = !inhabited(fd);
 	if (!alone && st.st_size != sizeof(struct gl_usage))
 		return -EPROTO;
-	/* A tenant whose processes have all gone starts anew: clean books, and the limits of who comes first. */
-	if (alone && (gl_syscall(SYS_ftruncate, fd, 0L) != 0 || gl_syscall(SYS_ftruncate, fd, (long)sizeof(struct gl_usage)) != 0))
+	if (st.st_size != sizeof(struct gl_usage) && gl_syscall(SYS_ftruncate, fd, (long)sizeof(struct gl_usage)) != 0)
 		return -ENOSPC;
 	void *at = mmap(NULL, sizeof(struct gl_usage), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
 	if (at == MAP_FAILED)
 		return -ENOMEM;
 	gl_self.usage = at;
-	if (alone)
+	if (alone) {
+		start_anew(fd, gl_self.usage);
 		write_header(gl_self.usage, path);
+	}
 	if (valid(&gl_self.usage->header))
 		return 0;
 	munmap(at, sizeof(struct gl_usage));
