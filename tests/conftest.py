@@ -202,7 +202,9 @@ def run_process(start_process: StartProcess) -> RunProcess:
         except subprocess.TimeoutExpired:
             kill_group_keeping_pipes(process)
             out, err = process.communicate(timeout=10)
-            pytest.fail(f"{argv} ran longer than {timeout} s\n--- stdout\n{out}\n--- stderr\n{err}", pytrace=False)
+            pytest.fail(
+                f"{argv} ran longer than {timeout} s\n--- stdout\n{out}\n--- stderr\n{err}", pytrace=False
+            )
         if expect is not None and process.returncode != expect:
             pytest.fail(
                 f"{argv} ended with {process.returncode}, not {expect}\n--- stdout\n{out}\n--- stderr\n{err}",
@@ -227,7 +229,7 @@ class CompileC(Protocol):
 
 @pytest.fixture(scope="session")
 def compile_c(built: Built) -> CompileC:
-    """Compile one C file (a path, or the text itself); reuse the program while source and flags are the same."""
+    """Compile one C file (a path, or the text itself); reuse it while source and flags stay the same."""
 
     def compile_one(source: Path | str, *flags: str, name: str = "program", compiler: str = "cc") -> Path:
         text = source.read_text() if isinstance(source, Path) else source

@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`gpulimit`: finds the command and runs it.
+
+One module per command, under `limiter.commands`, imported only when asked for, so that a command pays for
+its own imports and no others.  A command module has `add_arguments(parser)`, `run(options) -> int`, and a
+docstring whose first line is its help and whose rest holds examples.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+from typing import Protocol, cast
+
+from limiter.errors import GpulimitError
+
+COMMANDS = {
+    "run": "run a program under a memory and compute quota",
+    "lib": "print the path of libgpulimit.so, for LD_PRELOAD",
+    "status": "show tenants, their memory and GPU time",
+    "load": "run the built-in workload",
+    "demo": "show everything at once, on a simulated GPU where there is no real one",
+    "doctor": "check that quotas can hold on this machine",
+    "version": "print the version",
+}
+
+
+class Command(Protocol):
+    """What a module under limiter.commands offers."""
+
+    __doc__: str | None
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None: ...
+
+    def run(self, options: argparse.Namespace) -> int: ...
+
+
+def usage() -> str:
+    """Return the text of `gpulimit --help`."""
+    width = max(map(len, COMMANDS))
+    lines = [f"  {name:<{width}}  {text}" for name, text in COMMANDS.items()]
+    return "\n".join(
+        [
+            "usage: gpulimit COMMAND [options]",
+            "",
+            "Memory and compute quotas for processes that share one NVIDIA GPU.",
+            "",
+            *lines,
+            "",
+            "`gpulimit COMMAND --help` explains a command.  Quotas can also be given without it:",
+            "  LD_PRELOAD=$(gpulimit lib) GPULIMIT_MEMORY=4GiB GPULIMIT_COMPUTE=30 python train.py",
+        ]
+    )
+
+
+def load_command(name: str) -> Command:
+    """Import the module of a command."""
+    return cast(Command, importlib.import_module(f"limiter.commands.{name}"))
+
+
+def build_parser(name: str, command: Command) -> argparse.ArgumentParser:
+    """Return the parser of one command; its module's docstring is the help text."""
+    summary, _, rest = (command.__doc__ or "").partition("\n")
+    parser = argparse.ArgumentParser(
+        prog=f"gpulimit {name}",
+        description=summary,
+        epilog=rest.strip() or None,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    command.add_arguments(parser)
+    return parser
+
+
+def dispatch(arguments: Sequence[str]) -> int:
+    """Run the command that the arguments name; return its exit status."""
+    if not arguments:
+        print(usage(), file=sys.stderr)
+        return 2
+    name = arguments[0]
+    if name in ("-h", "--help", "help"):
+        print(usage())
+        return 0
+    if name == "--version":
+        name = "version"
+    if name not in COMMANDS:
+        print(f"gpulimit: no command {name!r}; try `gpulimit --help`", file=sys.stderr)
+        return 2
+    command = load_command(name)
+    return command.run(build_parser(name, command).parse_args(list(arguments[1:])))
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Entry point of the console script."""
+    try:
+        return dispatch(sys.argv[1:] if arguments is None else arguments)
+    except GpulimitError as error:
+        print(f"gpulimit: {error}", file=sys.stderr)
+        return error.exit_status
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:
+        # The reader (head, less) has left.  Python would complain again when it flushes at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141

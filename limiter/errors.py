@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The errors of this package.
+
+    GpulimitError            one clear line for a person; exit status 1
+    ├── UsageError           the command line contradicts itself; exit status 2
+    ├── QuotaError           a quota cannot be read or cannot hold; exit status 2
+    ├── LayoutMismatch       a segment is not what this version can read
+    ├── NotInstalled         a file of the package is missing
+    └── DriverError          a call of the GPU driver failed
+        └── OutOfMemory      it said that there is no memory (left)
+
+Nothing else escapes a command on purpose: what does is a bug and shows its traceback.
+"""
+
+from __future__ import annotations
+
+
+class GpulimitError(Exception):
+    """Something a person can act on; `str()` is the line to show."""
+
+    exit_status = 1
+
+
+class UsageError(GpulimitError):
+    """The command line asks for things that exclude each other."""
+
+    exit_status = 2
+
+
+class QuotaError(GpulimitError):
+    """A quota that cannot be read or cannot hold; the message names flag or variable, value and position."""
+
+    exit_status = 2
+
+
+class LayoutMismatch(GpulimitError):
+    """A shared-memory segment has another magic, version or size than this version reads."""
+
+
+class NotInstalled(GpulimitError):
+    """A file that belongs to this package is not there."""
+
+
+class DriverError(GpulimitError):
+    """A driver call returned an error."""
+
+    def __init__(self, call: str, code: int, name: str) -> None:
+        super().__init__(f"{call}: {name} ({code})")
+        self.call = call
+        self.code = code
+        self.name = name
+
+
+class OutOfMemory(DriverError):
+    """The driver, or the quota, had no memory for a call."""

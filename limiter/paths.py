@@ -1,0 +1,42 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where the package's own files lie: the library to preload, the simulated driver, the hook table.
+
+`GPULIMIT_LIB_DIR` names another folder of the same shape; tests and developers use it to try a build.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from limiter.errors import NotInstalled
+
+LIBRARY = "libgpulimit.so"
+
+
+def lib_dir() -> Path:
+    """Return the folder that holds libgpulimit.so and sim/."""
+    override = os.environ.get("GPULIMIT_LIB_DIR")
+    return Path(override).absolute() if override else Path(__file__).parent / "_lib"
+
+
+def library() -> Path:
+    """Return the path of libgpulimit.so; raise NotInstalled if it was not built."""
+    return existing(lib_dir() / LIBRARY)
+
+
+def simulated_driver() -> Path:
+    """Return the folder of the simulated libcuda.so.1; raise NotInstalled if it was not built."""
+    return existing(lib_dir() / "sim" / "libcuda.so.1").parent
+
+
+def hook_table() -> Path:
+    """Return the path of hooks.def, the table of what the library takes over."""
+    return existing(lib_dir() / "hooks.def")
+
+
+def existing(path: Path) -> Path:
+    """Return `path` if it is there; else say how to get it."""
+    if not path.exists():
+        raise NotInstalled(f"{path} is missing; install the package again (`pip install .`), or `make build`")
+    return path

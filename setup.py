@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Builds what setuptools cannot describe: libgpulimit.so and the simulated driver, by csrc's makefiles.
+
+They land in limiter/_lib, in the wheel or, for `pip install -e .`, in the tree.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+from setuptools import setup
+from setuptools.command.build_ext import build_ext
+
+ROOT = Path(__file__).resolve().parent
+
+
+class BuildNative(build_ext):
+    """`build_ext`, and then csrc."""
+
+    def run(self) -> None:
+        super().run()
+        package = ROOT / "limiter" if self.inplace else Path(self.build_lib) / "limiter"
+        work = Path(self.build_temp).absolute() / "csrc"
+        make("csrc", work / "shim")
+        make("csrc/sim", work / "sim")
+        lib = package / "_lib"
+        shutil.rmtree(lib, ignore_errors=True)
+        install(work / "shim" / "libgpulimit.so", lib)
+        install(ROOT / "csrc" / "hooks.def", lib)
+        for name in ("libcuda.so.1", "libnvidia-ml.so.1"):
+            install(work / "sim" / name, lib / "sim")
+        shutil.copytree(ROOT / "csrc" / "sim" / "profiles", lib / "sim" / "profiles")
+
+
+def make(directory: str, out: Path) -> None:
+    jobs = f"-j{min(4, os.cpu_count() or 1)}"
+    subprocess.run(["make", "-s", jobs, "-C", str(ROOT / directory), f"OUT={out}"], check=True)
+
+
+def install(source: Path, directory: Path) -> None:
+    directory.mkdir(parents=True, exist_ok=True)
+    shutil.copy2(source, directory)
+
+
+setup(cffi_modules=["limiter/_native_build.py:ffibuilder"], cmdclass={"build_ext": BuildNative})
