@@ -32,9 +32,24 @@ class QuotaError(GpulimitError):
 
     exit_status = 2
 
+    def __init__(
+        self, message: str, *, variable: str = "", value: str = "", position: int = 0, reason: str = ""
+    ) -> None:
+        super().__init__(message)
+        self.variable = variable
+        self.value = value
+        self.position = position
+        """Character in the value, from 1; 0: the value as a whole."""
+        self.reason = reason
+
 
 class LayoutMismatch(GpulimitError):
     """A shared-memory segment has another magic, version or size than this version reads."""
+
+    def __init__(self, path: object, *, found: str, expected: str) -> None:
+        super().__init__(f"{path}: found {found}, expected {expected}")
+        self.found = found
+        self.expected = expected
 
 
 class NotInstalled(GpulimitError):

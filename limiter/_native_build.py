@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Builds limiter._native: the quota parser, the ledger and the shared-memory layout, as the shim has them.
+
+cffi reads the headers of csrc/ themselves, between their marks, and compares sizes and offsets with what the
+C compiler makes of them, so there is no second copy to go stale. setuptools runs this file (`cffi_modules`);
+`python limiter/_native_build.py DIRECTORY` builds DIRECTORY/limiter/_native*.so, without installing.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from pathlib import Path
+
+from cffi import FFI
+
+CSRC = Path(__file__).resolve().parent.parent / "csrc"
+HEADERS = ("layout.h", "quota.h", "ledger.h")
+SOURCES = ("quota.c", "quota_list.c", "quota_text.c", "ledger.c")
+PART = re.compile(r"/\* cffi: begin \*/(.*?)/\* cffi: end \*/", re.DOTALL)
+CONSTANT = re.compile(r"^(#define \w+) .*$", re.MULTILINE)
+
+# The environment as pairs of strings, name and value by turns, ended by NULL: no call back into Python.
+PAIRS = """
+static const char *native_lookup(const char *name, void *pairs)
+{
+	for (const char **pair = pairs; pair[0]; pair += 2)
+		if (strcmp(pair[0], name) == 0)
+			return pair[1];
+	return NULL;
+}
+
+static int gl_native_read(struct gl_quota *quota, const char **pairs)
+{
+	return gl_quota_read(quota, native_lookup, pairs);
+}
+"""
+
+
+def declarations(header: Path) -> str:
+    """Return what cffi reads of a header; constants keep their names, the compiler knows their values."""
+    text = "\n".join(PART.findall(header.read_text(encoding="utf-8")))
+    return CONSTANT.sub(r"\1 ...", text)
+
+
+def make(csrc: Path) -> FFI:
+    """Return the builder; `csrc` is relative for setuptools, which takes no absolute source."""
+    ffi = FFI()
+    for name in HEADERS:
+        ffi.cdef(declarations(CSRC / name))
+    ffi.cdef("static int gl_native_read(struct gl_quota *quota, const char **pairs);")
+    includes = "".join(f'#include "{name}"\n' for name in HEADERS)
+    ffi.set_source(
+        "limiter._native",
+        f"#include <string.h>\n{includes}{PAIRS}",
+        sources=[str(csrc / name) for name in SOURCES],
+        include_dirs=[str(CSRC)],
+        depends=[str(path) for path in sorted(CSRC.glob("*.h"))],
+        define_macros=[("_GNU_SOURCE", None)],
+        extra_compile_args=["-std=gnu11", "-fvisibility=hidden"],
+    )
+    return ffi
+
+
+if __name__ == "__main__":
+    print(make(CSRC).compile(tmpdir=sys.argv[1]))
+else:
+    ffibuilder = make(Path(os.path.relpath(CSRC)))

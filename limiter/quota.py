@@ -1,0 +1,209 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Quotas as values: what variables or flags say, read by the C parser that the library itself uses.
+
+So the command line refuses exactly what a limited process would refuse. Forms and precedence: csrc/quota.h
+and docs/quotas.md. Pure: nothing here looks at the machine.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any, Literal, cast
+
+from limiter._native import ffi, lib
+from limiter.errors import QuotaError
+
+Priority = Literal["low", "normal", "high"]
+PRIORITIES: tuple[Priority, ...] = ("low", "normal", "high")
+NO_LIMIT_PERCENT = 100
+
+VARIABLES = (
+    "GPULIMIT_MEMORY",
+    "GPULIMIT_COMPUTE",
+    "GPULIMIT_REQUEST",
+    "GPULIMIT_WEIGHT",
+    "GPULIMIT_PRIORITY",
+    "GPULIMIT_TENANT",
+)
+FOREIGN_VARIABLES = (
+    "TENSOR_FUSION_CUDA_MEM_LIMIT",
+    "TENSOR_FUSION_CUDA_UP_LIMIT",
+    *(
+        f"CUDA_DEVICE_{kind}_LIMIT{index}"
+        for kind in ("MEMORY", "SM")
+        for index in ("", *(f"_{i}" for i in range(16)))
+    ),
+)
+"""Variables of other limiters that are understood too."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One amount and the devices that it is for."""
+
+    device: str
+    """"*", an index in NVML's order, or the beginning of a UUID."""
+    amount: int
+    """Bytes, or thousandths of a percent of the card if `is_share`; compute: percent of GPU time."""
+    is_share: bool = False
+
+    def amount_text(self) -> str:
+        """Return the amount as a variable takes it."""
+        if not self.is_share:
+            return str(self.amount)
+        whole, thousandths = divmod(self.amount, 1000)
+        return f"{whole}.{thousandths:03}%" if thousandths else f"{whole}%"
+
+
+@dataclass(frozen=True, slots=True)
+class Quota:
+    """What one process is told about its limits; None: not said."""
+
+    memory: tuple[Rule, ...] = ()
+    compute: tuple[Rule, ...] = ()
+    request_percent: int | None = None
+    weight: int | None = None
+    priority: Priority | None = None
+    tenant: str | None = None
+    memory_source: str | None = None
+    """Variable that decided."""
+    compute_source: str | None = None
+
+    @property
+    def is_set(self) -> bool:
+        """Anything was said, so the process is under quota."""
+        return self.environ() != {}
+
+    def memory_bytes(
+        self, card_bytes: int, *, index: int | None = None, uuid: str | None = None
+    ) -> int | None:
+        """Return the memory limit of a card, at most `card_bytes`; None: no memory quota; 0: no rule for it."""
+        limit = ffi.new("uint64_t *")
+        if not lib.gl_quota_memory_for(self._native(), *self._card(index, uuid), card_bytes, limit):
+            return None
+        return int(limit[0])
+
+    def compute_percent(self, *, index: int | None = None, uuid: str | None = None) -> int:
+        """Return the limit of a card in percent of GPU time; 100: none; 1: there are rules, but none for it."""
+        return int(lib.gl_quota_compute_for(self._native(), *self._card(index, uuid)))
+
+    def environ(self) -> dict[str, str]:
+        """Return the variables that say the same, in one plain form; `read` gives this quota back."""
+        said = {
+            "GPULIMIT_MEMORY": rules_text(self.memory),
+            "GPULIMIT_COMPUTE": rules_text(self.compute),
+            "GPULIMIT_REQUEST": self.request_percent,
+            "GPULIMIT_WEIGHT": self.weight,
+            "GPULIMIT_PRIORITY": self.priority,
+            "GPULIMIT_TENANT": self.tenant,
+        }
+        return {name: str(value) for name, value in said.items() if value}
+
+    def _native(self) -> Any:
+        return read_native(self.environ(), {})
+
+    @staticmethod
+    def _card(index: int | None, uuid: str | None) -> tuple[int, Any]:
+        return -1 if index is None else index, ffi.NULL if uuid is None else uuid.encode()
+
+
+def rules_text(rules: tuple[Rule, ...]) -> str:
+    """Return rules as one list; a small number of bytes needs its unit, see csrc/quota_text.c."""
+    return ",".join(
+        f"{rule.device}={rule.amount_text()}{'B' if rule.amount < 1 << 20 and not rule.is_share else ''}"
+        for rule in rules
+    )
+
+
+def read(environ: Mapping[str, str], *, flags: Mapping[str, str] | None = None) -> Quota:
+    """Return the quota that variables give; raise QuotaError for the first one that cannot be read.
+
+    `flags` says which variables came from the command line, {"GPULIMIT_MEMORY": "--memory"}: errors then name
+    the flag.
+    """
+    native = read_native(environ, flags or {})
+    return Quota(
+        memory=tuple(rules_of(native.memory, native.memory_rules)),
+        compute=tuple(rules_of(native.compute, native.compute_rules)),
+        request_percent=native.request or None,
+        weight=native.weight or None,
+        priority=PRIORITIES[native.priority - 1] if native.priority else None,
+        tenant=text_of(native.tenant) or None,
+        memory_source=text_of(native.memory_source) or None,
+        compute_source=text_of(native.compute_source) or None,
+    )
+
+
+def parse_memory(text: str, *, source: str = "memory") -> tuple[Rule, ...]:
+    """Return the rules of one memory quota, "4GiB" or "0=4GiB,*=50%"; errors name `source`."""
+    return read({"GPULIMIT_MEMORY": text}, flags={"GPULIMIT_MEMORY": source}).memory
+
+
+def parse_compute(text: str, *, source: str = "compute") -> tuple[Rule, ...]:
+    """Return the rules of one compute limit, "30" or "0=30,*=50"; errors name `source`."""
+    return read({"GPULIMIT_COMPUTE": text}, flags={"GPULIMIT_COMPUTE": source}).compute
+
+
+def share_percent(rule: Rule) -> Fraction:
+    """Return a share of the card in percent."""
+    return Fraction(rule.amount, 1000)
+
+
+def read_native(environ: Mapping[str, str], flags: Mapping[str, str]) -> Any:
+    """Return the C structure for some variables; raise QuotaError."""
+    kept = []
+    for name in (*VARIABLES, *FOREIGN_VARIABLES):
+        value = environ.get(name)
+        if value is not None:
+            kept += [ffi.new("char[]", name.encode()), ffi.new("char[]", encoded(name, value, flags))]
+    native = ffi.new("struct gl_quota *")
+    if lib.gl_native_read(native, ffi.new("char *[]", [*kept, ffi.NULL])) == 0:
+        return native
+    variable, line = text_of(native.error_variable), text_of(native.error)
+    shown = flags.get(variable, variable)
+    raise QuotaError(
+        shown + line.removeprefix(variable),
+        variable=shown,
+        value=environ[variable],
+        position=native.error_position,
+        reason=text_of(native.error_reason),
+    )
+
+
+def encoded(name: str, value: str, flags: Mapping[str, str]) -> bytes:
+    """Return a value as a program finds it in its environment; raise QuotaError for one that cannot be there."""
+    shown = flags.get(name, name)
+    try:
+        raw = os.fsencode(value)
+    except UnicodeEncodeError as error:
+        reason, position = "not text", error.start + 1
+    else:
+        if b"\0" not in raw:
+            return raw
+        reason, position = "a zero byte cannot be in a variable", value.index("\0") + 1
+    raise QuotaError(
+        f"{shown}: {value[:60]!a} at character {position}: {reason}",
+        variable=shown,
+        value=value,
+        position=position,
+        reason=reason,
+    )
+
+
+def rules_of(native: Any, count: int) -> Iterator[Rule]:
+    """Yield the rules of a C array."""
+    for rule in native[0:count]:
+        device = "*"
+        if rule.select == lib.GL_SELECT_INDEX:
+            device = str(rule.index)
+        elif rule.select == lib.GL_SELECT_UUID:
+            device = text_of(rule.uuid)
+        yield Rule(device, rule.amount, bool(rule.percent))
+
+
+def text_of(chars: Any) -> str:
+    """Return a C string."""
+    return cast(bytes, ffi.string(chars)).decode("utf-8", "replace")

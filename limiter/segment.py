@@ -1,0 +1,249 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reads usage segments: what a tenant's processes hold, as values.
+
+A segment is written by its tenant, so all of it is hostile input: it is copied with bounded reads and never
+mapped (its owner could cut the file short and kill whoever has it mapped), numbers are taken as the layout
+bounds them, text is cleaned. What the tenant cannot forge is in `Process.is_alive` and `Process.holder_pid`:
+they come from the kernel's record locks. Read-only; csrc/layout.h is the layout.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import stat
+import struct
+import uuid
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+from limiter._native import ffi, lib
+from limiter.errors import LayoutMismatch
+
+DIRECTORY = Path("/dev/shm")  # noqa: S108
+PREFIX = "gpulimit.u."
+TENANT = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,62}")
+MEMORY_KINDS = ("plain", "managed", "array", "pool", "vmm", "graph", "overhead")
+LAUNCH_KINDS = ("kernel", "cooperative", "graph", "captured")
+SIZE = ffi.sizeof("struct gl_usage")
+HEADER_SIZE = ffi.sizeof("struct gl_header")
+FLOCK = struct.Struct("hhqqi4x")
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """One GPU as the tenant sees it."""
+
+    entry: int
+    """Place in the segment; accounts refer to it."""
+    uuid: str
+    is_mig: bool
+    card_bytes: int
+    memory_limit_bytes: int
+    used_bytes: int
+    context_bytes: int
+    refused: int
+    refused_by_card: int
+    compute_limit_percent: int
+    weight: int
+    granted_ns: int
+    spent_ns: int
+    throttled_ns: int
+    throttled_count: int
+    waiters: int
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """What one process has on one device."""
+
+    entry: int
+    used_bytes: int
+    kind_bytes: dict[str, int]
+    contexts: int
+    spent_ns: int
+    outstanding_ns: int
+    launches: dict[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """One slot in use."""
+
+    slot: int
+    pid: int
+    """As the process says, in its own namespace."""
+    host_pid: int | None
+    """As the process says."""
+    holder_pid: int | None
+    """As the kernel says, in this reader's namespace; None: dead, or not visible from here."""
+    is_alive: bool
+    start_ticks: int
+    pid_namespace: int
+    name: str
+    accounts: tuple[Account, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """A segment at one moment. Rows are not of one instant: the tenant goes on while they are copied."""
+
+    tenant: str
+    owner_uid: int
+    created_ns: int
+    devices: tuple[Device, ...]
+    processes: tuple[Process, ...]
+
+
+def path_of(tenant: str) -> Path:
+    """Return the file of a tenant's segment; raise ValueError for what is no tenant's name."""
+    if not TENANT.fullmatch(tenant):
+        raise ValueError(f"{tenant!r} is not a tenant's name")
+    return DIRECTORY / (PREFIX + tenant)
+
+
+def tenants(directory: Path = DIRECTORY) -> list[str]:
+    """Return the names of tenants that have a segment, sorted; it may be stale or damaged."""
+    names = (entry.name.removeprefix(PREFIX) for entry in directory.glob(f"{PREFIX}*"))
+    return sorted(name for name in names if TENANT.fullmatch(name))
+
+
+def read(tenant: str) -> Usage:
+    """Return a tenant's usage; raise FileNotFoundError, PermissionError or LayoutMismatch."""
+    return read_file(path_of(tenant))
+
+
+def read_file(path: Path) -> Usage:
+    """Return the usage in a segment file.
+
+    Not for a process that is itself under quota for the tenant it reads: closing a file drops the record locks
+    that the process holds on it.
+    """
+    # O_NONBLOCK: opening a FIFO put there must not hang.
+    fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
+    try:
+        status = os.fstat(fd)
+        check_file(path, status)
+        usage = copy(path, fd)
+        tenant = path.name.removeprefix(PREFIX)
+        return Usage(
+            tenant=tenant,
+            owner_uid=status.st_uid,
+            created_ns=usage.header.created_ns,
+            devices=devices_of(usage),
+            processes=processes_of(usage, fd),
+        )
+    finally:
+        os.close(fd)
+
+
+def check_file(path: Path, status: os.stat_result) -> None:
+    """Refuse what is not a plain file of the right size."""
+    if not stat.S_ISREG(status.st_mode):
+        raise LayoutMismatch(path, found="something other than a file", expected="a plain file")
+    if status.st_size != SIZE:
+        raise LayoutMismatch(path, found=f"{status.st_size} bytes", expected=f"{SIZE} bytes")
+
+
+def copy(path: Path, fd: int) -> Any:
+    """Return a private copy of a segment whose header is right."""
+    raw = bytearray(SIZE)
+    got = os.preadv(fd, [raw], 0)
+    if got != SIZE:
+        raise LayoutMismatch(path, found=f"{got} bytes", expected=f"{SIZE} bytes")
+    usage = ffi.from_buffer("struct gl_usage *", raw)
+    header = usage.header
+    found = (header.magic, header.version, header.size, header.ready)
+    expected = (lib.GL_USAGE_MAGIC, lib.GL_LAYOUT_VERSION, SIZE, 1)
+    if found != expected:
+        raise LayoutMismatch(path, found=header_text(found), expected=header_text(expected))
+    return usage
+
+
+def header_text(values: tuple[int, int, int, int]) -> str:
+    """Return a header for an error line."""
+    magic, version, size, ready = values
+    return f"magic {magic:#x}, version {version}, size {size}, ready {ready}"
+
+
+def devices_of(usage: Any) -> tuple[Device, ...]:
+    """Return the entries in use."""
+    return tuple(
+        Device(
+            entry=entry,
+            uuid=str(uuid.UUID(bytes=bytes(device.uuid))),
+            is_mig=bool(device.mig),
+            card_bytes=device.card_bytes,
+            memory_limit_bytes=device.memory_limit_bytes,
+            used_bytes=lib.gl_ledger_total(usage, entry),
+            context_bytes=device.context_bytes,
+            refused=device.refused,
+            refused_by_card=device.refused_by_card,
+            compute_limit_percent=device.compute_limit_percent,
+            weight=device.weight,
+            granted_ns=device.granted_ns,
+            spent_ns=device.spent_ns,
+            throttled_ns=device.throttled_ns,
+            throttled_count=device.throttled_count,
+            waiters=device.waiters,
+        )
+        for entry, device in enumerate(usage.device)
+        if device.ready == 1
+    )
+
+
+def processes_of(usage: Any, fd: int) -> tuple[Process, ...]:
+    """Return the slots in use, dead ones too: their memory is still booked."""
+    used = min(usage.header.slots_used, lib.GL_MAX_SLOTS)
+    rows = []
+    for index, slot in enumerate(usage.slot[0:used]):
+        if not slot.generation & 1:
+            continue
+        is_alive, holder = lock_holder(fd, index)
+        rows.append(
+            Process(
+                slot=index,
+                pid=slot.pid,
+                host_pid=slot.host_pid or None,
+                holder_pid=holder,
+                is_alive=is_alive,
+                start_ticks=slot.start_ticks,
+                pid_namespace=slot.pid_namespace,
+                name=clean(slot.name),
+                accounts=accounts_of(usage, index),
+            )
+        )
+    return tuple(rows)
+
+
+def accounts_of(usage: Any, slot: int) -> tuple[Account, ...]:
+    """Return a process's accounts on the devices that the tenant has."""
+    return tuple(
+        Account(
+            entry=entry,
+            used_bytes=lib.gl_ledger_account(usage, entry, slot),
+            kind_bytes=dict(zip(MEMORY_KINDS, account.kind_bytes, strict=True)),
+            contexts=account.contexts,
+            spent_ns=account.spent_ns,
+            outstanding_ns=account.outstanding_ns,
+            launches=dict(zip(LAUNCH_KINDS, account.launches, strict=True)),
+        )
+        for entry, account in enumerate(usage.slot[slot].account)
+        if usage.device[entry].ready == 1
+    )
+
+
+def lock_holder(fd: int, slot: int) -> tuple[bool, int | None]:
+    """Return whether the slot's process lives, and its pid as the kernel gives it here."""
+    offset = ffi.offsetof("struct gl_usage", "slot") + slot * ffi.sizeof("struct gl_slot")
+    asked = FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, offset, 1, 0)
+    kind, _, _, _, pid = FLOCK.unpack(fcntl.fcntl(fd, fcntl.F_GETLK, asked))
+    return kind != fcntl.F_UNLCK, pid if kind != fcntl.F_UNLCK and pid > 0 else None
+
+
+def clean(chars: Any) -> str:
+    """Return a tenant's text with nothing in it that could steer a terminal."""
+    text = cast(bytes, ffi.string(chars)).decode("utf-8", "replace")
+    return "".join(c if c.isprintable() else "?" for c in text)
