@@ -80,14 +80,14 @@ class Quota:
     def memory_bytes(
         self, card_bytes: int, *, index: int | None = None, uuid: str | None = None
     ) -> int | None:
-        """Return the memory limit of a card, at most `card_bytes`; None: no memory quota; 0: no rule for it."""
+        """Return the memory limit of a card, at most `card_bytes`; None: no quota; 0: no rule for it."""
         limit = ffi.new("uint64_t *")
         if not lib.gl_quota_memory_for(self._native(), *self._card(index, uuid), card_bytes, limit):
             return None
         return int(limit[0])
 
     def compute_percent(self, *, index: int | None = None, uuid: str | None = None) -> int:
-        """Return the limit of a card in percent of GPU time; 100: none; 1: there are rules, but none for it."""
+        """Return the limit of a card in percent of GPU time; 100: none; 1: rules, but none for it."""
         return int(lib.gl_quota_compute_for(self._native(), *self._card(index, uuid)))
 
     def environ(self) -> dict[str, str]:
@@ -174,7 +174,7 @@ def read_native(environ: Mapping[str, str], flags: Mapping[str, str]) -> Any:
 
 
 def encoded(name: str, value: str, flags: Mapping[str, str]) -> bytes:
-    """Return a value as a program finds it in its environment; raise QuotaError for one that cannot be there."""
+    """Return a value as a program finds it in its environment; raise QuotaError if it cannot be there."""
     shown = flags.get(name, name)
     try:
         raw = os.fsencode(value)

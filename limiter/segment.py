@@ -118,8 +118,8 @@ def read(tenant: str) -> Usage:
 def read_file(path: Path) -> Usage:
     """Return the usage in a segment file.
 
-    Not for a process that is itself under quota for the tenant it reads: closing a file drops the record locks
-    that the process holds on it.
+    Not for a process that is itself under quota for the tenant it reads: closing a file drops the
+    record locks that the process holds on it.
     """
     # O_NONBLOCK: opening a FIFO put there must not hang.
     fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
