@@ -6,6 +6,7 @@ They land in limiter/_lib, in the wheel or, for `pip install -e .`, in the tree.
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import subprocess
@@ -22,17 +23,26 @@ class BuildNative(build_ext):
 
     def run(self) -> None:
         super().run()
-        package = ROOT / "limiter" if self.inplace else Path(self.build_lib) / "limiter"
-        work = Path(self.build_temp).absolute() / "csrc"
-        make("csrc", work / "shim")
-        make("csrc/sim", work / "sim")
-        lib = package / "_lib"
-        shutil.rmtree(lib, ignore_errors=True)
-        install(work / "shim" / "libgpulimit.so", lib)
-        install(ROOT / "csrc" / "hooks.def", lib)
-        for name in ("libcuda.so.1", "libnvidia-ml.so.1"):
-            install(work / "sim" / name, lib / "sim")
-        shutil.copytree(ROOT / "csrc" / "sim" / "profiles", lib / "sim" / "profiles")
+        in_place = self.inplace or self.editable_mode
+        package = ROOT / "limiter" if in_place else Path(self.build_lib) / "limiter"
+        # In place, share the folder that the tests build in; make then has little left to do.
+        work = ROOT / "build" if in_place else Path(self.build_temp).absolute() / "csrc"
+        work.mkdir(parents=True, exist_ok=True)
+        with (work / ".lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            make("csrc", work / "shim")
+            make("csrc/sim", work / "sim")
+        collect(work, package / "_lib")
+
+
+def collect(work: Path, lib: Path) -> None:
+    """Put what was built, and the files that go with it, into the package."""
+    shutil.rmtree(lib, ignore_errors=True)
+    install(work / "shim" / "libgpulimit.so", lib)
+    install(ROOT / "csrc" / "hooks.def", lib)
+    for name in ("libcuda.so.1", "libnvidia-ml.so.1"):
+        install(work / "sim" / name, lib / "sim")
+    shutil.copytree(ROOT / "csrc" / "sim" / "profiles", lib / "sim" / "profiles")
 
 
 def make(directory: str, out: Path) -> None:

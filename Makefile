@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+#
+#   make demo     everything at once, on a simulated GPU where there is no real one
+#   make test     all tests (PYTEST='-k quota' passes options on)
+#   make lint     format, types, layers, C warnings
+#   make bench    measurements
+#   make build    the package in place, in .venv
+#   make clean    remove what these made
+#
+# Quiet unless something fails; V=1 shows everything.  Steps are skipped when nothing that they read changed.
+
+PYTHON ?= python3
+PYTEST ?=
+V ?=
+
+VENV := .venv
+BIN := $(VENV)/bin
+KEY := $(shell cat pyproject.toml setup.py | sha256sum | cut -c1-16)
+BASE := $(VENV)/.base-$(KEY)
+DEV := $(VENV)/.dev-$(KEY)
+NATIVE := $(VENV)/.native-$(KEY)
+C_SOURCES := $(wildcard csrc/* csrc/sim/* csrc/sim/profiles/*) limiter/_native_build.py
+
+# Runs a command with its output in a log, which is shown only when it fails.
+ifeq ($(V),)
+quietly = @mkdir -p build && { { $(2); } > build/$(1).log 2>&1 || { cat build/$(1).log; echo "make $(1): failed" >&2; exit 1; }; }
+else
+quietly = { $(2); }
+endif
+
+# Everything below is one recipe after the other: make's own -j would only reorder the log.
+.NOTPARALLEL:
+
+demo: $(NATIVE)
+	@$(BIN)/gpulimit demo
+
+test: $(NATIVE) $(DEV)
+	@$(BIN)/python -m pytest $(PYTEST)
+
+lint: $(NATIVE) $(DEV)
+	$(call quietly,ruff,$(BIN)/ruff check . && $(BIN)/ruff format --check .)
+	$(call quietly,mypy,$(BIN)/mypy)
+	$(call quietly,imports,$(BIN)/lint-imports)
+	$(call quietly,clang,! command -v clang-14 || { $(MAKE) -s -C csrc CC=clang-14 OUT=$(CURDIR)/build/clang/shim && \
+		$(MAKE) -s -C csrc/sim CC=clang-14 OUT=$(CURDIR)/build/clang/sim; })
+	@echo lint: ok
+
+bench: $(NATIVE)
+	@test -x bench/run || { echo "make bench: nothing to measure yet" >&2; exit 1; }
+	@bench/run
+
+build: $(NATIVE)
+
+# The first installs what running needs, the second what developing needs on top.
+$(BASE): | $(VENV)/bin/python
+	$(call quietly,install,$(BIN)/python -m pip install -q 'setuptools>=77' 'cffi>=1.16' && \
+		$(BIN)/python -m pip install -q --no-build-isolation -e .)
+	@rm -f $(VENV)/.base-* $(VENV)/.dev-* $(VENV)/.native-*
+	@touch $@ $(NATIVE)
+
+$(DEV): | $(BASE)
+	$(call quietly,install-dev,$(BIN)/python -m pip install -q --no-build-isolation -e '.[dev]')
+	@rm -f $(VENV)/.dev-*
+	@touch $@ $(NATIVE)
+
+$(NATIVE): $(C_SOURCES) | $(BASE)
+	$(call quietly,native,$(BIN)/python setup.py -q build_ext --inplace)
+	@touch $@
+
+$(VENV)/bin/python:
+	$(call quietly,venv,$(PYTHON) -m venv $(VENV))
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info limiter/_lib limiter/_native*.so limiter/_native*.c
+	find . -name __pycache__ -prune -exec rm -rf {} +
+
+.PHONY: demo test lint bench build clean

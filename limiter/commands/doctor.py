@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Check that quotas can hold on this machine; exit status 1 if something must be done.
+
+examples:
+  gpulimit doctor
+  gpulimit doctor --sim        # without a GPU: everything but the real driver
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import os
+import sys
+from collections.abc import Iterator
+
+from limiter import paths
+from limiter.doctor import driver, machine
+from limiter.doctor.check import Check
+
+COLOURS = {"ok": "32", "warn": "33", "fail": "31"}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--sim", action="store_true", help="check with the simulated driver")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+
+
+def run(options: argparse.Namespace) -> int:
+    checks = []
+    for check in all_checks(sim=options.sim):
+        checks.append(check)
+        if not options.json:
+            print(describe(check, colour=sys.stdout.isatty()), flush=True)
+    healthy = all(check.level != "fail" for check in checks)
+    if options.json:
+        print(json.dumps({"healthy": healthy, "checks": [dataclasses.asdict(check) for check in checks]}))
+    return 0 if healthy else 1
+
+
+def all_checks(*, sim: bool) -> Iterator[Check]:
+    """Run every check, cheap ones first."""
+    yield from machine.checks()
+    environment = dict(os.environ)
+    environment.pop("LD_PRELOAD", None)
+    if sim:
+        paths.simulated_driver()  # raises NotInstalled
+        environment = driver.simulated(environment)
+    yield from driver.checks(environment)
+
+
+def describe(check: Check, *, colour: bool) -> str:
+    """Return a check as one line, and what to do as a second."""
+    level = f"{check.level:<4}"
+    if colour:
+        level = f"\033[{COLOURS[check.level]}m{level}\033[0m"
+    lines = [f"{level}  {check.name}: {check.text}"]
+    if check.advice:
+        lines.append(f"      -> {check.advice}")
+    return "\n".join(lines)

@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Run a program under a memory and compute quota; the exit status is the program's.
+
+examples:
+  gpulimit run --memory 4GiB -- python train.py
+  gpulimit run --memory 50% --compute 30 -- python train.py
+  gpulimit run --gpu 1 --memory 8GiB --tenant team-a -- ./serve     # all runs of team-a share the 8 GiB
+  gpulimit run --memory 0=4GiB,1=2GiB -- python train.py            # a quota per GPU
+  gpulimit run --sim --memory 1GiB --report -- gpulimit load        # on the simulated driver
+
+Without --tenant each run is a tenant of its own, with its children.  A quota that cannot be read is refused
+with exit status 2 before the program starts.  Preloading is cooperative: a program that is statically linked,
+setuid, or clears LD_PRELOAD is not limited; `--report` tells whether the program came under quota.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import MutableMapping, Sequence
+
+from limiter import child, paths, quota, tenants
+from limiter.errors import UsageError
+
+# Option, variable, metavar, help.
+QUOTA_OPTIONS = (
+    ("memory", "GPULIMIT_MEMORY", "Q", "device memory: 4GiB, 50%%, or a list as 0=4GiB,GPU-34ab=2GiB"),
+    ("compute", "GPULIMIT_COMPUTE", "P", "percent of a GPU's time, 1-100, or a list as 0=30,1=50"),
+    ("request", "GPULIMIT_REQUEST", "P", "percent of a GPU's time that is guaranteed (with a daemon)"),
+    ("weight", "GPULIMIT_WEIGHT", "N", "share of spare GPU time against other tenants (with a daemon)"),
+    ("priority", "GPULIMIT_PRIORITY", "C", "high, normal or low (with a daemon)"),
+    (
+        "tenant",
+        "GPULIMIT_TENANT",
+        "NAME",
+        "name of the tenant whose quota this is; runs of one name share it",
+    ),
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    for name, variable, metavar, text in QUOTA_OPTIONS:
+        parser.add_argument(f"--{name}", metavar=metavar, help=f"{text} [{variable}]")
+    parser.add_argument("--gpu", action="append", default=[], metavar="IDX|UUID", help="use only this GPU")
+    parser.add_argument("--sim", action="store_true", help="use the simulated driver")
+    parser.add_argument("--report", action="store_true", help="afterwards, say on stderr what was used")
+    parser.add_argument("command", nargs=argparse.REMAINDER, metavar="-- CMD ...", help="the program")
+
+
+def run(options: argparse.Namespace) -> int:
+    command = program_of(options.command)
+    environment = dict(os.environ)
+    own_tenant = set_quota(environment, options)
+    set_gpus(environment, options.gpu)
+    if options.sim:
+        use_simulated_driver(environment)
+    preload(environment)
+    return supervise(command, environment, report=options.report, own_tenant=own_tenant)
+
+
+def program_of(words: Sequence[str]) -> list[str]:
+    """Return the program and its arguments.  Raises UsageError if there is none."""
+    command = list(words[1:] if words[:1] == ["--"] else words)
+    if not command:
+        raise UsageError("run: no program given, as in `gpulimit run --memory 4GiB -- python train.py`")
+    return command
+
+
+def set_quota(environment: MutableMapping[str, str], options: argparse.Namespace) -> bool:
+    """Put the options into the environment and check all of it; True if the tenant's name was made up.
+
+    Raises QuotaError naming the option, or the variable that was inherited.
+    """
+    flags: dict[str, str] = {}
+    for name, variable, _, _ in QUOTA_OPTIONS:
+        value = getattr(options, name)
+        if value is not None:
+            environment[variable] = value
+            flags[variable] = f"--{name}"
+    own_tenant = not environment.get("GPULIMIT_TENANT")
+    if own_tenant:
+        environment["GPULIMIT_TENANT"] = tenants.made_up_name()
+    quota.read(environment, flags=flags)
+    return own_tenant
+
+
+def set_gpus(environment: MutableMapping[str, str], gpus: Sequence[str]) -> None:
+    if gpus:
+        environment["CUDA_VISIBLE_DEVICES"] = ",".join(gpus)
+        environment["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"  # so that an index means what nvidia-smi shows
+
+
+def use_simulated_driver(environment: MutableMapping[str, str]) -> None:
+    prepend(environment, "LD_LIBRARY_PATH", str(paths.simulated_driver()))
+    environment.setdefault("GPULIMIT_SIM_STATE", f"/dev/shm/gpulimit-sim-{os.getuid()}")
+
+
+def preload(environment: MutableMapping[str, str]) -> None:
+    prepend(environment, "LD_PRELOAD", str(paths.library()))
+
+
+def prepend(environment: MutableMapping[str, str], variable: str, path: str) -> None:
+    """Put `path` first in a list of paths, keeping what is there."""
+    others = [p for p in environment.get(variable, "").replace(" ", ":").split(":") if p and p != path]
+    environment[variable] = ":".join([path, *others])
+
+
+def supervise(command: Sequence[str], environment: dict[str, str], *, report: bool, own_tenant: bool) -> int:
+    """Run the program, then show what it used and remove the tenant if nobody else can know its name."""
+    from limiter.run_report import Watcher
+
+    tenant = environment["GPULIMIT_TENANT"]
+    watcher = Watcher(tenant) if report else None
+    try:
+        return child.run(command, environment, tick=watcher.look if watcher else None)
+    finally:
+        if watcher:
+            print(watcher.describe(), file=sys.stderr)
+        if own_tenant:
+            tenants.remove_if_unused(tenant)
+        tenants.remove_abandoned()

@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Two snapshots of the tenants -> what `gpulimit status` shows.  Pure."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from limiter.segment import LAUNCH_KINDS, Device, Usage
+from limiter.tenants import Snapshot
+from limiter.units import show_bytes, show_ns
+
+HEADINGS = (
+    "TENANT",
+    "GPU",
+    "PROCS",
+    "MEMORY",
+    "LIMIT",
+    "SHARE",
+    "LIMIT",
+    "GPU TIME",
+    "WAITED",
+    "REFUSED",
+    "LAUNCHES",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One tenant on one GPU."""
+
+    tenant: str
+    uid: int
+    gpu: str
+    processes: int
+    """Living processes of the tenant that have registered."""
+    memory_used_bytes: int
+    """What living processes hold."""
+    memory_booked_bytes: int
+    """The same, and what dead ones held and nobody has needed since."""
+    memory_limit_bytes: int
+    card_bytes: int
+    compute_share: float | None
+    """Share of the GPU between the two snapshots; None with one snapshot."""
+    compute_limit_percent: int
+    spent_ns: int
+    throttled_ns: int
+    throttled_count: int
+    waiting: int
+    refused: int
+    launches: dict[str, int]
+
+
+def rows(before: Snapshot, after: Snapshot) -> list[Row]:
+    """Return a row per tenant and GPU of the later snapshot."""
+    wall_ns = after.at_ns - before.at_ns
+    return [
+        row_of(usage, device, spent_before(before.usages.get(usage.tenant), usage, device), wall_ns)
+        for usage in after.usages.values()
+        for device in usage.devices
+    ]
+
+
+def spent_before(earlier: Usage | None, usage: Usage, device: Device) -> int:
+    """Return the GPU time spent at the earlier snapshot; 0 if the books were begun since."""
+    if earlier is None or earlier.created_ns != usage.created_ns:
+        return 0
+    return next((d.spent_ns for d in earlier.devices if d.uuid == device.uuid), 0)
+
+
+def row_of(usage: Usage, device: Device, spent_before_ns: int, wall_ns: int) -> Row:
+    living = [p for p in usage.processes if p.is_alive]
+    accounts = [a for p in living for a in p.accounts if a.entry == device.entry]
+    launches: Counter[str] = Counter(dict.fromkeys(LAUNCH_KINDS, 0))
+    for account in accounts:
+        launches.update(account.launches)
+    return Row(
+        tenant=usage.tenant,
+        uid=usage.owner_uid,
+        gpu=f"GPU-{device.uuid}",
+        processes=len(living),
+        memory_used_bytes=sum(a.used_bytes for a in accounts),
+        memory_booked_bytes=device.used_bytes,
+        memory_limit_bytes=device.memory_limit_bytes,
+        card_bytes=device.card_bytes,
+        compute_share=(device.spent_ns - spent_before_ns) / wall_ns if wall_ns > 0 else None,
+        compute_limit_percent=device.compute_limit_percent,
+        spent_ns=device.spent_ns,
+        throttled_ns=device.throttled_ns,
+        throttled_count=device.throttled_count,
+        waiting=device.waiters,
+        refused=device.refused,
+        launches=dict(launches),
+    )
+
+
+def as_data(row: Row) -> dict[str, Any]:
+    """Return a row for --json."""
+    return dataclasses.asdict(row)
+
+
+def cells(row: Row) -> tuple[str, ...]:
+    """Return a row for people, in the order of HEADINGS."""
+    limited = row.memory_limit_bytes < row.card_bytes
+    share = "-" if row.compute_share is None else f"{row.compute_share:.1%}"
+    return (
+        row.tenant,
+        row.gpu[:12],
+        str(row.processes),
+        show_bytes(row.memory_used_bytes),
+        show_bytes(row.memory_limit_bytes) if limited else "-",
+        share,
+        f"{row.compute_limit_percent}%" if row.compute_limit_percent < 100 else "-",
+        show_ns(row.spent_ns),
+        show_ns(row.throttled_ns),
+        str(row.refused),
+        f"{sum(row.launches.values()):,}",
+    )
+
+
+def table(headings: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
+    """Return columns as wide as their widest cell."""
+    widths = [max(len(c) for c in column) for column in zip(headings, *lines, strict=True)]
+    return "\n".join(
+        "  ".join(f"{cell:<{width}}" for cell, width in zip(line, widths, strict=True)).rstrip()
+        for line in (headings, *lines)
+    )

@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The tenants of this machine: all segments at one moment, and removing those that nobody uses."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import re
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from limiter import segment
+from limiter.errors import LayoutMismatch
+from limiter.segment import Usage
+
+MADE_UP = re.compile(r"run-(\d+)-(\d+)")
+"""Names that `gpulimit run` makes up: pid and start time of the command."""
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """All segments that can be read, and why the others cannot."""
+
+    at_ns: int
+    """CLOCK_MONOTONIC."""
+    usages: dict[str, Usage]
+    unreadable: dict[str, str]
+
+
+def snapshot() -> Snapshot:
+    """Read every tenant's segment."""
+    usages, unreadable = {}, {}
+    at_ns = time.monotonic_ns()
+    for tenant in segment.tenants():
+        try:
+            usages[tenant] = segment.read(tenant)
+        except FileNotFoundError:
+            continue  # gone between listing and reading
+        except (OSError, LayoutMismatch) as error:
+            unreadable[tenant] = str(error)
+    return Snapshot(at_ns, usages, unreadable)
+
+
+def made_up_name() -> str:
+    """Return a name for this command's tenant: pids come back, but not with the same start time."""
+    return f"run-{os.getpid()}-{start_ticks(os.getpid())}"
+
+
+def start_ticks(pid: int) -> int | None:
+    """Return when a process started, in clock ticks since boot; None if there is no such process."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text(errors="replace")
+    except OSError:
+        return None
+    return int(text.rpartition(")")[2].split()[19])
+
+
+def remove_if_unused(tenant: str) -> bool:
+    """Remove a tenant's segment unless one of its processes lives; True if it is gone."""
+    path = segment.path_of(tenant)
+    try:
+        fd = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
+    except OSError:
+        return not path.exists()
+    try:
+        # Byte 0 is the lock under which processes join, so nobody can be half-way in while it is held; slots
+        # are locked by the living.
+        fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 0, 0, os.SEEK_SET)
+    except OSError:
+        return False
+    else:
+        path.unlink(missing_ok=True)
+        return True
+    finally:
+        os.close(fd)
+
+
+def remove_abandoned() -> None:
+    """Remove segments of earlier `gpulimit run` commands that were killed before they could do it."""
+    for tenant in segment.tenants():
+        match = MADE_UP.fullmatch(tenant)
+        if match and start_ticks(int(match[1])) != int(match[2]):
+            with contextlib.suppress(OSError):
+                remove_if_unused(tenant)
