@@ -15,7 +15,7 @@ import os
 import sys
 from collections.abc import Iterator
 
-from limiter import paths
+from limiter import environment
 from limiter.doctor import driver, machine
 from limiter.doctor.check import Check
 
@@ -42,12 +42,11 @@ def run(options: argparse.Namespace) -> int:
 def all_checks(*, sim: bool) -> Iterator[Check]:
     """Run every check, cheap ones first."""
     yield from machine.checks()
-    environment = dict(os.environ)
-    environment.pop("LD_PRELOAD", None)
+    variables = dict(os.environ)
+    variables.pop("LD_PRELOAD", None)
     if sim:
-        paths.simulated_driver()  # raises NotInstalled
-        environment = driver.simulated(environment)
-    yield from driver.checks(environment)
+        environment.use_simulated_driver(variables)
+    yield from driver.checks(variables)
 
 
 def describe(check: Check, *, colour: bool) -> str:

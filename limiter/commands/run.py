@@ -20,7 +20,7 @@ import os
 import sys
 from collections.abc import MutableMapping, Sequence
 
-from limiter import child, paths, quota, tenants
+from limiter import child, environment, quota, tenants
 from limiter.errors import UsageError
 
 # Option, variable, metavar, help.
@@ -50,13 +50,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     command = program_of(options.command)
-    environment = dict(os.environ)
-    own_tenant = set_quota(environment, options)
-    set_gpus(environment, options.gpu)
+    variables = dict(os.environ)
+    own_tenant = set_quota(variables, options)
+    environment.set_gpus(variables, options.gpu)
     if options.sim:
-        use_simulated_driver(environment)
-    preload(environment)
-    return supervise(command, environment, report=options.report, own_tenant=own_tenant)
+        environment.use_simulated_driver(variables)
+    environment.preload(variables)
+    return supervise(command, variables, report=options.report, own_tenant=own_tenant)
 
 
 def program_of(words: Sequence[str]) -> list[str]:
@@ -67,7 +67,7 @@ def program_of(words: Sequence[str]) -> list[str]:
     return command
 
 
-def set_quota(environment: MutableMapping[str, str], options: argparse.Namespace) -> bool:
+def set_quota(variables: MutableMapping[str, str], options: argparse.Namespace) -> bool:
     """Put the options into the environment and check all of it; True if the tenant's name was made up.
 
     Raises QuotaError naming the option, or the variable that was inherited.
@@ -76,44 +76,23 @@ def set_quota(environment: MutableMapping[str, str], options: argparse.Namespace
     for name, variable, _, _ in QUOTA_OPTIONS:
         value = getattr(options, name)
         if value is not None:
-            environment[variable] = value
+            variables[variable] = value
             flags[variable] = f"--{name}"
-    own_tenant = not environment.get("GPULIMIT_TENANT")
+    own_tenant = not variables.get("GPULIMIT_TENANT")
     if own_tenant:
-        environment["GPULIMIT_TENANT"] = tenants.made_up_name()
-    quota.read(environment, flags=flags)
+        variables["GPULIMIT_TENANT"] = tenants.made_up_name()
+    quota.read(variables, flags=flags)
     return own_tenant
 
 
-def set_gpus(environment: MutableMapping[str, str], gpus: Sequence[str]) -> None:
-    if gpus:
-        environment["CUDA_VISIBLE_DEVICES"] = ",".join(gpus)
-        environment["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"  # so that an index means what nvidia-smi shows
-
-
-def use_simulated_driver(environment: MutableMapping[str, str]) -> None:
-    prepend(environment, "LD_LIBRARY_PATH", str(paths.simulated_driver()))
-    environment.setdefault("GPULIMIT_SIM_STATE", f"/dev/shm/gpulimit-sim-{os.getuid()}")
-
-
-def preload(environment: MutableMapping[str, str]) -> None:
-    prepend(environment, "LD_PRELOAD", str(paths.library()))
-
-
-def prepend(environment: MutableMapping[str, str], variable: str, path: str) -> None:
-    """Put `path` first in a list of paths, keeping what is there."""
-    others = [p for p in environment.get(variable, "").replace(" ", ":").split(":") if p and p != path]
-    environment[variable] = ":".join([path, *others])
-
-
-def supervise(command: Sequence[str], environment: dict[str, str], *, report: bool, own_tenant: bool) -> int:
+def supervise(command: Sequence[str], variables: dict[str, str], *, report: bool, own_tenant: bool) -> int:
     """Run the program, then show what it used and remove the tenant if nobody else can know its name."""
     from limiter.run_report import Watcher
 
-    tenant = environment["GPULIMIT_TENANT"]
+    tenant = variables["GPULIMIT_TENANT"]
     watcher = Watcher(tenant) if report else None
     try:
-        return child.run(command, environment, tick=watcher.look if watcher else None)
+        return child.run(command, variables, tick=watcher.look if watcher else None)
     finally:
         if watcher:
             print(watcher.describe(), file=sys.stderr)

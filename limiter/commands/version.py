@@ -5,9 +5,8 @@ from __future__ import annotations
 
 import argparse
 import platform
-from importlib import metadata
 
-from limiter import paths
+from limiter import about, paths
 from limiter.errors import NotInstalled
 
 
@@ -16,7 +15,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    print(f"gpulimit {metadata.version('gpulimit')}")
+    print(f"gpulimit {about.version()}")
     if options.verbose:
         print("\n".join(details()))
     return 0
@@ -33,7 +32,7 @@ def details() -> list[str]:
     return [
         f"library        {library}",
         f"segment layout {lib.GL_LAYOUT_VERSION}",
-        f"cffi           {metadata.version('cffi')}",
+        f"cffi           {about.version('cffi')}",
         f"Python         {platform.python_version()}",
         f"system         {platform.platform()}",
     ]

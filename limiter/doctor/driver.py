@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 import uuid
@@ -119,12 +118,3 @@ def judge(answer: Mapping[str, Any]) -> Check:
     if not answer["large"]:
         return fail(name, f"a program with {shown} can allocate more", report)
     return ok(name, f"a program with {shown} is told so, gets it, and is refused more ({answer['large']})")
-
-
-def simulated(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return an environment that finds the simulated driver first."""
-    sim = str(paths.simulated_driver())
-    others = environment.get("LD_LIBRARY_PATH", "")
-    found = dict(environment) | {"LD_LIBRARY_PATH": f"{sim}:{others}" if others else sim}
-    found.setdefault("GPULIMIT_SIM_STATE", f"/dev/shm/gpulimit-sim-{os.getuid()}")
-    return found

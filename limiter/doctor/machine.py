@@ -8,10 +8,9 @@ import platform
 import subprocess
 import tempfile
 from collections.abc import Iterator
-from importlib import metadata
 from pathlib import Path
 
-from limiter import paths
+from limiter import about, paths
 from limiter.doctor.check import Check, fail, ok, warn
 from limiter.errors import NotInstalled
 from limiter.units import show_bytes
@@ -32,7 +31,7 @@ def checks() -> Iterator[Check]:
 
 def versions() -> Check:
     system = f"Python {platform.python_version()}, Linux {platform.release()}, {platform.machine()}"
-    return ok("versions", f"gpulimit {metadata.version('gpulimit')}, {system}")
+    return ok("versions", f"gpulimit {about.version()}, {system}")
 
 
 def c_library() -> Check:

@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the audience sees of the tenants: their books, read from shared memory, and what follows over time."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from limiter import segment
+from limiter.demo.cast import Actor
+from limiter.errors import LayoutMismatch
+from limiter.segment import Device
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """One tenant's books on its GPU at one moment; all zero before it has registered."""
+
+    at_s: float = 0.0
+    registered: bool = False
+    used_bytes: int = 0
+    """What living processes hold."""
+    booked_bytes: int = 0
+    """And what dead ones held, until somebody needs the room."""
+    limit_bytes: int = 0
+    refused: int = 0
+    spent_ns: int = 0
+    launches: int = 0
+
+
+def look(actor: Actor) -> Look:
+    """Read a tenant's books."""
+    now = time.monotonic()
+    try:
+        usage = segment.read(actor.tenant)
+    except (OSError, LayoutMismatch):
+        return Look(now)
+    device = busiest(usage.devices)
+    if device is None:
+        return Look(now)
+    accounts = [a for p in usage.processes if p.is_alive for a in p.accounts if a.entry == device.entry]
+    return Look(
+        at_s=now,
+        registered=bool(accounts),
+        used_bytes=sum(a.used_bytes for a in accounts),
+        booked_bytes=device.used_bytes,
+        limit_bytes=device.memory_limit_bytes,
+        refused=device.refused,
+        spent_ns=device.spent_ns,
+        launches=sum(sum(a.launches.values()) for a in accounts),
+    )
+
+
+def busiest(devices: Sequence[Device]) -> Device | None:
+    """Return the GPU that the tenant works on; it may have only looked at others."""
+    return max(devices, key=lambda d: (d.used_bytes, d.spent_ns), default=None)
+
+
+def share(earlier: Look, later: Look) -> float:
+    """Return the part of a GPU's time that a tenant got between two looks."""
+    wall_s = later.at_s - earlier.at_s
+    return (later.spent_ns - earlier.spent_ns) / 1e9 / wall_s if wall_s > 0 else 0.0

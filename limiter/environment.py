@@ -1,0 +1,34 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The environment of a program: the library preloaded, the simulated driver found first, GPUs chosen."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import MutableMapping, Sequence
+
+from limiter import paths
+
+
+def preload(environment: MutableMapping[str, str]) -> None:
+    """Preload libgpulimit.so, before whatever is preloaded already."""
+    prepend(environment, "LD_PRELOAD", str(paths.library()))
+
+
+def use_simulated_driver(environment: MutableMapping[str, str]) -> None:
+    """Let the program find the simulated driver; programs of one user are on one simulated machine."""
+    prepend(environment, "LD_LIBRARY_PATH", str(paths.simulated_driver()))
+    environment.setdefault("GPULIMIT_SIM_STATE", f"/dev/shm/gpulimit-sim-{os.getuid()}")
+
+
+def set_gpus(environment: MutableMapping[str, str], gpus: Sequence[str]) -> None:
+    """Show the program only these GPUs."""
+    if gpus:
+        environment["CUDA_VISIBLE_DEVICES"] = ",".join(gpus)
+        environment["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"  # so that an index means what nvidia-smi shows
+
+
+def prepend(environment: MutableMapping[str, str], variable: str, path: str) -> None:
+    """Put `path` first in a list of paths, keeping what is there."""
+    others = [p for p in re.split("[ :]+", environment.get(variable, "")) if p and p != path]
+    environment[variable] = ":".join([path, *others])
