@@ -49,7 +49,6 @@ class Row:
     spent_ns: int
     throttled_ns: int
     throttled_count: int
-    waiting: int
     refused: int
     launches: dict[str, int]
 
@@ -91,7 +90,6 @@ def row_of(usage: Usage, device: Device, spent_before_ns: int, wall_ns: int) -> 
         spent_ns=device.spent_ns,
         throttled_ns=device.throttled_ns,
         throttled_count=device.throttled_count,
-        waiting=device.waiters,
         refused=device.refused,
         launches=dict(launches),
     )
