@@ -1,0 +1,190 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Events: an item of a small cost of its own whose time of completion is kept.
+ */
+#include <stdlib.h>
+
+#include "sim.h"
+
+SIM_EXPORT CUresult cuEventCreate(CUevent *out, unsigned int flags)
+{
+	SIM_ENTER(cuEventCreate);
+	SIM_CURRENT(ctx);
+	if (!out || flags > 7)
+		return CUDA_ERROR_INVALID_VALUE;
+	CUevent event = calloc(1, sizeof(*event));
+	if (!event || !sim_handle_add(event, SIM_EVENT)) {
+		free(event);
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	}
+	event->ctx = ctx;
+	event->flags = flags;
+	*out = event;
+	return CUDA_SUCCESS;
+}
+
+/* Take the event off the queue it is still waiting in. */
+static void unmark(CUevent event)
+{
+	CUcontext on = event->on;
+
+	if (!event->recorded || event->done || !on || !on->alive || !on->marks)
+		return;
+	CUevent *mark = &on->marks[event->item % SIM_QUEUE_DEPTH];
+	if (*mark == event)
+		*mark = NULL;
+}
+
+static CUresult destroy(CUevent event)
+{
+	if (!sim_handle_is(event, SIM_EVENT))
+		return CUDA_ERROR_INVALID_HANDLE;
+	unmark(event);
+	sim_handle_drop(event);
+	free(event->tips);
+	free(event);
+	return CUDA_SUCCESS;
+}
+
+SIM_EXPORT CUresult cuEventDestroy_v2(CUevent event)
+{
+	SIM_ENTER(cuEventDestroy_v2);
+	return destroy(event);
+}
+
+SIM_EXPORT CUresult cuEventDestroy(CUevent event)
+{
+	SIM_ENTER(cuEventDestroy);
+	return destroy(event);
+}
+
+static CUresult record(CUevent event, CUstream handle)
+{
+	CUstream stream;
+
+	SIM_TRY(sim_stream(handle, &stream));
+	if (!sim_handle_is(event, SIM_EVENT))
+		return CUDA_ERROR_INVALID_HANDLE;
+	SIM_TRY(sim_implicit(stream));
+	if (stream->capture)
+		return sim_capture_record(stream, event);
+	if (event->ctx->gpu != stream->ctx->gpu)
+		return CUDA_ERROR_INVALID_HANDLE;
+	unmark(event);
+	event->capture = NULL;
+	return sim_submit(stream, sim_model_of(stream->ctx->gpu)->event_ns, event);
+}
+
+SIM_EXPORT CUresult cuEventRecord(CUevent event, CUstream stream)
+{
+	SIM_ENTER(cuEventRecord);
+	return record(event, stream);
+}
+
+SIM_EXPORT CUresult cuEventRecord_ptsz(CUevent event, CUstream stream)
+{
+	return cuEventRecord(event, SIM_PTSZ(stream));
+}
+
+SIM_EXPORT CUresult cuEventRecordWithFlags(CUevent event, CUstream stream, unsigned int flags)
+{
+	SIM_ENTER(cuEventRecordWithFlags);
+	if (flags > 1)
+		return CUDA_ERROR_INVALID_VALUE;
+	return record(event, stream);
+}
+
+SIM_EXPORT CUresult cuEventRecordWithFlags_ptsz(CUevent event, CUstream stream, unsigned int flags)
+{
+	return cuEventRecordWithFlags(event, SIM_PTSZ(stream), flags);
+}
+
+static bool finished(CUevent event)
+{
+	if (event->recorded && !event->done && event->on->alive)
+		sim_done(event->on, event->item + 1);
+	return !event->recorded || event->done || !event->on->alive;
+}
+
+SIM_EXPORT CUresult cuEventQuery(CUevent event)
+{
+	SIM_ENTER(cuEventQuery);
+	if (!sim_handle_is(event, SIM_EVENT))
+		return CUDA_ERROR_INVALID_HANDLE;
+	SIM_TRY(sim_unsafe());
+	if (event->capture)
+		return SIM_ERROR_CAPTURED_EVENT;
+	return finished(event) ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
+}
+
+SIM_EXPORT CUresult cuEventSynchronize(CUevent event)
+{
+	SIM_ENTER(cuEventSynchronize);
+	if (!sim_handle_is(event, SIM_EVENT))
+		return CUDA_ERROR_INVALID_HANDLE;
+	SIM_TRY(sim_unsafe());
+	if (event->capture)
+		return SIM_ERROR_CAPTURED_EVENT;
+	if (finished(event))
+		return CUDA_SUCCESS;
+	CUcontext on = event->on;
+	sim_wait_item(on, event->item + 1);
+	if (on->alive)
+		sim_pools_settle(on->gpu);
+	return CUDA_SUCCESS;
+}
+
+static CUresult elapsed(float *ms, CUevent start, CUevent end)
+{
+	if (!ms)
+		return CUDA_ERROR_INVALID_VALUE;
+	if (!sim_handle_is(start, SIM_EVENT) || !sim_handle_is(end, SIM_EVENT))
+		return CUDA_ERROR_INVALID_HANDLE;
+	if ((start->flags | end->flags) & CU_EVENT_DISABLE_TIMING || !start->recorded || !end->recorded)
+		return CUDA_ERROR_INVALID_HANDLE;
+	if (!finished(start) || !finished(end))
+		return CUDA_ERROR_NOT_READY;
+	*ms = (float)((double)((int64_t)(end->done_ns - start->done_ns)) / 1e6);
+	return CUDA_SUCCESS;
+}
+
+SIM_EXPORT CUresult cuEventElapsedTime(float *ms, CUevent start, CUevent end)
+{
+	SIM_ENTER(cuEventElapsedTime);
+	return elapsed(ms, start, end);
+}
+
+SIM_EXPORT CUresult cuEventElapsedTime_v2(float *ms, CUevent start, CUevent end)
+{
+	SIM_ENTER(cuEventElapsedTime_v2);
+	return elapsed(ms, start, end);
+}
+
+static CUresult wait_event(CUstream handle, CUevent event, unsigned int flags)
+{
+	CUstream stream;
+
+	SIM_TRY(sim_stream(handle, &stream));
+	if (!sim_handle_is(event, SIM_EVENT))
+		return CUDA_ERROR_INVALID_HANDLE;
+	if (flags > 1)
+		return CUDA_ERROR_INVALID_VALUE;
+	if (event->capture || stream->capture)
+		return sim_capture_wait(stream, event);
+	if (finished(event) || event->on == stream->ctx)
+		return CUDA_SUCCESS; /* one context's queue is in order anyway */
+	/* Of another context: wait here and now, which is stricter than the card would be. */
+	sim_wait_item(event->on, event->item + 1);
+	return CUDA_SUCCESS;
+}
+
+SIM_EXPORT CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned int flags)
+{
+	SIM_ENTER(cuStreamWaitEvent);
+	return wait_event(stream, event, flags);
+}
+
+SIM_EXPORT CUresult cuStreamWaitEvent_ptsz(CUstream stream, CUevent event, unsigned int flags)
+{
+	return cuStreamWaitEvent(SIM_PTSZ(stream), event, flags);
+}

@@ -1,0 +1,164 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The simulated machine: what all processes share in one mapped file.
+ *
+ * Glossary
+ *   machine   the whole shared state: GPUs, processes, queues, shared blocks
+ *   model     the constant facts of a GPU, taken from a profile file when the state is created
+ *   slot      one process' place in the machine; it holds a record lock on a byte of the state file,
+ *             which the kernel drops when the process dies, however it dies
+ *   queue     the work of one context on one GPU, in submission order; a ring of items
+ *   item      one piece of GPU work: what it costs alone, and when it was done
+ *   gate      an item that takes no GPU time but stays shut until its process opens it (host functions)
+ *   slice     the time for which the GPU serves one queue before it looks at the next one with work
+ *   shared    a block of device memory that more than one process may hold (exported or opened memory)
+ *
+ * Nothing here is a running total that a dead process could leave wrong: what a card has in use is
+ * added up from the slots and shared blocks each time, and a dead slot is swept before it is counted.
+ * Every field is read and written under machine.lock, a robust mutex, unless a comment says otherwise.
+ */
+#ifndef GL_SIM_MACHINE_H
+#define GL_SIM_MACHINE_H
+
+#include <pthread.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum {
+	SIM_MAX_GPUS = 16,
+	SIM_MAX_PROCS = 128,
+	SIM_MAX_QUEUES = 256,
+	SIM_QUEUE_DEPTH = 1024, /* unfinished items a context may have; the next launch blocks, as on a card */
+	SIM_MAX_SHARED = 512,
+	SIM_BUCKETS = 32, /* history of busy time, for utilisation figures */
+};
+#define SIM_MAGIC 0x316d69734c475047ull /* "GPGLsim1" */
+#define SIM_LAYOUT 4u
+#define SIM_NO_QUEUE UINT32_MAX
+#define SIM_GATE_SHUT UINT64_MAX
+#define SIM_BUCKET_NS 166666667ull /* NVML samples a card about six times a second */
+
+struct sim_model {
+	char name[96];
+	char uuid[48]; /* "GPU-xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx" */
+	uint64_t total_bytes, reserved_bytes; /* reserved: kept by the driver, never given to programs */
+	uint64_t context_bytes, module_bytes, lazy_bytes;
+	uint64_t pool_step_bytes, granule_bytes;
+	uint64_t kernel_ns, kernel_ns_per_block, event_ns;
+	uint64_t timeslice_ns;
+	uint64_t copy_bytes_per_us, memory_bytes_per_us;
+	uint64_t cc_major, cc_minor, sm_count, speed, pci_bus, concurrency;
+	uint64_t count; /* only while reading a profile: how many such GPUs */
+};
+
+struct sim_gpu {
+	struct sim_model model;
+	uint64_t clock_ns;     /* the schedule is worked out up to here (CLOCK_MONOTONIC) */
+	uint64_t slice_end_ns; /* when the queue being served must make room */
+	uint32_t serving;      /* queue, or SIM_NO_QUEUE */
+	uint32_t lost;
+	uint64_t busy_ns;
+	uint64_t bucket_id[SIM_BUCKETS], bucket_busy_ns[SIM_BUCKETS];
+};
+
+enum { SIM_SLOT_FREE = 0, SIM_SLOT_CUDA = 1, SIM_SLOT_NVML = 2 };
+
+struct sim_proc {
+	uint32_t kind;
+	int32_t pid; /* as the process itself sees it */
+	uint64_t start_ticks, pidns;
+	uint64_t bytes[SIM_MAX_GPUS];
+	uint64_t gpu_ns[SIM_MAX_GPUS];
+	uint64_t first_busy_ns[SIM_MAX_GPUS];
+	uint32_t contexts[SIM_MAX_GPUS];
+	uint64_t bucket_id[SIM_MAX_GPUS][SIM_BUCKETS];
+	uint32_t bucket_busy_ns[SIM_MAX_GPUS][SIM_BUCKETS];
+	char name[64];
+};
+
+struct sim_item {
+	uint64_t cost_ns; /* alone on the card; SIM_GATE_SHUT: waits for its process */
+	uint64_t done_ns; /* CLOCK_MONOTONIC; valid below queue.head */
+};
+
+struct sim_queue {
+	uint32_t used, proc, gpu, priority;
+	uint64_t head, tail; /* items ever finished, items ever submitted */
+	uint64_t progress_ns; /* of the item at head */
+};
+
+struct sim_shared {
+	uint64_t id; /* 0: free */
+	uint64_t bytes;
+	uint32_t gpu, owner; /* owner: slot that NVML shows it for */
+	uint64_t holders[SIM_MAX_PROCS / 64];
+};
+
+struct sim_machine {
+	uint64_t magic;
+	uint32_t layout, ready;
+	uint64_t size_bytes;
+	pthread_mutex_t lock;
+	char config[512]; /* profile and overrides that made this machine */
+	char driver_version[32];
+	uint32_t cuda_version, ngpus;
+	uint64_t next_id;
+	uint64_t swept_ns; /* when dead slots were last looked for */
+	struct sim_gpu gpus[SIM_MAX_GPUS];
+	struct sim_proc procs[SIM_MAX_PROCS];
+	struct sim_shared shared[SIM_MAX_SHARED];
+	uint32_t queue_limit; /* queues at and above this one were never used */
+	struct sim_queue queues[SIM_MAX_QUEUES];
+	/* Apart from the queues, so that looking for work touches few pages. */
+	struct sim_item items[SIM_MAX_QUEUES][SIM_QUEUE_DEPTH];
+};
+
+/* profile.c: fill the constant part of a new machine; false after a line on stderr */
+bool sim_profile_load(struct sim_machine *m);
+void sim_profile_config(char *out, size_t size);
+
+/* state.c */
+extern struct sim_machine *sim_machine;
+extern uint32_t sim_slot; /* this library's slot in this process */
+bool sim_attach(uint32_t kind);
+void sim_machine_lock(void);
+void sim_machine_unlock(void);
+void sim_sweep(bool force); /* locked: drop what dead processes held */
+int sim_slot_pid(uint32_t slot); /* locked: the pid as the caller's namespace sees it, 0 if dead */
+uint64_t sim_gpu_used(uint32_t gpu); /* locked */
+uint64_t sim_proc_used(uint32_t slot, uint32_t gpu); /* locked */
+void sim_complain(const char *format, ...) __attribute__((format(printf, 1, 2)));
+
+static inline struct sim_item *sim_item_at(const struct sim_queue *q, uint64_t item)
+{
+	return &sim_machine->items[q - sim_machine->queues][item % SIM_QUEUE_DEPTH];
+}
+
+/* clock.c */
+uint64_t sim_now(void);
+void sim_sleep_until(uint64_t ns);
+
+/* schedule.c; all locked */
+void sim_gpu_advance(uint32_t gpu, uint64_t now);
+uint64_t sim_gpu_forecast(const struct sim_queue *q, uint64_t item);
+bool sim_gpu_contended(const struct sim_queue *q);
+uint32_t sim_gpu_utilisation(uint32_t gpu, uint64_t now);
+uint32_t sim_proc_utilisation(uint32_t slot, uint32_t gpu, uint64_t now);
+
+/* fault.c: the first line of every exported function */
+struct sim_fault;
+struct sim_site {
+	const char *name;
+	int known; /* 0: environment not consulted yet */
+	struct sim_fault *fault;
+};
+int sim_fault_enter(struct sim_site *site, int *code); /* 1: return *code at once */
+void sim_fault_leave(struct sim_site *site);
+
+/* procaddr.c */
+int sim_proc_address(const char *name, void **pfn, int version, uint64_t flags, int *status);
+
+#define SIM_EXPORT __attribute__((visibility("default")))
+
+#endif

@@ -1,0 +1,43 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Inside libnvidia-ml.  Handles are in PCI order, whatever CUDA's order is.
+ */
+#ifndef GL_SIM_NVML_H
+#define GL_SIM_NVML_H
+
+#include "../abi.h"
+#include "machine.h"
+
+struct nvmlDevice_st {
+	uint32_t gpu;
+};
+bool sim_nvml_enter(struct sim_site *site, nvmlReturn_t *result); /* true: return *result */
+bool sim_nvml_device(nvmlDevice_t device, uint32_t *gpu);
+uint32_t sim_nvml_gpu_at(unsigned int index); /* by PCI order */
+unsigned int sim_nvml_index(uint32_t gpu);
+nvmlDevice_t sim_nvml_handle(uint32_t gpu);
+
+struct sim_nvml_call {
+	struct sim_site *site;
+};
+static inline void sim_nvml_leave(struct sim_nvml_call *call)
+{
+	sim_fault_leave(call->site);
+}
+
+#define NVML_ENTER(fn)                                                                          \
+	static struct sim_site site_ = { #fn, 0, NULL };                                        \
+	struct sim_nvml_call call_ __attribute__((cleanup(sim_nvml_leave))) = { &site_ };       \
+	nvmlReturn_t enter_;                                                                    \
+	if (sim_nvml_enter(&site_, &enter_))                                                    \
+	return enter_
+/* Enter, and resolve `device` to `gpu` and `model`. */
+#define NVML_DEVICE(fn)                                                           \
+	NVML_ENTER(fn);                                                           \
+	uint32_t gpu;                                                             \
+	if (!sim_nvml_device(device, &gpu))                                       \
+		return NVML_ERROR_INVALID_ARGUMENT;                               \
+	const struct sim_model *model = &sim_machine->gpus[gpu].model;            \
+	(void)model
+
+#endif

@@ -1,0 +1,281 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Profiles: what machine to simulate.  A profile is a text file of `key = value` lines; keys of the
+ * machine come first, then one [gpu] section per GPU model.  Sizes take KiB, MiB, GiB; times ns, us, ms.
+ * A key nobody knows is refused with file and line, since a typing error would change the machine silently.
+ */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <errno.h>
+#include <limits.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+
+#include "machine.h"
+
+struct key {
+	const char *name;
+	size_t offset, text; /* text: size of the field if it holds a string, else 0 */
+};
+
+#define NUMBER(name, field) { name, offsetof(struct sim_model, field), 0 }
+#define TEXT(name, field) { name, offsetof(struct sim_model, field), sizeof(((struct sim_model *)0)->field) }
+static const struct key gpu_keys[] = {
+	TEXT("name", name), TEXT("uuid", uuid), NUMBER("count", count),
+	NUMBER("memory", total_bytes), NUMBER("reserved", reserved_bytes), NUMBER("context", context_bytes),
+	NUMBER("module", module_bytes), NUMBER("lazy", lazy_bytes), NUMBER("pool_step", pool_step_bytes),
+	NUMBER("granule", granule_bytes), NUMBER("kernel", kernel_ns), NUMBER("kernel_per_block", kernel_ns_per_block),
+	NUMBER("kernel_ns", kernel_ns), NUMBER("kernel_ns_per_block", kernel_ns_per_block),
+	NUMBER("event", event_ns), NUMBER("timeslice", timeslice_ns), NUMBER("copy_bytes_per_us", copy_bytes_per_us),
+	NUMBER("memory_bytes_per_us", memory_bytes_per_us), NUMBER("cc_major", cc_major), NUMBER("cc_minor", cc_minor),
+	NUMBER("sm_count", sm_count), NUMBER("speed", speed), NUMBER("pci_bus", pci_bus), NUMBER("concurrency", concurrency),
+};
+
+static const struct sim_model defaults = {
+	.name = "NVIDIA GPU (simulated)", .count = 1, .total_bytes = 4ull << 30, .context_bytes = 518ull << 20,
+	.module_bytes = 2ull << 20, .pool_step_bytes = 32ull << 20, .granule_bytes = 2ull << 20, .kernel_ns = 5000,
+	.event_ns = 500, .timeslice_ns = 2000000, .copy_bytes_per_us = 50000, .memory_bytes_per_us = 3000000,
+	.cc_major = 9, .cc_minor = 0, .sm_count = 132, .speed = 100, .concurrency = 1,
+};
+
+static bool number(const char *text, uint64_t *out)
+{
+	static const struct { const char *unit; uint64_t factor; } units[] = {
+		{ "", 1 }, { "KiB", 1ull << 10 }, { "MiB", 1ull << 20 }, { "GiB", 1ull << 30 }, { "B", 1 },
+		{ "ns", 1 }, { "us", 1000 }, { "ms", 1000000 },
+	};
+	char *end;
+
+	errno = 0;
+	unsigned long long value = strtoull(text, &end, 0);
+	if (end == text || *text == '-' || errno)
+		return false;
+	while (*end == ' ')
+		end++;
+	for (size_t i = 0; i < sizeof(units) / sizeof(units[0]); i++) {
+		if (strcasecmp(end, units[i].unit))
+			continue;
+		*out = value * units[i].factor;
+		return true;
+	}
+	return false;
+}
+
+static bool set_gpu(struct sim_model *model, const char *key, const char *value)
+{
+	for (size_t i = 0; i < sizeof(gpu_keys) / sizeof(gpu_keys[0]); i++) {
+		const struct key *k = &gpu_keys[i];
+		if (strcmp(key, k->name))
+			continue;
+		if (!k->text)
+			return number(value, (uint64_t *)((char *)model + k->offset));
+		return snprintf((char *)model + k->offset, k->text, "%s", value) < (int)k->text;
+	}
+	return false;
+}
+
+static bool set_machine(struct sim_machine *m, const char *key, const char *value)
+{
+	uint64_t n;
+
+	if (!strcmp(key, "driver_version"))
+		return snprintf(m->driver_version, sizeof(m->driver_version), "%s", value) < (int)sizeof(m->driver_version);
+	if (!strcmp(key, "cuda_version") && number(value, &n)) {
+		m->cuda_version = (uint32_t)n;
+		return true;
+	}
+	return false;
+}
+
+static char *trim(char *s)
+{
+	s += strspn(s, " \t");
+	for (size_t n = strlen(s); n && strchr(" \t\r\n", s[n - 1]);)
+		s[--n] = 0;
+	return s;
+}
+
+/* Split "key = value"; false if there is no '='. */
+static bool split(char *line, char **key, char **value)
+{
+	char *eq = strchr(line, '=');
+
+	if (!eq)
+		return false;
+	*eq = 0;
+	*key = trim(line);
+	*value = trim(eq + 1);
+	return true;
+}
+
+static bool read_line(struct sim_machine *m, char *line)
+{
+	char *hash = strchr(line, '#'), *key, *value;
+
+	if (hash)
+		*hash = 0;
+	line = trim(line);
+	if (!*line)
+		return true;
+	if (!strcmp(line, "[gpu]")) {
+		if (m->ngpus == SIM_MAX_GPUS)
+			return false;
+		m->gpus[m->ngpus++].model = defaults;
+		return true;
+	}
+	if (!split(line, &key, &value))
+		return false;
+	return m->ngpus ? set_gpu(&m->gpus[m->ngpus - 1].model, key, value) : set_machine(m, key, value);
+}
+
+static FILE *open_profile(const char *name, char *path, size_t size)
+{
+	Dl_info info;
+
+	snprintf(path, size, "%s", name);
+	if (strchr(name, '/'))
+		return fopen(path, "re");
+	if (!dladdr((void *)(uintptr_t)&sim_profile_load, &info) || !info.dli_fname)
+		return NULL;
+	const char *slash = strrchr(info.dli_fname, '/');
+	int dir = slash ? (int)(slash - info.dli_fname) : 1;
+	snprintf(path, size, "%.*s/profiles/%s.profile", dir, slash ? info.dli_fname : ".", name);
+	return fopen(path, "re");
+}
+
+static bool read_file(struct sim_machine *m, const char *name)
+{
+	char path[PATH_MAX], line[512];
+	FILE *f = open_profile(name, path, sizeof(path));
+	int n = 0;
+
+	if (!f) {
+		sim_complain("profile %s: %s", path, strerror(errno));
+		return false;
+	}
+	while (fgets(line, sizeof(line), f)) {
+		n++;
+		if (!read_line(m, line)) {
+			sim_complain("%s:%d: unknown key or bad value: %s", path, n, trim(line));
+			fclose(f);
+			return false;
+		}
+	}
+	fclose(f);
+	return true;
+}
+
+/* GPULIMIT_SIM_SET="key=value;key=value": for every GPU, or for the machine. */
+static bool apply_overrides(struct sim_machine *m, const char *text)
+{
+	char copy[400], *save = NULL, *key, *value;
+
+	snprintf(copy, sizeof(copy), "%s", text);
+	for (char *part = strtok_r(copy, ";", &save); part; part = strtok_r(NULL, ";", &save)) {
+		bool ok = split(part, &key, &value);
+		if (ok && !set_machine(m, key, value))
+			for (uint32_t i = 0; i < m->ngpus; i++)
+				ok = ok && set_gpu(&m->gpus[i].model, key, value);
+		if (!ok) {
+			sim_complain("GPULIMIT_SIM_SET: unknown key or bad value: %s", part);
+			return false;
+		}
+	}
+	return true;
+}
+
+static void spread_copies(struct sim_machine *m, uint64_t want)
+{
+	struct sim_model read[SIM_MAX_GPUS];
+	uint32_t have = m->ngpus, n = 0;
+
+	for (uint32_t i = 0; i < have; i++)
+		read[i] = m->gpus[i].model;
+	if (want) {
+		have = 1;
+		read[0].count = want;
+	}
+	for (uint32_t i = 0; i < have; i++) {
+		uint64_t copies = read[i].count ? read[i].count : 1;
+		for (uint64_t k = 0; k < copies && n < SIM_MAX_GPUS; k++, n++) {
+			m->gpus[n].model = read[i];
+			if (k)
+				m->gpus[n].model.uuid[0] = 0;
+		}
+	}
+	m->ngpus = n;
+}
+
+/* A UUID that is the same for the same profile and place, and differs in its first digits. */
+static void make_uuid(struct sim_model *model, const char *profile, uint32_t index)
+{
+	uint64_t h = 1469598103934665603ull, word[2];
+
+	for (const char *c = profile; *c; c++)
+		h = (h ^ (unsigned char)*c) * 1099511628211ull;
+	for (int i = 0; i < 2; i++) {
+		h += 0x9e3779b97f4a7c15ull * (index + 1);
+		word[i] = (h ^ (h >> 30)) * 0xbf58476d1ce4e5b9ull;
+		word[i] ^= word[i] >> 27;
+	}
+	snprintf(model->uuid, sizeof(model->uuid), "GPU-%08x-%04x-%04x-%04x-%012llx", (unsigned)(word[0] >> 32),
+		(unsigned)(word[0] >> 16) & 0xffff, (unsigned)word[0] & 0xffff, (unsigned)(word[1] >> 48),
+		(unsigned long long)word[1] & 0xffffffffffffull);
+}
+
+static void finish(struct sim_machine *m, const char *profile)
+{
+	const char *version = getenv("GPULIMIT_SIM_DRIVER_VERSION");
+	const char *gpus = getenv("GPULIMIT_SIM_GPUS");
+
+	spread_copies(m, gpus ? strtoull(gpus, NULL, 10) : 0);
+	for (uint32_t i = 0; i < m->ngpus; i++) {
+		struct sim_model *model = &m->gpus[i].model;
+		if (!model->uuid[0])
+			make_uuid(model, profile, i);
+		if (!model->pci_bus)
+			model->pci_bus = 0x10 + 0x11 * i;
+		if (!model->granule_bytes)
+			model->granule_bytes = 1;
+		if (!model->pool_step_bytes)
+			model->pool_step_bytes = 1;
+		if (!model->timeslice_ns)
+			model->timeslice_ns = 1000;
+		m->gpus[i].serving = SIM_NO_QUEUE;
+	}
+	if (version && strchr(version, '.'))
+		snprintf(m->driver_version, sizeof(m->driver_version), "%s", version);
+	else if (version)
+		m->cuda_version = (uint32_t)strtoul(version, NULL, 10);
+}
+
+/* What decides a machine, as one line: compared when a process joins one that exists. */
+void sim_profile_config(char *out, size_t size)
+{
+	const char *profile = getenv("GPULIMIT_SIM_PROFILE"), *set = getenv("GPULIMIT_SIM_SET");
+	const char *gpus = getenv("GPULIMIT_SIM_GPUS"), *version = getenv("GPULIMIT_SIM_DRIVER_VERSION");
+
+	snprintf(out, size, "%s gpus=%s version=%s set=%s", profile ? profile : "h100", gpus ? gpus : "", version ? version : "",
+		set ? set : "");
+}
+
+bool sim_profile_load(struct sim_machine *m)
+{
+	const char *profile = getenv("GPULIMIT_SIM_PROFILE"), *set = getenv("GPULIMIT_SIM_SET");
+
+	if (!profile || !*profile)
+		profile = "h100";
+	m->cuda_version = 13000;
+	snprintf(m->driver_version, sizeof(m->driver_version), "580.159.04");
+	if (!read_file(m, profile) || (set && !apply_overrides(m, set)))
+		return false;
+	if (!m->ngpus) {
+		sim_complain("profile %s has no [gpu] section", profile);
+		return false;
+	}
+	finish(m, profile);
+	return true;
+}

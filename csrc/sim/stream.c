@@ -1,0 +1,257 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Streams.  Work of one stream is in order; so is, for now, all work of a context, since the card runs
+ * one item of a context at a time.  The legacy stream and each thread's default stream are made on use.
+ */
+#include <stdlib.h>
+
+#include "sim.h"
+
+enum { THREAD_STREAMS = 16 };
+static __thread struct {
+	CUcontext ctx;
+	uint64_t ctx_id;
+	CUstream stream;
+} thread_streams[THREAD_STREAMS];
+static uint64_t next_stream_id = 1;
+
+void sim_stream_new(CUcontext ctx, unsigned int flags, int priority, CUstream *out)
+{
+	CUstream stream = calloc(1, sizeof(*stream));
+
+	*out = stream;
+	if (!stream)
+		return;
+	stream->ctx = ctx;
+	stream->flags = flags;
+	stream->priority = priority;
+	stream->id = next_stream_id++;
+	sim_handle_add(stream, SIM_STREAM);
+}
+
+/* The calling thread's default stream in `ctx`. */
+static CUresult thread_stream(CUcontext ctx, CUstream *out)
+{
+	int at = 0;
+
+	for (int i = 0; i < THREAD_STREAMS; i++) {
+		if (thread_streams[i].ctx == ctx && thread_streams[i].ctx_id == ctx->id) {
+			*out = thread_streams[i].stream;
+			return CUDA_SUCCESS;
+		}
+		if (!thread_streams[i].ctx || !thread_streams[i].ctx->alive || thread_streams[i].ctx_id != thread_streams[i].ctx->id)
+			at = i;
+	}
+	sim_stream_new(ctx, CU_STREAM_DEFAULT, 0, out);
+	if (!*out)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	thread_streams[at].ctx = ctx;
+	thread_streams[at].ctx_id = ctx->id;
+	thread_streams[at].stream = *out;
+	return CUDA_SUCCESS;
+}
+
+CUresult sim_stream(CUstream handle, CUstream *stream)
+{
+	if (!handle || handle == CU_STREAM_LEGACY || handle == CU_STREAM_PER_THREAD) {
+		SIM_CURRENT(ctx);
+		if (handle == CU_STREAM_PER_THREAD)
+			return thread_stream(ctx, stream);
+		*stream = ctx->legacy;
+		return CUDA_SUCCESS;
+	}
+	if (!sim_handle_is(handle, SIM_STREAM))
+		return CUDA_ERROR_INVALID_HANDLE;
+	*stream = handle;
+	return CUDA_SUCCESS;
+}
+
+static CUresult create(CUstream *out, unsigned int flags, int priority)
+{
+	SIM_CURRENT(ctx);
+	if (!out || flags > CU_STREAM_NON_BLOCKING)
+		return CUDA_ERROR_INVALID_VALUE;
+	if (priority > 0)
+		priority = 0;
+	if (priority < -5)
+		priority = -5;
+	CUstream stream;
+	sim_stream_new(ctx, flags, priority, &stream);
+	if (!stream)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	*out = stream;
+	return CUDA_SUCCESS;
+}
+
+SIM_EXPORT CUresult cuStreamCreate(CUstream *stream, unsigned int flags)
+{
+	SIM_ENTER(cuStreamCreate);
+	return create(stream, flags, 0);
+}
+
+SIM_EXPORT CUresult cuStreamCreateWithPriority(CUstream *stream, unsigned int flags, int priority)
+{
+	SIM_ENTER(cuStreamCreateWithPriority);
+	return create(stream, flags, priority);
+}
+
+static CUresult destroy(CUstream stream)
+{
+	if (!sim_handle_is(stream, SIM_STREAM) || stream == stream->ctx->legacy)
+		return CUDA_ERROR_INVALID_HANDLE;
+	sim_capture_stream_gone(stream);
+	sim_handle_drop(stream); /* its work goes on */
+	free(stream->tips);
+	free(stream);
+	return CUDA_SUCCESS;
+}
+
+SIM_EXPORT CUresult cuStreamDestroy_v2(CUstream stream)
+{
+	SIM_ENTER(cuStreamDestroy_v2);
+	return destroy(stream);
+}
+
+SIM_EXPORT CUresult cuStreamDestroy(CUstream stream)
+{
+	SIM_ENTER(cuStreamDestroy);
+	return destroy(stream);
+}
+
+SIM_EXPORT CUresult cuStreamSynchronize(CUstream handle)
+{
+	SIM_ENTER(cuStreamSynchronize);
+	CUstream stream;
+	SIM_TRY(sim_stream(handle, &stream));
+	SIM_TRY(sim_unsafe());
+	if (sim_capturing(stream))
+		return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+	CUcontext ctx = stream->ctx;
+	if (stream == ctx->legacy)
+		sim_wait_context(ctx);
+	else
+		sim_wait_item(ctx, stream->last);
+	if (ctx->alive)
+		sim_pools_settle(ctx->gpu);
+	return CUDA_SUCCESS;
+}
+
+SIM_EXPORT CUresult cuStreamSynchronize_ptsz(CUstream handle)
+{
+	return cuStreamSynchronize(SIM_PTSZ(handle));
+}
+
+SIM_EXPORT CUresult cuStreamQuery(CUstream handle)
+{
+	SIM_ENTER(cuStreamQuery);
+	CUstream stream;
+	SIM_TRY(sim_stream(handle, &stream));
+	SIM_TRY(sim_unsafe());
+	if (sim_capturing(stream))
+		return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+	uint64_t end = stream == stream->ctx->legacy ? sim_queue_tail(stream->ctx) : stream->last;
+	return sim_done(stream->ctx, end) ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
+}
+
+SIM_EXPORT CUresult cuStreamQuery_ptsz(CUstream handle)
+{
+	return cuStreamQuery(SIM_PTSZ(handle));
+}
+
+SIM_EXPORT CUresult cuStreamGetFlags(CUstream handle, unsigned int *flags)
+{
+	SIM_ENTER(cuStreamGetFlags);
+	CUstream stream;
+	SIM_TRY(sim_stream(handle, &stream));
+	if (!flags)
+		return CUDA_ERROR_INVALID_VALUE;
+	*flags = stream->flags;
+	return CUDA_SUCCESS;
+}
+
+SIM_EXPORT CUresult cuStreamGetFlags_ptsz(CUstream handle, unsigned int *flags)
+{
+	return cuStreamGetFlags(SIM_PTSZ(handle), flags);
+}
+
+SIM_EXPORT CUresult cuStreamGetPriority(CUstream handle, int *priority)
+{
+	SIM_ENTER(cuStreamGetPriority);
+	CUstream stream;
+	SIM_TRY(sim_stream(handle, &stream));
+	if (!priority)
+		return CUDA_ERROR_INVALID_VALUE;
+	*priority = stream->priority;
+	return CUDA_SUCCESS;
+}
+
+SIM_EXPORT CUresult cuStreamGetPriority_ptsz(CUstream handle, int *priority)
+{
+	return cuStreamGetPriority(SIM_PTSZ(handle), priority);
+}
+
+SIM_EXPORT CUresult cuStreamGetId(CUstream handle, unsigned long long *id)
+{
+	SIM_ENTER(cuStreamGetId);
+	CUstream stream;
+	SIM_TRY(sim_stream(handle, &stream));
+	if (!id)
+		return CUDA_ERROR_INVALID_VALUE;
+	*id = stream->id;
+	return CUDA_SUCCESS;
+}
+
+SIM_EXPORT CUresult cuStreamGetId_ptsz(CUstream handle, unsigned long long *id)
+{
+	return cuStreamGetId(SIM_PTSZ(handle), id);
+}
+
+SIM_EXPORT CUresult cuStreamGetCtx(CUstream handle, CUcontext *ctx)
+{
+	SIM_ENTER(cuStreamGetCtx);
+	CUstream stream;
+	SIM_TRY(sim_stream(handle, &stream));
+	if (!ctx)
+		return CUDA_ERROR_INVALID_VALUE;
+	*ctx = stream->ctx;
+	return CUDA_SUCCESS;
+}
+
+SIM_EXPORT CUresult cuStreamGetCtx_ptsz(CUstream handle, CUcontext *ctx)
+{
+	return cuStreamGetCtx(SIM_PTSZ(handle), ctx);
+}
+
+SIM_EXPORT CUresult cuStreamGetCtx_v2(CUstream handle, CUcontext *ctx, CUgreenCtx *green)
+{
+	SIM_ENTER(cuStreamGetCtx_v2);
+	CUstream stream;
+	SIM_TRY(sim_stream(handle, &stream));
+	if (!ctx)
+		return CUDA_ERROR_INVALID_VALUE;
+	*ctx = stream->ctx;
+	if (green)
+		*green = NULL;
+	return CUDA_SUCCESS;
+}
+
+SIM_EXPORT CUresult cuStreamGetCtx_v2_ptsz(CUstream handle, CUcontext *ctx, CUgreenCtx *green)
+{
+	return cuStreamGetCtx_v2(SIM_PTSZ(handle), ctx, green);
+}
+
+SIM_EXPORT CUresult cuStreamGetDevice(CUstream handle, CUdevice *device)
+{
+	SIM_ENTER(cuStreamGetDevice);
+	CUstream stream;
+	SIM_TRY(sim_stream(handle, &stream));
+	if (!device)
+		return CUDA_ERROR_INVALID_VALUE;
+	*device = stream->ctx->device;
+	return CUDA_SUCCESS;
+}
+
+SIM_EXPORT CUresult cuStreamGetDevice_ptsz(CUstream handle, CUdevice *device)
+{
+	return cuStreamGetDevice(SIM_PTSZ(handle), device);
+}
