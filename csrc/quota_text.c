@@ -319,7 +319,7 @@ int gl_text_device(struct gl_text *text, const char *end, struct gl_quota_rule *
 	if (prefix[0] == 'M' || starts_with(first, end, "gpu-"))
 		body += strlen(prefix);
 	flaw = uuid_flaw(body, end);
-	if (flaw || body == end)
+	if (flaw || first == end)
 		return gl_text_fail(text, flaw ? flaw : first, "not a device; " WRITE_DEVICE);
 	if (end - body < UUID_SHORTEST)
 		return gl_text_fail(text, body, "too short for a UUID; give at least 4 of its digits");

@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from fractions import Fraction
 from typing import Any, Literal, cast
 
 from limiter._native import ffi, lib
@@ -50,12 +49,16 @@ class Rule:
     """Bytes, or thousandths of a percent of the card if `is_share`; compute: percent of GPU time."""
     is_share: bool = False
 
-    def amount_text(self) -> str:
-        """Return the amount as a variable takes it."""
+    def memory_text(self) -> str:
+        """Return an entry of a memory list; with a unit: a small number without one is refused."""
         if not self.is_share:
-            return str(self.amount)
+            return f"{self.device}={self.amount}B"
         whole, thousandths = divmod(self.amount, 1000)
-        return f"{whole}.{thousandths:03}%" if thousandths else f"{whole}%"
+        return f"{self.device}={whole}.{thousandths:03}%" if thousandths else f"{self.device}={whole}%"
+
+    def compute_text(self) -> str:
+        """Return an entry of a compute list."""
+        return f"{self.device}={self.amount}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,8 +96,8 @@ class Quota:
     def environ(self) -> dict[str, str]:
         """Return the variables that say the same, in one plain form; `read` gives this quota back."""
         said = {
-            "GPULIMIT_MEMORY": rules_text(self.memory),
-            "GPULIMIT_COMPUTE": rules_text(self.compute),
+            "GPULIMIT_MEMORY": ",".join(rule.memory_text() for rule in self.memory),
+            "GPULIMIT_COMPUTE": ",".join(rule.compute_text() for rule in self.compute),
             "GPULIMIT_REQUEST": self.request_percent,
             "GPULIMIT_WEIGHT": self.weight,
             "GPULIMIT_PRIORITY": self.priority,
@@ -108,14 +111,6 @@ class Quota:
     @staticmethod
     def _card(index: int | None, uuid: str | None) -> tuple[int, Any]:
         return -1 if index is None else index, ffi.NULL if uuid is None else uuid.encode()
-
-
-def rules_text(rules: tuple[Rule, ...]) -> str:
-    """Return rules as one list; a small number of bytes needs its unit, see csrc/quota_text.c."""
-    return ",".join(
-        f"{rule.device}={rule.amount_text()}{'B' if rule.amount < 1 << 20 and not rule.is_share else ''}"
-        for rule in rules
-    )
 
 
 def read(environ: Mapping[str, str], *, flags: Mapping[str, str] | None = None) -> Quota:
@@ -145,11 +140,6 @@ def parse_memory(text: str, *, source: str = "memory") -> tuple[Rule, ...]:
 def parse_compute(text: str, *, source: str = "compute") -> tuple[Rule, ...]:
     """Return the rules of one compute limit, "30" or "0=30,*=50"; errors name `source`."""
     return read({"GPULIMIT_COMPUTE": text}, flags={"GPULIMIT_COMPUTE": source}).compute
-
-
-def share_percent(rule: Rule) -> Fraction:
-    """Return a share of the card in percent."""
-    return Fraction(rule.amount, 1000)
 
 
 def read_native(environ: Mapping[str, str], flags: Mapping[str, str]) -> Any:

@@ -22,7 +22,7 @@ from typing import Any, cast
 from limiter._native import ffi, lib
 from limiter.errors import LayoutMismatch
 
-DIRECTORY = Path("/dev/shm")  # noqa: S108
+DIRECTORY = Path("/dev/shm")
 PREFIX = "gpulimit.u."
 TENANT = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,62}")
 MEMORY_KINDS = ("plain", "managed", "array", "pool", "vmm", "graph", "overhead")
@@ -52,7 +52,7 @@ class Device:
     spent_ns: int
     throttled_ns: int
     throttled_count: int
-    waiters: int
+    is_suspended: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +187,7 @@ def devices_of(usage: Any) -> tuple[Device, ...]:
             spent_ns=device.spent_ns,
             throttled_ns=device.throttled_ns,
             throttled_count=device.throttled_count,
-            waiters=device.waiters,
+            is_suspended=bool(device.suspended),
         )
         for entry, device in enumerate(usage.device)
         if device.ready == 1

@@ -15,10 +15,11 @@ CLASSES = {
     r"|ExternalMemory|IpcOpen|Import|Checkpoint",
     "free": r"Free|ArrayDestroy|MemRelease|MemUnmap|PoolDestroy|PoolTrim|MemTrim",
     "launch": r"^cuLaunch|Launch(?!HostFunc)|MemOp|KernelNode|Decompress",
-    "graph launch": r"^cuGraph(Launch|Instantiate|Upload|ExecUpdate|ExecDestroy|Destroy$|AddNode|Clone|AddChild)"
-    r"|GraphCond",
+    "graph launch": r"^cuGraph(Launch|Instantiate|Upload|ExecUpdate|ExecDestroy|Destroy$)"
+    r"|^cuGraph(AddNode|AddChild|Clone)|GraphCond",
     "memory query": r"MemGetInfo|TotalMem|GetMemoryInfo",
-    "context": r"^cuCtx(Create|Destroy|Detach|FromGreen|SetLimit)|PrimaryCtx|GreenCtx(Create|Destroy|Stream)",
+    "context": r"^cuCtx(Create|Destroy|Attach|Detach|FromGreen|SetLimit)"
+    r"|PrimaryCtx|GreenCtx(Create|Destroy|Stream)",
     "code": r"^cuModule(Load|Unload|Get)|^cuLibrary(Load|Unload|Get)|KernelGetFunction|FuncLoad",
     "capture": r"BeginCapture|EndCapture|Recapture|CaptureInfo|CaptureDep|ThreadExchange|IsCapturing",
     "look-up": r"GetProcAddress|^cuGetExportTable",
