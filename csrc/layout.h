@@ -75,8 +75,11 @@ struct gl_device {
 	uint64_t throttled_ns;       /* sum over threads of time spent waiting for GPU time */
 	uint64_t throttled_count;    /* launches that had to wait */
 	uint32_t wake;               /* futex: bumped when time is granted or a limit changes */
-	uint32_t waiters;
-	uint64_t reserved[8];
+	uint32_t suspended;          /* 1: launches wait until it is 0 again */
+	/* Where on the clock the tenant's measured GPU time reaches to, so that overlapping work counts once (meter.c). */
+	uint64_t busy_until_ns;      /* CLOCK_MONOTONIC */
+	uint64_t busy_spare_ns;      /* time before busy_until_ns not yet counted */
+	uint64_t reserved[6];
 };
 
 /* One process's account on one device. */

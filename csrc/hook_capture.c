@@ -1,0 +1,62 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Stream capture.  While one is open anywhere in the process, launches ask whether their stream is capturing, and
+ * the shim's own driver calls are wrapped (gl_relax).  Otherwise neither costs anything.
+ */
+#include "shim.h"
+
+static CUresult begun(CUresult result)
+{
+	if (result == CUDA_SUCCESS)
+		gl_add(&gl_self.capturing, 1);
+	return result;
+}
+
+/* A capture that was spoilt is over as well; the driver says so by its error. */
+static CUresult ended(CUresult result, const CUgraph *graph)
+{
+	uint32_t open = gl_peek(&gl_self.capturing);
+	bool over = result == CUDA_SUCCESS || result == CUDA_ERROR_STREAM_CAPTURE_INVALIDATED ||
+		    (result > CUDA_ERROR_STREAM_CAPTURE_INVALIDATED && result <= CUDA_ERROR_STREAM_CAPTURE_INVALIDATED + 7);
+	while (over && open && !__atomic_compare_exchange_n(&gl_self.capturing, &open, open - 1, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED))
+		;
+	if (over)
+		gl_graph_memory_captured(result == CUDA_SUCCESS && graph ? *graph : NULL);
+	return result;
+}
+
+#define BEGIN(name, params, args)                                                                            \
+	CUresult name params                                                                                 \
+	{                                                                                                    \
+		GL_ENTER(name, args);                                                                        \
+		return begun(REAL(name) args);                                                               \
+	}
+#define END(name, params, args, graph)                                                                             \
+	CUresult name params                                                                                 \
+	{                                                                                                    \
+		GL_ENTER(name, args);                                                                        \
+		return ended(REAL(name) args, graph);                                                               \
+	}
+
+BEGIN(cuStreamBeginCapture, (CUstream stream), (stream))
+BEGIN(cuStreamBeginCapture_ptsz, (CUstream stream), (stream))
+BEGIN(cuStreamBeginCapture_v2, (CUstream stream, CUstreamCaptureMode mode), (stream, mode))
+BEGIN(cuStreamBeginCapture_v2_ptsz, (CUstream stream, CUstreamCaptureMode mode), (stream, mode))
+BEGIN(cuStreamBeginCaptureToGraph,
+      (CUstream stream, CUgraph graph, const CUgraphNode *deps, const CUgraphEdgeData *edges, size_t ndeps, CUstreamCaptureMode mode),
+      (stream, graph, deps, edges, ndeps, mode))
+BEGIN(cuStreamBeginCaptureToGraph_ptsz,
+      (CUstream stream, CUgraph graph, const CUgraphNode *deps, const CUgraphEdgeData *edges, size_t ndeps, CUstreamCaptureMode mode),
+      (stream, graph, deps, edges, ndeps, mode))
+BEGIN(cuStreamBeginCaptureToCig, (CUstream stream, CUstreamCigCaptureParams *cig), (stream, cig))
+BEGIN(cuStreamBeginCaptureToCig_ptsz, (CUstream stream, CUstreamCigCaptureParams *cig), (stream, cig))
+BEGIN(cuStreamBeginRecaptureToGraph,
+      (CUstream stream, CUstreamCaptureMode mode, CUgraph graph, CUgraphRecaptureCallback callback, void *user),
+      (stream, mode, graph, callback, user))
+BEGIN(cuStreamBeginRecaptureToGraph_ptsz,
+      (CUstream stream, CUstreamCaptureMode mode, CUgraph graph, CUgraphRecaptureCallback callback, void *user),
+      (stream, mode, graph, callback, user))
+END(cuStreamEndCapture, (CUstream stream, CUgraph *graph), (stream, graph), graph)
+END(cuStreamEndCapture_ptsz, (CUstream stream, CUgraph *graph), (stream, graph), graph)
+END(cuStreamEndCaptureToCig, (CUstream stream), (stream), NULL)
+END(cuStreamEndCaptureToCig_ptsz, (CUstream stream), (stream), NULL)

@@ -1,0 +1,40 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What the launch hooks call round the real launch (meter.c).
+ */
+#ifndef GL_LAUNCH_H
+#define GL_LAUNCH_H
+
+#include "shim.h"
+
+struct gl_cost;
+struct gl_stream;
+
+/* One launch, between its two calls. */
+struct gl_launch {
+	struct gl_stream *stream; /* NULL: counted, not measured */
+	struct gl_cost *cost;
+	struct gl_gpu *gpu;       /* NULL: not charged (no context, or the stream is capturing) */
+	uint64_t estimate_ns;
+	uint64_t before_ns;       /* set if sampling */
+	bool sampling;
+};
+
+#pragma GCC visibility push(hidden)
+
+/* Before the real launch: waits for GPU time if need be, charges what the launch is expected to cost.
+ * key: what tells launches of different cost apart (function and shape, or graph). */
+void gl_launch_begin(struct gl_launch *launch, enum gl_launch_kind kind, uint64_t key, CUstream stream, bool per_thread);
+/* After it, with its result, which it returns. */
+CUresult gl_launch_end(struct gl_launch *launch, CUresult result);
+/* The tables of a process; made at the first launch.  False: no memory for them. */
+bool gl_meter_start(void);
+/* A context is about to go: its marks and events go with it. */
+void gl_meter_context_gone(CUcontext context);
+void gl_meter_stream_gone(CUstream stream);
+/* The stream will wait for an event: standing still must not count as work. */
+void gl_meter_stream_waits(CUstream stream, bool per_thread);
+
+#pragma GCC visibility pop
+
+#endif

@@ -1,0 +1,268 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Metering a launch: who it is charged to, whether it may go now, and whether it is measured.  The usual launch costs
+ * the host some tens of ns: no lock, no event, one look at the clock at most.
+ */
+#include "meter.h"
+
+#include <string.h>
+
+#include "launch.h"
+
+#define MARK_NS UINT64_C(1000000)      /* between marks under a limit */
+#define FREE_MARK_NS UINT64_C(4000000) /* and without: only statistics depend on them */
+#define LOOK_NS UINT64_C(200000)       /* between looks at the marks under way */
+#define UNKNOWN_NS UINT64_C(20000)     /* charged for a launch that nothing is known of */
+enum { CLOCK_EVERY = 8, UNKNOWN_AHEAD = 2, UNKNOWN_WAIT_NS = 100000000 };
+
+/* What this thread used last, valid while `epoch` is the process's. */
+static __thread struct {
+	uint64_t epoch;
+	CUcontext context;
+	CUstream handle;
+	bool per_thread;
+	struct gl_stream *stream;
+} last;
+
+bool gl_meter_start(void)
+{
+	if (GL_LIKELY(gl_load(&gl_self.meter) != NULL))
+		return true;
+	gl_lock(&gl_self.setup_lock);
+	if (!gl_self.meter) {
+		void *at = mmap(NULL, sizeof(struct gl_meter), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+		if (at != MAP_FAILED) {
+			struct gl_meter *m = at;
+			m->epoch = ((uint64_t)gl_self.pid << 32) ^ gl_now_ns();
+			gl_store(&gl_self.meter, m);
+		}
+	}
+	gl_unlock(&gl_self.setup_lock);
+	return gl_self.meter != NULL;
+}
+
+static bool captures(CUstream stream, bool per_thread)
+{
+	CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+	if (GL_LIKELY(!gl_peek(&gl_self.capturing)))
+		return false;
+	CUresult r = per_thread ? REAL(cuStreamIsCapturing_ptsz)(stream, &status) : REAL(cuStreamIsCapturing)(stream, &status);
+	return r == CUDA_SUCCESS && status != CU_STREAM_CAPTURE_STATUS_NONE;
+}
+
+static struct gl_stream *find_stream(struct gl_meter *m, CUcontext context, CUstream handle, bool per_thread, bool make)
+{
+	if (handle == CU_STREAM_PER_THREAD)
+		per_thread = true;
+	else if (handle != NULL)
+		per_thread = false; /* the twin only differs for the default stream */
+	if (GL_LIKELY(last.epoch == m->epoch && last.context == context && last.handle == handle && last.per_thread == per_thread &&
+		      last.stream && last.stream->context == context && last.stream->handle == handle))
+		return last.stream;
+	struct gl_stream *s = gl_stream_of(m, context, handle, per_thread, make);
+	if (!s)
+		return NULL;
+	last.epoch = m->epoch;
+	last.context = context;
+	last.handle = handle;
+	last.per_thread = per_thread;
+	last.stream = s;
+	return s;
+}
+
+static void look(struct gl_meter *m, struct gl_stream *s)
+{
+	if (gl_peek(&s->head) == gl_peek(&s->tail) || !gl_try_lock(&s->lock))
+		return;
+	gl_marks_collect(m, s);
+	gl_unlock(&s->lock);
+}
+
+static void mark(struct gl_meter *m, struct gl_stream *s)
+{
+	if (!gl_try_lock(&s->lock))
+		return;
+	gl_marks_collect(m, s);
+	if (gl_peek(&s->launches))
+		gl_mark_put(s, GL_MARK_PLAIN, NULL, 0, 0);
+	gl_unlock(&s->lock);
+}
+
+/* Under a limit a program must not run far ahead on launches of unknown length: it could owe seconds before the first
+ * measurement comes back. */
+static void wait_for_first_sample(struct gl_meter *m, struct gl_launch *l)
+{
+	uint64_t start = gl_now_ns();
+	while (gl_peek(&l->cost->samples) == 0 && gl_peek(&l->cost->unsampled) >= UNKNOWN_AHEAD &&
+	       gl_now_ns() - start < UNKNOWN_WAIT_NS) {
+		look(m, l->stream);
+		if (gl_peek(&l->cost->samples) || gl_peek(&l->cost->unsampled) < UNKNOWN_AHEAD)
+			break;
+		struct timespec nap = {0, 50000};
+		(void)gl_syscall(SYS_nanosleep, &nap, NULL);
+	}
+}
+
+static void pass_gate(struct gl_meter *m, struct gl_launch *l)
+{
+	bool limited = gl_compute_percent(l->gpu) < 100;
+	if (GL_LIKELY(!limited && !gl_peek(&l->gpu->device->suspended)))
+		return;
+	if (limited && l->stream && GL_UNLIKELY(gl_peek(&l->cost->samples) == 0))
+		wait_for_first_sample(m, l);
+	if (GL_LIKELY(gl_bucket_open(m, l->gpu)))
+		return;
+	if (l->stream)
+		mark(m, l->stream); /* so that the burst that ends here is measured to its end */
+	gl_bucket_wait(m, l->gpu, l->stream ? l->stream->context : NULL);
+}
+
+static void start_sample(struct gl_meter *m, struct gl_launch *l)
+{
+	struct gl_stream *s = l->stream;
+	if (!gl_cost_wants_sample(l->cost) || !gl_try_lock(&s->lock))
+		return;
+	gl_marks_collect(m, s);
+	if (s->head - s->tail + 2 <= GL_MARKS && gl_mark_put(s, GL_MARK_BEFORE, NULL, 0, 0)) {
+		l->sampling = true;
+		l->before_ns = gl_now_ns();
+	} else {
+		gl_unlock(&s->lock);
+	}
+}
+
+void gl_launch_begin(struct gl_launch *l, enum gl_launch_kind kind, uint64_t key, CUstream stream, bool per_thread)
+{
+	CUcontext context = NULL;
+	*l = (struct gl_launch){0};
+	if (!gl_meter_start() || REAL(cuCtxGetCurrent)(&context) != CUDA_SUCCESS || !context)
+		return;
+	struct gl_meter *m = gl_self.meter;
+	bool capturing = captures(stream, per_thread);
+	struct gl_stream *s = capturing ? NULL : find_stream(m, context, stream, per_thread, true);
+	struct gl_gpu *gpu = s ? s->clock->gpu : gl_gpu_current();
+	if (!gpu)
+		return;
+	gl_add(&gpu->account->launches[capturing ? GL_CAPTURED : kind], 1);
+	if (capturing)
+		return;
+	l->gpu = gpu;
+	l->stream = s;
+	l->cost = gl_cost_of(m, key);
+	l->cost->graph = kind == GL_GRAPH;
+	pass_gate(m, l);
+	bool known = gl_peek(&l->cost->samples) != 0;
+	l->estimate_ns = known ? gl_peek(&l->cost->cost_ns) : UNKNOWN_NS;
+	gl_spend(m, gpu, l->estimate_ns);
+	if (!s)
+		return;
+	start_sample(m, l);
+	if (!known && l->sampling)
+		gl_add(&l->cost->unsampled, 1);
+	if (gl_peek(&s->launches) == 0)
+		gl_put(&s->first_ns, l->sampling ? l->before_ns : gl_now_ns());
+}
+
+static void after_launch(struct gl_meter *m, struct gl_launch *l)
+{
+	struct gl_stream *s = l->stream;
+	uint32_t launches = gl_add(&s->launches, 1) + 1;
+	uint64_t estimate = gl_add(&s->estimate_ns, l->estimate_ns) + l->estimate_ns;
+	if (l->sampling) {
+		uint64_t now = gl_now_ns();
+		gl_mark_put(s, GL_MARK_AFTER, l->cost, now, now - l->before_ns);
+		gl_unlock(&s->lock);
+		return;
+	}
+	uint64_t every = gl_compute_percent(l->gpu) < 100 ? MARK_NS : FREE_MARK_NS;
+	if (GL_LIKELY(estimate < every && launches % CLOCK_EVERY != 0))
+		return;
+	uint64_t now = gl_now_ns();
+	if (estimate >= every || now - gl_peek(&s->marked_ns) >= every)
+		mark(m, s);
+	else if (now - gl_peek(&s->looked_ns) >= LOOK_NS)
+		look(m, s);
+}
+
+CUresult gl_launch_end(struct gl_launch *l, CUresult result)
+{
+	if (GL_UNLIKELY(!l->gpu))
+		return result;
+	struct gl_meter *m = gl_self.meter;
+	if (GL_LIKELY(result == CUDA_SUCCESS)) {
+		if (l->stream)
+			after_launch(m, l);
+		else
+			gl_sub(&l->gpu->account->outstanding_ns, l->estimate_ns);
+		return result;
+	}
+	if (l->sampling) {
+		gl_put(&l->cost->unsampled, 0);
+		gl_unlock(&l->stream->lock);
+	}
+	gl_spend_correct(m, l->gpu, l->estimate_ns, 0);
+	return result;
+}
+
+static void forget_stream(struct gl_stream *s)
+{
+	gl_lock(&s->lock);
+	for (; s->tail != s->head; s->tail++) {
+		struct gl_mark *mark = &s->mark[s->tail % GL_MARKS];
+		gl_sub(&s->clock->gpu->account->outstanding_ns, mark->estimate_ns);
+		if (mark->cost)
+			gl_put(&mark->cost->unsampled, 0);
+		gl_clock_give(s->clock, mark->event);
+	}
+	gl_sub(&s->clock->gpu->account->outstanding_ns, s->estimate_ns);
+	s->handle = (CUstream)~(uintptr_t)0;
+	s->context = NULL;
+	gl_put(&s->launches, 0);
+	gl_put(&s->estimate_ns, 0);
+	gl_unlock(&s->lock);
+	gl_store(&s->state, 0u);
+}
+
+void gl_meter_stream_gone(CUstream stream)
+{
+	struct gl_meter *m = gl_load(&gl_self.meter);
+	CUcontext context;
+	if (!m || !stream || REAL(cuCtxGetCurrent)(&context) != CUDA_SUCCESS)
+		return;
+	for (uint32_t i = 0; i < GL_STREAMS; i++)
+		if (gl_load(&m->stream[i].state) == 2 && m->stream[i].handle == stream)
+			forget_stream(&m->stream[i]);
+}
+
+void gl_meter_context_gone(CUcontext context)
+{
+	struct gl_meter *m = gl_load(&gl_self.meter);
+	if (!m || !context)
+		return;
+	gl_lock(&m->lock);
+	for (uint32_t i = 0; i < GL_STREAMS; i++)
+		if (gl_load(&m->stream[i].state) == 2 && m->stream[i].context == context)
+			forget_stream(&m->stream[i]);
+	for (uint32_t i = 0; i < GL_CLOCKS; i++) {
+		struct gl_clock *c = &m->clock[i];
+		if (!gl_load(&c->ready) || c->context != context)
+			continue;
+		gl_store(&c->ready, 0u);
+		c->spares = 0; /* the events died with the context */
+		c->base = NULL;
+		c->context = NULL;
+	}
+	gl_unlock(&m->lock);
+	gl_costs_forget();
+}
+
+void gl_meter_stream_waits(CUstream stream, bool per_thread)
+{
+	struct gl_meter *m = gl_load(&gl_self.meter);
+	CUcontext context;
+	if (!m || captures(stream, per_thread) || REAL(cuCtxGetCurrent)(&context) != CUDA_SUCCESS || !context)
+		return;
+	struct gl_stream *s = find_stream(m, context, stream, per_thread, false);
+	if (s)
+		gl_put(&s->waited, 1u);
+}

@@ -1,0 +1,151 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Measuring GPU time.  Glossary:
+ *
+ *   cost      what one launch of a function with one launch shape, or of a graph, keeps the GPU busy (meter_cost.c)
+ *   mark      a timing event that the shim records in a stream, about one a millisecond; the launches since the
+ *             mark before it are its interval (meter_mark.c)
+ *   sample    two marks round a single launch, from which its cost is learned
+ *   clock     a context's event time stamps on the host's monotonic clock (meter_clock.c)
+ *   charge    what is added to the tenant's spent GPU time: the cost at submission, put right at the mark
+ */
+#ifndef GL_METER_H
+#define GL_METER_H
+
+#include "shim.h"
+
+#pragma GCC visibility push(hidden)
+
+enum {
+	GL_COSTS = 8192,   /* launch shapes known at a time; further ones share an entry */
+	GL_STREAMS = 1024, /* streams measured at a time; further ones are charged by cost alone */
+	GL_CLOCKS = 64,    /* contexts measured at a time; likewise */
+	GL_MARKS = 16,     /* marks under way in a stream; while all are, intervals grow longer */
+	GL_SPARE_EVENTS = 32,
+};
+
+struct gl_cost {
+	uint64_t key;        /* hash of function and shape, or of a graph; 0: free */
+	uint64_t cost_ns;    /* running mean */
+	uint32_t samples;
+	uint32_t countdown;  /* launches until the next sample */
+	uint32_t unsampled;  /* launches under way while no sample has come back */
+	uint32_t graph;
+};
+
+struct gl_clock {
+	CUcontext context;   /* NULL: free */
+	uint32_t ready;
+	struct gl_gpu *gpu;
+	struct gl_lock lock;
+	CUevent base;        /* the driver tells times from here; moved forward every few seconds */
+	uint64_t base_raw_ns; /* the base on this clock, whose zero was the first base */
+	int64_t offset_ns;   /* host time minus raw time, as best known */
+	int64_t least_ns[2], most_ns[2]; /* bounds of it, from this second's marks and the last one's */
+	uint64_t second_ns;  /* host time when this second began */
+	uint64_t pair_ns;    /* time between two events recorded back to back: what recording costs the GPU */
+	CUevent spare[GL_SPARE_EVENTS];
+	uint32_t spares;
+	uint32_t events;     /* made in all; for tests and status */
+};
+
+enum gl_mark_kind { GL_MARK_PLAIN, GL_MARK_BEFORE, GL_MARK_AFTER };
+
+struct gl_mark {
+	CUevent event;
+	enum gl_mark_kind kind;
+	uint64_t before_ns, after_ns; /* host time round recording it */
+	uint64_t first_ns;            /* host time of the interval's first launch */
+	uint64_t launched_ns;         /* AFTER: host time when the launch call returned */
+	uint64_t launch_took_ns;
+	uint64_t estimate_ns;         /* sum of the interval's costs as charged */
+	uint32_t launches;
+	uint32_t waited;              /* the stream was told to wait for another in the interval */
+	struct gl_cost *cost;         /* AFTER: whose sample it is */
+};
+
+struct gl_stream {
+	uint32_t state;               /* 0 free, 1 being set up, 2 in use */
+	CUcontext context;
+	CUstream handle;
+	uint64_t thread;              /* of a per-thread default stream; else 0 */
+	struct gl_clock *clock;
+	struct gl_lock lock;          /* the marks; never held while waiting for GPU time */
+	uint64_t estimate_ns;         /* since the last mark */
+	uint32_t launches;
+	uint32_t waited;
+	uint64_t first_ns;
+	uint64_t marked_ns;           /* host time of the last mark */
+	uint64_t looked_ns;           /* host time when marks were last looked at */
+	uint64_t finished_ns;         /* when the last finished mark was reached, host clock */
+	uint64_t finished_raw_ns;     /* the same on the context's clock */
+	uint32_t head, tail;
+	struct gl_mark mark[GL_MARKS];
+};
+
+struct gl_meter {
+	uint64_t epoch;               /* tells thread-local caches that fork has happened */
+	struct gl_lock lock;          /* adding clocks and streams */
+	uint64_t refund_ns[GL_MAX_DEVICES]; /* charged too much; taken off coming charges, since spent_ns only grows */
+	uint32_t waiting[GL_MAX_DEVICES];   /* threads of this process waiting for GPU time */
+	struct gl_clock clock[GL_CLOCKS];
+	struct gl_stream stream[GL_STREAMS];
+	struct gl_cost cost[GL_COSTS];
+	struct gl_cost overflow;
+};
+
+/* ---- meter_cost.c ---- */
+
+struct gl_cost *gl_cost_of(struct gl_meter *m, uint64_t key);
+/* Folds a measured duration into the mean. */
+void gl_cost_learn(struct gl_cost *cost, uint64_t ns);
+/* True if this launch should be measured; counts down. */
+bool gl_cost_wants_sample(struct gl_cost *cost);
+/* All costs are to be learned anew: function handles may be reused after an unload. */
+void gl_costs_forget(void);
+void gl_cost_forget(uint64_t key);
+static inline uint64_t gl_key_mix(uint64_t h, uint64_t v)
+{
+	h = (h ^ v) * UINT64_C(0x9e3779b97f4a7c15);
+	return h ^ (h >> 29);
+}
+
+/* ---- meter_clock.c ---- */
+
+struct gl_clock *gl_clock_of(struct gl_meter *m, CUcontext context);
+CUevent gl_clock_event(struct gl_clock *clock);
+void gl_clock_give(struct gl_clock *clock, CUevent event);
+/* When a finished event was reached, on the context's clock and on the host's; false if the driver cannot say.
+ * before_ns: host time just before it was recorded; seen_ns: when it was seen done.  May keep the event as the new
+ * base: *keep is true then, and the caller must not give it back. */
+bool gl_clock_read(struct gl_clock *clock, CUevent event, uint64_t before_ns, uint64_t seen_ns, uint64_t *raw_ns,
+		   uint64_t *host_ns, bool *keep);
+
+/* ---- meter_mark.c ---- */
+
+/* make: sets it up if it is new; NULL if there is no room or the context cannot be measured. */
+struct gl_stream *gl_stream_of(struct gl_meter *m, CUcontext context, CUstream handle, bool per_thread, bool make);
+/* Records a mark; the caller holds stream->lock.  False: no room, or the driver would not. */
+bool gl_mark_put(struct gl_stream *stream, enum gl_mark_kind kind, struct gl_cost *cost, uint64_t launched_ns,
+		 uint64_t launch_took_ns);
+/* Takes in the marks that the GPU has reached; the caller holds stream->lock. */
+void gl_marks_collect(struct gl_meter *m, struct gl_stream *stream);
+/* The same for every stream of the context that has marks under way and is not being used right now. */
+void gl_marks_collect_all(struct gl_meter *m, CUcontext context);
+
+/* ---- bucket.c ---- */
+
+/* Adds to the GPU time spent by this process on the gpu. */
+void gl_spend(struct gl_meter *m, struct gl_gpu *gpu, uint64_t ns);
+/* Puts an earlier charge right. */
+void gl_spend_correct(struct gl_meter *m, struct gl_gpu *gpu, uint64_t estimated_ns, uint64_t measured_ns);
+/* The tenant has GPU time in hand.  A few ns. */
+bool gl_bucket_open(struct gl_meter *m, struct gl_gpu *gpu);
+/* Sleeps until it has. */
+void gl_bucket_wait(struct gl_meter *m, struct gl_gpu *gpu, CUcontext context);
+/* Percent of GPU time the tenant may use now. */
+uint32_t gl_compute_percent(const struct gl_gpu *gpu);
+
+#pragma GCC visibility pop
+
+#endif

@@ -1,0 +1,181 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A context's clock.  The driver only tells the time between two events, as a float of milliseconds; and what a charge
+ * needs is where an interval lies against host times.  So each context has a base event, moved forward before the
+ * float loses precision, and the base's place on the host's clock is kept between two bounds that every mark gives:
+ * an event was reached after it was recorded, and before it was seen done.
+ */
+#include "meter.h"
+
+enum { PAIRS = 8 };
+#define REBASE_NS UINT64_C(2000000000) /* a float of 2000 ms is exact to 0.1 us */
+#define TIGHT_NS 400000
+
+static bool between(CUevent from, CUevent to, uint64_t *ns)
+{
+	float ms;
+	if (REAL(cuEventElapsedTime)(&ms, from, to) != CUDA_SUCCESS)
+		return false;
+	*ns = ms > 0 ? (uint64_t)((double)ms * 1e6) : 0;
+	return true;
+}
+
+CUevent gl_clock_event(struct gl_clock *clock)
+{
+	CUevent event = NULL;
+	gl_lock(&clock->lock);
+	if (clock->spares)
+		event = clock->spare[--clock->spares];
+	gl_unlock(&clock->lock);
+	if (event)
+		return event;
+	if (REAL(cuEventCreate)(&event, CU_EVENT_DEFAULT) != CUDA_SUCCESS)
+		return NULL;
+	gl_add(&clock->events, 1);
+	return event;
+}
+
+void gl_clock_give(struct gl_clock *clock, CUevent event)
+{
+	gl_lock(&clock->lock);
+	bool keep = clock->spares < GL_SPARE_EVENTS;
+	if (keep)
+		clock->spare[clock->spares++] = event;
+	gl_unlock(&clock->lock);
+	if (!keep) {
+		REAL(cuEventDestroy_v2)(event);
+		gl_sub(&clock->events, 1);
+	}
+}
+
+static bool reached_soon(CUevent event)
+{
+	struct timespec nap = {0, 20000};
+	for (int i = 0; i < 500; i++) {
+		CUresult r = REAL(cuEventQuery)(event);
+		if (r != CUDA_ERROR_NOT_READY)
+			return r == CUDA_SUCCESS;
+		(void)gl_syscall(SYS_nanosleep, &nap, NULL);
+	}
+	return false;
+}
+
+static bool record_pairs(struct gl_clock *clock, CUstream stream, CUevent event[PAIRS], uint64_t *before)
+{
+	for (int i = 0; i < PAIRS; i++)
+		if (!(event[i] = gl_clock_event(clock)))
+			return false;
+	*before = gl_now_ns();
+	for (int i = 0; i < PAIRS; i++)
+		if (REAL(cuEventRecord)(event[i], stream) != CUDA_SUCCESS)
+			return false;
+	return reached_soon(event[PAIRS - 1]);
+}
+
+/* Records a few events: the base, and what recording costs the GPU, which has to come off every sample.  In a stream
+ * of its own: the program's may stand still until the program goes on. */
+static bool calibrate(struct gl_clock *clock)
+{
+	CUstreamCaptureMode mode = gl_relax();
+	CUstream stream;
+	CUevent event[PAIRS] = {0};
+	uint64_t whole = 0, before = 0;
+	bool good = REAL(cuStreamCreate)(&stream, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS;
+	if (good) {
+		good = record_pairs(clock, stream, event, &before) && between(event[0], event[PAIRS - 1], &whole);
+		REAL(cuStreamDestroy_v2)(stream);
+	}
+	gl_unrelax(mode);
+	if (good) {
+		clock->base = event[0];
+		clock->base_raw_ns = 0;
+		clock->offset_ns = (int64_t)before;
+		clock->least_ns[0] = clock->least_ns[1] = INT64_MIN;
+		clock->most_ns[0] = clock->most_ns[1] = INT64_MAX;
+		clock->second_ns = before;
+		clock->pair_ns = whole / (PAIRS - 1);
+	}
+	for (int i = good ? 1 : 0; i < PAIRS; i++)
+		if (event[i])
+			gl_clock_give(clock, event[i]);
+	return good;
+}
+
+struct gl_clock *gl_clock_of(struct gl_meter *m, CUcontext context)
+{
+	struct gl_clock *unused = NULL;
+	for (uint32_t i = 0; i < GL_CLOCKS; i++) {
+		struct gl_clock *c = &m->clock[i];
+		if (gl_load(&c->ready) && c->context == context)
+			return c;
+		if (!unused && !gl_load(&c->ready))
+			unused = c;
+	}
+	struct gl_gpu *gpu = gl_gpu_current();
+	if (!unused || !gpu)
+		return NULL;
+	unused->gpu = gpu;
+	unused->context = context;
+	if (!calibrate(unused))
+		return NULL;
+	gl_store(&unused->ready, 1u);
+	gl_log(GL_DEBUG, "device %d: recording an event takes the GPU %llu ns", gpu->ordinal, (unsigned long long)unused->pair_ns);
+	return unused;
+}
+
+static int64_t larger(int64_t a, int64_t b)
+{
+	return a > b ? a : b;
+}
+
+static int64_t smaller(int64_t a, int64_t b)
+{
+	return a < b ? a : b;
+}
+
+/* The two clocks drift apart by some microseconds a second, so bounds are forgotten after two.  Marks recorded on an
+ * empty stream are reached within microseconds: then the lower bound is the truth.  In a stream that never runs
+ * empty it is early by the length of the queue, and only errors beyond either bound are put right. */
+static void adjust(struct gl_clock *clock, int64_t least, int64_t most, uint64_t now)
+{
+	if (now - clock->second_ns > 1000000000u) {
+		clock->least_ns[1] = clock->least_ns[0];
+		clock->most_ns[1] = clock->most_ns[0];
+		clock->least_ns[0] = INT64_MIN;
+		clock->most_ns[0] = INT64_MAX;
+		clock->second_ns = now;
+	}
+	clock->least_ns[0] = larger(clock->least_ns[0], least);
+	clock->most_ns[0] = smaller(clock->most_ns[0], most);
+	least = larger(clock->least_ns[0], clock->least_ns[1]);
+	most = smaller(clock->most_ns[0], clock->most_ns[1]);
+	if (most - least < TIGHT_NS)
+		clock->offset_ns = least;
+	else
+		clock->offset_ns = larger(least, smaller(most, clock->offset_ns));
+}
+
+bool gl_clock_read(struct gl_clock *clock, CUevent event, uint64_t before_ns, uint64_t seen_ns, uint64_t *raw_ns,
+		   uint64_t *host_ns, bool *keep)
+{
+	uint64_t since;
+	CUevent old = NULL;
+	gl_lock(&clock->lock);
+	*keep = false;
+	bool good = between(clock->base, event, &since);
+	if (good) {
+		*raw_ns = clock->base_raw_ns + since;
+		adjust(clock, (int64_t)(before_ns - *raw_ns), (int64_t)(seen_ns - *raw_ns), seen_ns);
+		*host_ns = (uint64_t)((int64_t)*raw_ns + clock->offset_ns);
+		if (since > REBASE_NS) {
+			old = clock->base;
+			clock->base = event;
+			clock->base_raw_ns = *raw_ns;
+			*keep = true;
+		}
+	}
+	gl_unlock(&clock->lock);
+	if (old)
+		gl_clock_give(clock, old);
+	return good;
+}
