@@ -110,7 +110,7 @@ static void close_cell(struct shard *shard, uint64_t hole)
 	shard->used--;
 }
 
-int gl_block_put(const struct gl_block *block)
+int gl_block_put(const struct gl_block *block, struct gl_block *old)
 {
 	struct gl_blocks *blocks = table(true);
 	if (!blocks)
@@ -123,6 +123,8 @@ int gl_block_put(const struct gl_block *block)
 		r = grow(shard) ? 0 : -ENOMEM;
 	if (r == 0) {
 		struct gl_block *cell = find(shard, h, block->space, block->key);
+		if (old)
+			*old = *cell;
 		shard->used += !cell->space;
 		*cell = *block;
 	}

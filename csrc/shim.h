@@ -121,12 +121,28 @@ struct gl_gpu {
 	struct gl_device *device;
 	struct gl_account *account;
 	struct gl_lock overhead_lock;
-	uint64_t overhead_bytes;    /* last measured and charged */
-	uint64_t overhead_at_bytes; /* what was charged in all when it was measured */
+	uint64_t overhead_bytes;    /* charged now */
+	uint64_t overhead_seen;     /* what the last measurement said; a lower one must be seen twice (overhead.c) */
+	uint64_t overhead_at_bytes; /* lowest that was charged in all since the last measurement */
 	uint64_t overhead_at_ns;
+	uint32_t overhead_reserves; /* reservations since the last measurement */
 	uint32_t overhead_dirty;    /* something happened that costs memory nobody asked for */
-	nvmlDevice_t nvml;
+	uint32_t overhead_blind;    /* this process's use of the card cannot be seen here */
+	uint32_t nvml_looked_up;
+	nvmlDevice_t nvml;          /* NULL: NVML does not know the card, or is not there */
+	struct gl_lock context_lock; /* contexts are made and ended one at a time */
+	CUcontext primary;           /* handle of the primary context, once seen */
+	struct gl_lock pool_lock;    /* stream-ordered allocations and graph nodes are charged one at a time */
+	struct gl_lock books_lock;   /* the pools' and graphs' charges; never held across gl_reserve */
+	struct gl_pool *pools;
+	uint32_t pool_count, pool_room;
+	uint32_t graph_memory;       /* 1 once a graph with memory nodes was seen: gl_graph_memory_launched is wanted */
+	uint64_t graph_peak_bytes;   /* sum over living graphs */
+	uint64_t graph_charged_bytes;
+	uint64_t graph_unused_bytes; /* of these, not taken from the card yet */
 };
+
+struct gl_pool;
 
 struct gl_blocks;
 struct gl_meter;
@@ -147,7 +163,11 @@ struct gl_process {
 	struct gl_gpu gpu[GL_MAX_DEVICES];
 	struct gl_lock ledger_lock[GL_MAX_DEVICES]; /* by segment entry: one operation of this process at a time */
 	struct gl_lock reap_lock;
+	struct gl_lock nvml_lock;
+	uint32_t listed_pid;   /* by which NVML lists this process, if not by its own */
+	uint32_t nvml_started; /* 0 not tried, 1 this process may ask NVML, 2 it is not there */
 	struct gl_blocks *blocks;
+	uint64_t next_id;      /* for blocks that outlive their handle */
 	struct gl_meter *meter;
 	uint32_t capturing;    /* captures open in this process, as seen by the hooks */
 	uint32_t log_lines;
@@ -250,31 +270,142 @@ struct gl_block {
 	uint32_t count;    /* references, where the space has them */
 	uint64_t other;    /* pool, allocation, graph: depends on the space */
 };
-enum gl_space { GL_SPACE_POINTER = 1, GL_SPACE_ARRAY, GL_SPACE_VMM_HANDLE, GL_SPACE_VMM_MAPPING, GL_SPACE_POOL,
-		GL_SPACE_GRAPH, GL_SPACE_CONTEXT };
-/* 0 or -ENOMEM (no memory for the table).  A block of the same space and key is replaced. */
-int gl_block_put(const struct gl_block *block);
+enum gl_space {
+	GL_SPACE_POINTER = 1,  /* bytes: charged; pool memory and graph nodes are charged elsewhere, other: pool or graph */
+	GL_SPACE_ARRAY,
+	GL_SPACE_VMM_HANDLE,   /* count: references by handle; other: id of the memory */
+	GL_SPACE_VMM_MEMORY,   /* key: id; bytes: charged; count: its handle and its mappings */
+	GL_SPACE_VMM_MAPPING,  /* bytes: size, not charged; other: id of the memory, 0: not ours */
+	GL_SPACE_POOL,         /* which gpu a pool is charged to; the charge itself is in gl_gpu.pools */
+	GL_SPACE_GRAPH,        /* key: graph + ordinal; bytes: peak; other: live now; count: 1 while being captured */
+	GL_SPACE_GRAPH_EXEC,   /* key: exec + ordinal; bytes: peak taken over from a destroyed graph; other: graph's key */
+	GL_SPACE_CONTEXT,      /* count: references (cuCtxAttach) */
+	GL_SPACE_GREEN,        /* key: green context; other: the same as a context */
+};
+#define GL_NOT_CHARGED UINT32_MAX /* as an ordinal */
+/* 0 or -ENOMEM (no memory for the table).  A block of the same space and key is replaced and copied to *old if that
+ * is not NULL (old->space is 0 if there was none): what it stood for has gone without our seeing. */
+int gl_block_put(const struct gl_block *block, struct gl_block *old);
 /* Copies the block out; false if unknown. */
 bool gl_block_get(enum gl_space space, uint64_t key, struct gl_block *out);
 /* Copies it out and forgets it. */
 bool gl_block_take(enum gl_space space, uint64_t key, struct gl_block *out);
-/* Calls fn for each block with its shard locked (fn must not call gl_block_*); fn returns true to drop it. */
+/* Calls fn with the block's shard locked (fn must not call gl_block_*); fn returns true to drop it.  False if unknown. */
+bool gl_block_update(enum gl_space space, uint64_t key, bool (*fn)(struct gl_block *block, void *arg), void *arg);
+/* The same for each block. */
 void gl_block_each(bool (*fn)(struct gl_block *block, void *arg), void *arg);
+
+/* ---- charge.c: the steps that every allocation hook takes ---- */
+
+struct gl_charge {
+	struct gl_gpu *gpu; /* NULL: no current context, the driver will say so */
+	CUcontext context;
+	enum gl_memory_kind kind;
+	uint64_t bytes;
+};
+/* Reserves bytes on the current context's gpu.  False: the quota refuses. */
+bool gl_charge_begin(struct gl_charge *charge, enum gl_memory_kind kind, uint64_t bytes);
+/* The same on a gpu named by the caller, for memory that no context takes with it. */
+bool gl_charge_begin_on(struct gl_charge *charge, struct gl_gpu *gpu, enum gl_memory_kind kind, uint64_t bytes);
+/* Corrects the amount to what it turned out to be.  False: over the quota; undo. */
+bool gl_charge_correct(struct gl_charge *charge, uint64_t bytes);
+/* The driver gave it: writes the block down.  False: it cannot be kept; the charge is gone, the caller gives the
+ * memory back to the driver and answers out of memory. */
+bool gl_charge_keep(struct gl_charge *charge, enum gl_space space, uint64_t key);
+/* The driver did not give it: takes the charge back and returns the driver's code. */
+CUresult gl_charge_drop(struct gl_charge *charge, CUresult result);
+/* Gives back what a block that was taken out of the table was charged. */
+void gl_charge_release(const struct gl_block *block);
+/* The tenant holds more than the quota on this gpu. */
+bool gl_over_limit(const struct gl_gpu *gpu);
 
 /* ---- overhead.c: what the card holds for this process beyond what was asked for ---- */
 
 void gl_overhead_mark(struct gl_gpu *gpu); /* measure again before the next reservation */
-/* Measures if marked, or if 32 MiB were added since last time. */
+void gl_overhead_mark_all(void);
+/* Measures if something calls for it; a few ns if not. */
 void gl_overhead_refresh(struct gl_gpu *gpu);
 /* Measures now.  False: cannot be measured here. */
 bool gl_overhead_measure(struct gl_gpu *gpu);
+/* Around a call that may take memory nobody asks for by size: the overhead before it, and whether it still fits the
+ * quota after it (false: the call made it grow over the quota; undo). */
+uint64_t gl_overhead_watch(struct gl_gpu *gpu);
+bool gl_overhead_fits(struct gl_gpu *gpu, uint64_t before);
+/* A context was ended: measures now, and believes a lower figure at once. */
+void gl_overhead_settle(struct gl_gpu *gpu);
+/* Around the making of a context: begin reserves what one was seen to cost (false: the quota refuses); end measures
+ * and learns (false: the truth is over the quota; end the context, then call gl_overhead_settle). */
+struct gl_context_cost {
+	uint64_t reserved, overhead_before, card_before;
+	struct gl_card_listing {
+		uint32_t count; /* UINT32_MAX: not known, or more than fit */
+		uint32_t pid[64];
+	} listing; /* the processes on the card before */
+};
+bool gl_overhead_context_begin(struct gl_gpu *gpu, struct gl_context_cost *cost);
+bool gl_overhead_context_end(struct gl_gpu *gpu, struct gl_context_cost *cost, CUcontext context);
+/* The context was not made after all. */
+void gl_overhead_context_drop(struct gl_gpu *gpu, struct gl_context_cost *cost);
 
-/* ---- hook_pool.c ---- */
+/* ---- context.c: the beginning and end of contexts ---- */
 
-/* Lets the pools of this process on the gpu give back what they hold unused; returns true if any did. */
+/* The driver ended the context: drops what died with it, and measures what that gave back. */
+void gl_context_gone(struct gl_gpu *gpu, CUcontext context);
+/* What belonged to one context belongs to the other from now on. */
+void gl_context_inherit(CUcontext from, CUcontext to);
+/* The driver made a context, or not, after gl_overhead_context_begin: CUDA_SUCCESS, or why there is none to keep (the
+ * caller ends the one that the driver made, and calls gl_context_gone). */
+CUresult gl_context_made(struct gl_gpu *gpu, struct gl_context_cost *cost, CUresult result, CUcontext context);
+/* A context that ends may report what its kernels did wrong, and is gone all the same. */
+bool gl_context_ended(CUresult result);
+bool gl_primary_active(const struct gl_gpu *gpu);
+/* Retains the primary context, charging it if that makes it. */
+CUresult gl_primary_retain(struct gl_gpu *gpu, CUcontext *context);
+/* Calls the driver to release or reset it; the books change once the driver says that it is gone. */
+CUresult gl_primary_leave(struct gl_gpu *gpu, gl_type_cuDevicePrimaryCtxRelease_v2 *real);
+
+/* ---- pool.c: what pools hold, used or not ---- */
+
+/* The gpu that a pool is charged to; NULL: none (host memory, another process's pool). */
+struct gl_gpu *gl_pool_gpu(CUmemoryPool pool);
+/* Starts charging a pool to a gpu (NULL: to none).  0 or -ENOMEM. */
+int gl_pool_add(CUmemoryPool pool, struct gl_gpu *gpu, enum gl_memory_kind kind);
+/* Reserves what an allocation may make the pool grow by.  Call with gpu->pool_lock held, until settled. */
+bool gl_pool_reserve(struct gl_gpu *gpu, CUmemoryPool pool, uint64_t bytes);
+/* After the driver's answer: charges what the pool really holds.  False: it grew over the quota; undo. */
+bool gl_pool_settle(struct gl_gpu *gpu, CUmemoryPool pool);
+void gl_pool_refresh(struct gl_gpu *gpu, CUmemoryPool pool);
+/* A pointer of the pool was freed (its block was taken). */
+void gl_pool_freed(const struct gl_block *pointer);
+/* Destroys it by the driver and drops its charge, or as soon as its last pointer is freed. */
+CUresult gl_pool_destroy(CUmemoryPool pool);
+/* Lets the pools of this process on the gpu, and its graphs, give back what they hold unused; true if any did. */
 bool gl_pools_trim(struct gl_gpu *gpu);
-/* Brings the charge of every pool on the gpu to what the driver says that it holds. */
+/* Brings the charge of every pool on the gpu, and of its graphs, to what the driver says that it holds. */
 void gl_pools_refresh(struct gl_gpu *gpu);
+
+/* ---- graph_memory.c: memory nodes of graphs ---- */
+
+/* What charging one more node would need beyond what is charged.  Call with gpu->pool_lock held until added. */
+uint64_t gl_graph_memory_need(struct gl_gpu *gpu, CUgraph graph, uint64_t bytes);
+/* Makes sure that there is room to write the graph down.  0 or -ENOMEM. */
+int gl_graph_memory_prepare(struct gl_gpu *gpu, CUgraph graph, bool captured);
+/* The node was added; `reserved` has been taken for it. */
+void gl_graph_memory_add(struct gl_gpu *gpu, CUgraph graph, CUdeviceptr pointer, uint64_t bytes, uint64_t reserved);
+/* A free node for the pointer was added to the graph. */
+void gl_graph_memory_freed(CUgraph graph, CUdeviceptr pointer);
+/* The child's nodes belong to the parent from now on. */
+void gl_graph_memory_moved(CUgraph child, CUgraph parent);
+/* The driver has made exec from graph / destroyed the exec / destroyed the graph / ended a capture (graph NULL: it
+ * failed).  Cheap in a process without memory nodes. */
+void gl_graph_memory_instantiated(CUgraph graph, CUgraphExec exec);
+void gl_graph_memory_exec_forget(CUgraphExec exec);
+void gl_graph_memory_forget(CUgraph graph);
+void gl_graph_memory_captured(CUgraph graph);
+/* A graph was launched or uploaded on the gpu; wanted if gpu->graph_memory. */
+void gl_graph_memory_launched(struct gl_gpu *gpu);
+/* The graph that a stream is captured into; NULL: not capturing. */
+CUgraph gl_capturing_graph(CUstream stream, bool per_thread);
 
 #pragma GCC visibility pop
 

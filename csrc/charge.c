@@ -1,0 +1,95 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The steps that every allocation hook takes, in one place so that no path can forget one: reserve, ask the driver,
+ * then keep (the block is written down) or drop (the reservation goes back).  Called by hooks only.
+ */
+#include "shim.h"
+
+bool gl_over_limit(const struct gl_gpu *gpu)
+{
+	return gl_ledger_total(gl_self.usage, gpu->index) > gl_limit_bytes(gpu);
+}
+
+/* The gpu of the current context.  False: there is a context, but on a device that cannot be put under quota. */
+static bool current(struct gl_gpu **gpu, CUcontext *context)
+{
+	CUdevice dev;
+	*gpu = NULL;
+	*context = NULL;
+	if (REAL(cuCtxGetDevice)(&dev) != CUDA_SUCCESS)
+		return true;
+	(void)REAL(cuCtxGetCurrent)(context);
+	*gpu = gl_gpu_of(dev);
+	return *gpu != NULL;
+}
+
+bool gl_charge_begin(struct gl_charge *charge, enum gl_memory_kind kind, uint64_t bytes)
+{
+	*charge = (struct gl_charge){.kind = kind, .bytes = bytes};
+	if (!current(&charge->gpu, &charge->context))
+		return false;
+	return !charge->gpu || gl_reserve(charge->gpu, kind, bytes) == 0;
+}
+
+bool gl_charge_begin_on(struct gl_charge *charge, struct gl_gpu *gpu, enum gl_memory_kind kind, uint64_t bytes)
+{
+	*charge = (struct gl_charge){.gpu = gpu, .kind = kind, .bytes = bytes};
+	return gl_reserve(gpu, kind, bytes) == 0;
+}
+
+bool gl_charge_correct(struct gl_charge *charge, uint64_t bytes)
+{
+	if (charge->gpu && gl_recharge_within(charge->gpu, charge->kind, charge->bytes, bytes) != 0)
+		return false;
+	charge->bytes = bytes;
+	return true;
+}
+
+static void give_back(struct gl_charge *charge)
+{
+	if (charge->gpu)
+		gl_release(charge->gpu, charge->kind, charge->bytes);
+}
+
+bool gl_charge_keep(struct gl_charge *charge, enum gl_space space, uint64_t key)
+{
+	/* The driver made a context of its own accord: charge what now exists. */
+	if (!charge->gpu && (!current(&charge->gpu, &charge->context) ||
+			     (charge->gpu && gl_reserve(charge->gpu, charge->kind, charge->bytes) != 0)))
+		return false;
+	if (!charge->gpu)
+		return true;
+	struct gl_block old, block = {
+		.key = key,
+		.bytes = charge->bytes,
+		.context = charge->context,
+		.space = space,
+		.ordinal = (uint32_t)charge->gpu->ordinal,
+		.kind = charge->kind,
+	};
+	if (gl_block_put(&block, &old) != 0) {
+		give_back(charge);
+		return false;
+	}
+	/* The driver gave the address out again, so whatever was there is gone. */
+	if (old.space)
+		gl_charge_release(&old);
+	return true;
+}
+
+CUresult gl_charge_drop(struct gl_charge *charge, CUresult result)
+{
+	give_back(charge);
+	if (result == CUDA_ERROR_OUT_OF_MEMORY && charge->gpu)
+		gl_count_card_refusal(charge->gpu);
+	return result;
+}
+
+void gl_charge_release(const struct gl_block *block)
+{
+	if (block->space == GL_SPACE_POINTER && (block->kind == GL_MEM_POOL || block->kind == GL_MEM_GRAPH))
+		return; /* its bytes are in its pool's or graph's charge */
+	struct gl_gpu *gpu = gl_gpu_of((CUdevice)block->ordinal);
+	if (gpu && block->bytes)
+		gl_release(gpu, (enum gl_memory_kind)block->kind, block->bytes);
+}

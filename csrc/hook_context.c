@@ -1,0 +1,168 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Contexts: each takes device memory.  context.c has the steps and the lock.
+ */
+#include "shim.h"
+
+static CUresult keep(struct gl_gpu *gpu, CUcontext context)
+{
+	struct gl_block block = {.key = (uintptr_t)context, .space = GL_SPACE_CONTEXT, .count = 1,
+				 .ordinal = (uint32_t)gpu->ordinal, .kind = GL_MEM_OVERHEAD};
+	return gl_block_put(&block, NULL) == 0 ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+static void end(struct gl_gpu *gpu, CUcontext context)
+{
+	REAL(cuCtxDestroy_v2)(context);
+	gl_context_gone(gpu, context);
+}
+
+/* The versions of cuCtxCreate differ in how the context is described. */
+#define CREATE(name, ctx, dev, args)                                                   \
+	do {                                                                           \
+		struct gl_gpu *gpu = (ctx) ? gl_gpu_of(dev) : NULL;                    \
+		struct gl_context_cost cost;                                           \
+		CUcontext got = NULL, *out = (ctx);                                    \
+		if (!gpu)                                                              \
+			return REAL(name) args;                                        \
+		gl_lock(&gpu->context_lock);                                           \
+		CUresult result = CUDA_ERROR_OUT_OF_MEMORY;                            \
+		if (gl_overhead_context_begin(gpu, &cost)) {                           \
+			ctx = &got;                                                    \
+			CUresult real = REAL(name) args;                               \
+			result = gl_context_made(gpu, &cost, real, got);               \
+			if (result == CUDA_SUCCESS)                                    \
+				result = keep(gpu, got);                               \
+			if (result == CUDA_SUCCESS)                                    \
+				*out = got;                                            \
+			else if (real == CUDA_SUCCESS)                                 \
+				end(gpu, got);                                         \
+		}                                                                      \
+		gl_unlock(&gpu->context_lock);                                         \
+		return result;                                                         \
+	} while (0)
+
+CUresult cuCtxCreate(CUcontext *ctx, unsigned int flags, CUdevice dev)
+{
+	GL_ENTER(cuCtxCreate, (ctx, flags, dev));
+	CREATE(cuCtxCreate, ctx, dev, (ctx, flags, dev));
+}
+
+CUresult cuCtxCreate_v2(CUcontext *ctx, unsigned int flags, CUdevice dev)
+{
+	GL_ENTER(cuCtxCreate_v2, (ctx, flags, dev));
+	CREATE(cuCtxCreate_v2, ctx, dev, (ctx, flags, dev));
+}
+
+CUresult cuCtxCreate_v3(CUcontext *ctx, CUexecAffinityParam *affinity, int naffinity, unsigned int flags, CUdevice dev)
+{
+	GL_ENTER(cuCtxCreate_v3, (ctx, affinity, naffinity, flags, dev));
+	CREATE(cuCtxCreate_v3, ctx, dev, (ctx, affinity, naffinity, flags, dev));
+}
+
+CUresult cuCtxCreate_v4(CUcontext *ctx, CUctxCreateParams *cp, unsigned int flags, CUdevice dev)
+{
+	GL_ENTER(cuCtxCreate_v4, (ctx, cp, flags, dev));
+	CREATE(cuCtxCreate_v4, ctx, dev, (ctx, cp, flags, dev));
+}
+
+typedef CUresult context_call(CUcontext ctx);
+
+static CUresult destroy(context_call *real, CUcontext ctx)
+{
+	struct gl_block block;
+	struct gl_gpu *gpu = gl_block_get(GL_SPACE_CONTEXT, (uintptr_t)ctx, &block) ? gl_gpu_of((CUdevice)block.ordinal)
+										  : NULL;
+	if (!gpu)
+		return real(ctx);
+	gl_lock(&gpu->context_lock);
+	CUresult result = real(ctx);
+	if (gl_context_ended(result))
+		gl_context_gone(gpu, ctx);
+	gl_unlock(&gpu->context_lock);
+	return result;
+}
+
+CUresult cuCtxDestroy_v2(CUcontext ctx)
+{
+	GL_ENTER(cuCtxDestroy_v2, (ctx));
+	return destroy(REAL(cuCtxDestroy_v2), ctx);
+}
+
+CUresult cuCtxDestroy(CUcontext ctx)
+{
+	GL_ENTER(cuCtxDestroy, (ctx));
+	return destroy(REAL(cuCtxDestroy), ctx);
+}
+
+static bool count_up(struct gl_block *block, void *unused)
+{
+	(void)unused;
+	block->count++;
+	return false;
+}
+
+static bool count_down(struct gl_block *block, void *left)
+{
+	*(uint32_t *)left = --block->count;
+	return false;
+}
+
+CUresult cuCtxAttach(CUcontext *ctx, unsigned int flags)
+{
+	GL_ENTER(cuCtxAttach, (ctx, flags));
+	CUresult result = REAL(cuCtxAttach)(ctx, flags);
+	if (result == CUDA_SUCCESS && ctx)
+		(void)gl_block_update(GL_SPACE_CONTEXT, (uintptr_t)*ctx, count_up, NULL);
+	return result;
+}
+
+/* Ends the context with its last reference. */
+CUresult cuCtxDetach(CUcontext ctx)
+{
+	GL_ENTER(cuCtxDetach, (ctx));
+	struct gl_block block;
+	if (gl_block_get(GL_SPACE_CONTEXT, (uintptr_t)ctx, &block) && block.count <= 1)
+		return destroy(REAL(cuCtxDetach), ctx);
+	CUresult result = REAL(cuCtxDetach)(ctx);
+	if (result == CUDA_SUCCESS)
+		(void)gl_block_update(GL_SPACE_CONTEXT, (uintptr_t)ctx, count_down, &block.count);
+	return result;
+}
+
+CUresult cuDevicePrimaryCtxRetain(CUcontext *ctx, CUdevice dev)
+{
+	GL_ENTER(cuDevicePrimaryCtxRetain, (ctx, dev));
+	struct gl_gpu *gpu = ctx ? gl_gpu_of(dev) : NULL;
+	return gpu ? gl_primary_retain(gpu, ctx) : REAL(cuDevicePrimaryCtxRetain)(ctx, dev);
+}
+
+static CUresult leave_primary(gl_type_cuDevicePrimaryCtxRelease_v2 *real, CUdevice dev)
+{
+	struct gl_gpu *gpu = gl_gpu_of(dev);
+	return gpu ? gl_primary_leave(gpu, real) : real(dev);
+}
+
+CUresult cuDevicePrimaryCtxRelease_v2(CUdevice dev)
+{
+	GL_ENTER(cuDevicePrimaryCtxRelease_v2, (dev));
+	return leave_primary(REAL(cuDevicePrimaryCtxRelease_v2), dev);
+}
+
+CUresult cuDevicePrimaryCtxRelease(CUdevice dev)
+{
+	GL_ENTER(cuDevicePrimaryCtxRelease, (dev));
+	return leave_primary(REAL(cuDevicePrimaryCtxRelease), dev);
+}
+
+CUresult cuDevicePrimaryCtxReset_v2(CUdevice dev)
+{
+	GL_ENTER(cuDevicePrimaryCtxReset_v2, (dev));
+	return leave_primary(REAL(cuDevicePrimaryCtxReset_v2), dev);
+}
+
+CUresult cuDevicePrimaryCtxReset(CUdevice dev)
+{
+	GL_ENTER(cuDevicePrimaryCtxReset, (dev));
+	return leave_primary(REAL(cuDevicePrimaryCtxReset), dev);
+}

@@ -1,0 +1,70 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Green contexts: parts of a device's processors inside the primary context, which each of them retains.  One takes
+ * a few MiB (4 on an H200), which are measured after; memory allocated under one survives it (seen on a card), so
+ * it then belongs to the primary context.
+ */
+#include "shim.h"
+
+/* Makes the primary context first where there is none, so that it is charged and undone like any other. */
+static CUresult with_primary(struct gl_gpu *gpu, CUgreenCtx *gctx, CUdevResourceDesc desc, unsigned int flags)
+{
+	CUcontext primary;
+	CUresult result = gl_primary_retain(gpu, &primary);
+	if (result != CUDA_SUCCESS)
+		return result;
+	result = REAL(cuGreenCtxCreate)(gctx, desc, gpu->ordinal, flags);
+	(void)gl_primary_leave(gpu, REAL(cuDevicePrimaryCtxRelease_v2));
+	return result;
+}
+
+CUresult cuGreenCtxCreate(CUgreenCtx *gctx, CUdevResourceDesc desc, CUdevice dev, unsigned int flags)
+{
+	GL_ENTER(cuGreenCtxCreate, (gctx, desc, dev, flags));
+	struct gl_gpu *gpu = gctx ? gl_gpu_of(dev) : NULL;
+	CUgreenCtx got = NULL;
+	CUcontext context = NULL;
+	if (!gpu)
+		return REAL(cuGreenCtxCreate)(gctx, desc, dev, flags);
+	CUresult result = with_primary(gpu, &got, desc, flags);
+	if (result != CUDA_SUCCESS)
+		return result;
+	(void)gl_overhead_measure(gpu);
+	if (gl_over_limit(gpu)) {
+		REAL(cuGreenCtxDestroy)(got);
+		gl_overhead_settle(gpu);
+		gl_add(&gpu->device->refused, 1);
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	}
+	/* Remembered by handle, to know the device when it is destroyed. */
+	if (REAL(cuCtxFromGreenCtx)(&context, got) == CUDA_SUCCESS) {
+		struct gl_block block = {.key = (uintptr_t)got, .space = GL_SPACE_GREEN, .other = (uintptr_t)context,
+					 .ordinal = (uint32_t)gpu->ordinal, .kind = GL_MEM_OVERHEAD};
+		(void)gl_block_put(&block, NULL);
+	}
+	*gctx = got;
+	return CUDA_SUCCESS;
+}
+
+CUresult cuGreenCtxDestroy(CUgreenCtx gctx)
+{
+	GL_ENTER(cuGreenCtxDestroy, (gctx));
+	struct gl_block block;
+	struct gl_gpu *gpu = gl_block_get(GL_SPACE_GREEN, (uintptr_t)gctx, &block) ? gl_gpu_of((CUdevice)block.ordinal)
+										 : NULL;
+	if (!gpu)
+		return REAL(cuGreenCtxDestroy)(gctx);
+	gl_lock(&gpu->context_lock);
+	bool before = gl_primary_active(gpu);
+	CUresult result = REAL(cuGreenCtxDestroy)(gctx);
+	if (result == CUDA_SUCCESS) {
+		(void)gl_block_take(GL_SPACE_GREEN, (uintptr_t)gctx, &block);
+		gl_context_inherit((CUcontext)(uintptr_t)block.other, gpu->primary);
+		if (before && !gl_primary_active(gpu))
+			gl_context_gone(gpu, gpu->primary);
+		else
+			gl_overhead_mark(gpu);
+	}
+	gl_unlock(&gpu->context_lock);
+	return result;
+}

@@ -1,0 +1,203 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Plain, pitched and managed memory, and the free calls, which take pointers of every kind.  Managed memory is
+ * charged in full to the device current at the call, wherever its pages are.  Outputs are written only on success.
+ */
+#include "shim.h"
+
+/* A product that cannot exist is larger than any quota. */
+static uint64_t times(uint64_t a, uint64_t b)
+{
+	uint64_t product;
+	return __builtin_mul_overflow(a, b, &product) ? UINT64_MAX : product;
+}
+
+CUresult cuMemAlloc_v2(CUdeviceptr *dptr, size_t bytes)
+{
+	GL_ENTER(cuMemAlloc_v2, (dptr, bytes));
+	struct gl_charge charge;
+	CUdeviceptr got;
+	if (!dptr || !bytes)
+		return REAL(cuMemAlloc_v2)(dptr, bytes);
+	if (!gl_charge_begin(&charge, GL_MEM_PLAIN, bytes))
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	CUresult result = REAL(cuMemAlloc_v2)(&got, bytes);
+	if (result != CUDA_SUCCESS)
+		return gl_charge_drop(&charge, result);
+	if (!gl_charge_keep(&charge, GL_SPACE_POINTER, got)) {
+		REAL(cuMemFree_v2)(got);
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	}
+	*dptr = got;
+	return CUDA_SUCCESS;
+}
+
+CUresult cuMemAlloc(CUdeviceptr_v1 *dptr, unsigned int bytes)
+{
+	GL_ENTER(cuMemAlloc, (dptr, bytes));
+	struct gl_charge charge;
+	CUdeviceptr_v1 got;
+	if (!dptr || !bytes)
+		return REAL(cuMemAlloc)(dptr, bytes);
+	if (!gl_charge_begin(&charge, GL_MEM_PLAIN, bytes))
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	CUresult result = REAL(cuMemAlloc)(&got, bytes);
+	if (result != CUDA_SUCCESS)
+		return gl_charge_drop(&charge, result);
+	if (!gl_charge_keep(&charge, GL_SPACE_POINTER, got)) {
+		REAL(cuMemFree)(got);
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	}
+	*dptr = got;
+	return CUDA_SUCCESS;
+}
+
+/* Rows are padded to 512 bytes on the cards known; the driver's answer then corrects the guess. */
+static uint64_t guess_pitched(uint64_t width, uint64_t height)
+{
+	return width > UINT64_MAX - 511 ? UINT64_MAX : times((width + 511) & ~UINT64_C(511), height);
+}
+
+static bool keep_pitched(struct gl_charge *charge, CUdeviceptr got, uint64_t pitch, uint64_t height)
+{
+	if (gl_charge_correct(charge, times(pitch, height)))
+		return gl_charge_keep(charge, GL_SPACE_POINTER, got);
+	gl_charge_drop(charge, CUDA_SUCCESS);
+	return false;
+}
+
+CUresult cuMemAllocPitch_v2(CUdeviceptr *dptr, size_t *pitch, size_t width, size_t height, unsigned int element)
+{
+	GL_ENTER(cuMemAllocPitch_v2, (dptr, pitch, width, height, element));
+	struct gl_charge charge;
+	CUdeviceptr got;
+	size_t got_pitch;
+	if (!dptr || !pitch || !width || !height)
+		return REAL(cuMemAllocPitch_v2)(dptr, pitch, width, height, element);
+	if (!gl_charge_begin(&charge, GL_MEM_PLAIN, guess_pitched(width, height)))
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	CUresult result = REAL(cuMemAllocPitch_v2)(&got, &got_pitch, width, height, element);
+	if (result != CUDA_SUCCESS)
+		return gl_charge_drop(&charge, result);
+	if (!keep_pitched(&charge, got, got_pitch, height)) {
+		REAL(cuMemFree_v2)(got);
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	}
+	*dptr = got, *pitch = got_pitch;
+	return CUDA_SUCCESS;
+}
+
+CUresult cuMemAllocPitch(CUdeviceptr_v1 *dptr, unsigned int *pitch, unsigned int width, unsigned int height,
+			 unsigned int element)
+{
+	GL_ENTER(cuMemAllocPitch, (dptr, pitch, width, height, element));
+	struct gl_charge charge;
+	CUdeviceptr_v1 got;
+	unsigned int got_pitch;
+	if (!dptr || !pitch || !width || !height)
+		return REAL(cuMemAllocPitch)(dptr, pitch, width, height, element);
+	if (!gl_charge_begin(&charge, GL_MEM_PLAIN, guess_pitched(width, height)))
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	CUresult result = REAL(cuMemAllocPitch)(&got, &got_pitch, width, height, element);
+	if (result != CUDA_SUCCESS)
+		return gl_charge_drop(&charge, result);
+	if (!keep_pitched(&charge, got, got_pitch, height)) {
+		REAL(cuMemFree)(got);
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	}
+	*dptr = got, *pitch = got_pitch;
+	return CUDA_SUCCESS;
+}
+
+CUresult cuMemAllocManaged(CUdeviceptr *dptr, size_t bytes, unsigned int flags)
+{
+	GL_ENTER(cuMemAllocManaged, (dptr, bytes, flags));
+	struct gl_charge charge;
+	CUdeviceptr got;
+	if (!dptr || !bytes)
+		return REAL(cuMemAllocManaged)(dptr, bytes, flags);
+	if (!gl_charge_begin(&charge, GL_MEM_MANAGED, bytes))
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	CUresult result = REAL(cuMemAllocManaged)(&got, bytes, flags);
+	if (result != CUDA_SUCCESS)
+		return gl_charge_drop(&charge, result);
+	if (!gl_charge_keep(&charge, GL_SPACE_POINTER, got)) {
+		REAL(cuMemFree_v2)(got);
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	}
+	*dptr = got;
+	return CUDA_SUCCESS;
+}
+
+/* The block is taken before the driver is called, not after: once the driver has freed the address, another thread
+ * may be given it and write its own block down, and that is not ours to take.  The quota gets the bytes back only
+ * after the driver has freed them.  A graph's allocation node stays a node of the graph whoever frees its
+ * memory in between. */
+static bool unless_of_a_graph(struct gl_block *block, void *out)
+{
+	if (block->kind == GL_MEM_GRAPH)
+		return false;
+	*(struct gl_block *)out = *block;
+	return true;
+}
+
+static CUresult freed(CUresult result, const struct gl_block *block, bool stream_ordered)
+{
+	if (!block->space)
+		return result;
+	if (result != CUDA_SUCCESS) {
+		(void)gl_block_put(block, NULL);
+		return result;
+	}
+	if (block->kind == GL_MEM_POOL) {
+		gl_pool_freed(block);
+		return result;
+	}
+	gl_charge_release(block);
+	if (stream_ordered) /* the card may hold it a little longer */
+		gl_overhead_mark(gl_gpu_of((CUdevice)block->ordinal));
+	return result;
+}
+
+CUresult cuMemFree_v2(CUdeviceptr dptr)
+{
+	GL_ENTER(cuMemFree_v2, (dptr));
+	struct gl_block block = {.space = 0};
+	(void)gl_block_update(GL_SPACE_POINTER, dptr, unless_of_a_graph, &block);
+	return freed(REAL(cuMemFree_v2)(dptr), &block, false);
+}
+
+CUresult cuMemFree(CUdeviceptr_v1 dptr)
+{
+	GL_ENTER(cuMemFree, (dptr));
+	struct gl_block block = {.space = 0};
+	(void)gl_block_update(GL_SPACE_POINTER, dptr, unless_of_a_graph, &block);
+	return freed(REAL(cuMemFree)(dptr), &block, false);
+}
+
+static CUresult free_async(CUdeviceptr dptr, CUstream stream, bool per_thread)
+{
+	gl_type_cuMemFreeAsync *real = per_thread ? REAL(cuMemFreeAsync_ptsz) : REAL(cuMemFreeAsync);
+	struct gl_block block = {.space = 0};
+	CUgraph graph = gl_capturing_graph(stream, per_thread);
+	if (graph) { /* recorded as a free node: nothing is freed now */
+		CUresult result = real(dptr, stream);
+		if (result == CUDA_SUCCESS)
+			gl_graph_memory_freed(graph, dptr);
+		return result;
+	}
+	(void)gl_block_update(GL_SPACE_POINTER, dptr, unless_of_a_graph, &block);
+	return freed(real(dptr, stream), &block, true);
+}
+
+CUresult cuMemFreeAsync(CUdeviceptr dptr, CUstream stream)
+{
+	GL_ENTER(cuMemFreeAsync, (dptr, stream));
+	return free_async(dptr, stream, false);
+}
+
+CUresult cuMemFreeAsync_ptsz(CUdeviceptr dptr, CUstream stream)
+{
+	GL_ENTER(cuMemFreeAsync_ptsz, (dptr, stream));
+	return free_async(dptr, stream, true);
+}
