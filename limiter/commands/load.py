@@ -120,5 +120,5 @@ def run(options: argparse.Namespace) -> int:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: workload.stop.set())
     data = summary(settings, workload.run())
-    print(json.dumps(data) if options.json else describe(settings, data))
+    print(json.dumps(data) if options.json else describe(data))
     return 0

@@ -58,13 +58,13 @@ def summary(settings: Settings, result: Result) -> dict[str, Any]:
     return data
 
 
-def describe(settings: Settings, data: dict[str, Any]) -> str:
+def describe(data: dict[str, Any]) -> str:
     """Return the summary as a few lines for people."""
     lines = [
         f"{data['device']}",
         f"{data['seconds']:.2f} s: {data['launches']:,} launches, {data['rate_per_s']:,.1f} a second",
     ]
-    if not settings.touch:
+    if data["gpu_seconds"]:
         lines.append(
             f"GPU time of the kernels: {data['gpu_seconds']:.3f} s, {data['gpu_share']:.1%} of one GPU"
         )
