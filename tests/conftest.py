@@ -86,6 +86,7 @@ def built() -> Built:
         make(ROOT / "csrc" / "sim", f"OUT={sim}")
         link(lib / "libgpulimit.so", shim / "libgpulimit.so")
         link(lib / "sim", sim)
+        link(lib / "hooks.def", ROOT / "csrc" / "hooks.def")
     return Built(root=root, library=shim / "libgpulimit.so", sim=sim, lib=lib)
 
 
