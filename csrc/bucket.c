@@ -13,7 +13,7 @@
 #define RESUME_NS UINT64_C(10000000)
 #define KEEP_NS UINT64_C(100000000)
 #define REFILL_NS UINT64_C(100000)
-enum { LONGEST_SLEEP_NS = 100000000, SHORTEST_SLEEP_NS = 30000 };
+enum { LONGEST_SLEEP_NS = 50000000, SHORTEST_SLEEP_NS = 30000 };
 
 uint32_t gl_compute_percent(const struct gl_gpu *gpu)
 {

@@ -16,8 +16,8 @@ from pathlib import Path
 from cffi import FFI
 
 CSRC = Path(__file__).resolve().parent.parent / "csrc"
-HEADERS = ("layout.h", "quota.h", "ledger.h")
-SOURCES = ("quota.c", "quota_list.c", "quota_text.c", "ledger.c")
+HEADERS = ("layout.h", "quota.h", "ledger.h", "live.h")
+SOURCES = ("quota.c", "quota_list.c", "quota_text.c", "ledger.c", "live.c")
 PART = re.compile(r"/\* cffi: begin \*/(.*?)/\* cffi: end \*/", re.DOTALL)
 CONSTANT = re.compile(r"^(#define \w+) .*$", re.MULTILINE)
 

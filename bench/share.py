@@ -1,0 +1,252 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How exactly a compute limit holds: share of GPU time achieved against share asked for, per workload.
+
+    python bench/share.py --library build/shim/libgpulimit.so --limits 10,25,50,75,90 --seconds 10 --out results.json
+
+GPU time is measured without the shim's help: steps completed a second, times the GPU time of one step by the
+profiler (CUPTI, through torch). A load that saturates the card and is not limited by power is also measured by
+throughput against the free run next to it, which needs no profiler; that figure is preferred where it exists. A
+power-limited load runs at higher clocks when it runs less, so its step is profiled again under each limit.
+
+A peer's library can be measured in the same call: --peer NAME=PATH --peer-env 'CUDA_DEVICE_SM_LIMIT={percent}'.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections import deque
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE), str(HERE.parent)]
+AHEAD = 3  # marks under way: about 6 ms of work queued, as a program with a loader or a metric to print has
+
+
+def window(load: Any, seconds: float) -> tuple[float, list[float]]:
+    """Run for `seconds`; return completed steps a second, and the same for each whole second of the window."""
+    marks: deque[tuple[Any, int]] = deque()
+    times: list[tuple[float, int]] = []
+    load.sync()
+    begin = time.perf_counter()
+    steps = 0
+    while time.perf_counter() - begin < seconds:
+        for _ in range(load.check_every):
+            load.step()
+        steps += load.check_every
+        marks.append((load.mark(), steps))
+        while len(marks) > AHEAD:
+            mark, done = marks.popleft()
+            mark.synchronize()
+            times.append((time.perf_counter() - begin, done))
+    load.sync()
+    end = time.perf_counter() - begin
+    times.append((end, steps))
+    return steps / end, by_second(times, int(seconds))
+
+
+def by_second(times: list[tuple[float, int]], whole: int) -> list[float]:
+    """Completed steps in each second, interpolated between the marks."""
+
+    def at(moment: float) -> float:
+        before = (0.0, 0)
+        for t, n in times:
+            if t >= moment:
+                return before[1] + (n - before[1]) * (moment - before[0]) / (t - before[0])
+            before = (t, n)
+        return float(before[1])
+
+    return [at(i + 1.0) - at(float(i)) for i in range(whole)]
+
+
+def gpu_seconds_per_step(load: Any, steps: int) -> float:
+    """GPU time of one step by the profiler; work that overlaps counts once."""
+    from torch.profiler import ProfilerActivity, profile
+
+    load.sync()
+    with profile(activities=[ProfilerActivity.CUDA]) as profiler:
+        for _ in range(steps):
+            load.step()
+        load.sync()
+    spans = sorted((e.time_range.start, e.time_range.end) for e in profiler.events() if e.device_type.name == "CUDA")
+    busy = until = 0.0
+    for start, end in spans:
+        busy += max(0.0, end - max(start, until))
+        until = max(until, end)
+    return busy / 1e6 / steps
+
+
+class Limiter:
+    """Sets the limit of this very process; without the product there is none to set."""
+
+    def __init__(self) -> None:
+        self.tenant = os.environ.get("GPULIMIT_TENANT")
+
+    def set(self, percent: int) -> None:
+        from limiter.live import LiveTenant
+
+        if self.tenant:
+            with LiveTenant(self.tenant) as live:
+                live.set(0, compute_percent=percent)
+
+    def spent_ns(self) -> int:
+        from limiter.live import LiveTenant
+
+        if not self.tenant:
+            return 0
+        with LiveTenant(self.tenant) as live:
+            return live.spent_ns(0)
+
+
+def measure(name: str, limits: list[int], seconds: float, free_seconds: float, fixed: bool) -> dict[str, Any]:
+    """All windows of one workload. fixed: the process has one limit for life (peers), which is limits[0]."""
+    import workloads
+
+    load = workloads.ALL[name]()
+    limiter = Limiter()
+    for _ in range(3):
+        load.step()
+    load.sync()
+    rate, _ = window(load, 0.5)
+    steps = max(1, min(2000, int(rate * 0.2)))
+    result: dict[str, Any] = {"workload": name, "power_limited": load.power_limited, "windows": []}
+    result["step_s"] = gpu_seconds_per_step(load, steps)
+    before, _ = window(load, free_seconds)
+    for percent in limits:
+        if not fixed:
+            limiter.set(percent)
+        settle(load)
+        spent = limiter.spent_ns()
+        begin = time.perf_counter()
+        got, seconds_list = window(load, seconds)
+        spent = limiter.spent_ns() - spent
+        wall = time.perf_counter() - begin
+        step_s = gpu_seconds_per_step(load, max(1, steps // 5)) if load.power_limited else result["step_s"]
+        result["windows"].append(
+            {"percent": percent, "rate": got, "by_second": seconds_list, "step_s": step_s, "charged": spent / 1e9 / wall}
+        )
+    if not fixed:
+        limiter.set(100)
+        settle(load)
+        after, _ = window(load, free_seconds)
+        before = statistics.mean((before, after))
+    result["free_rate"] = before
+    return result
+
+
+def settle(load: Any) -> None:
+    """Let the debt of what ran under the limit before be paid."""
+    with contextlib.suppress(Exception):
+        window(load, 0.3)
+
+
+def worker(options: argparse.Namespace) -> None:
+    """Child process: measure and print one JSON line per workload."""
+    for name in options.worker.split(","):
+        try:
+            found = measure(name, options.limits, options.seconds, options.free_seconds, options.fixed)
+        except Exception as error:  # one workload that cannot run here must not hide the others
+            found = {"workload": name, "error": f"{type(error).__name__}: {error}"[:300]}
+        print("RESULT " + json.dumps(found), flush=True)
+
+
+def evaluate(found: dict[str, Any]) -> list[dict[str, Any]]:
+    """Rows of the table: asked, achieved, error, worst second, in points of a whole GPU."""
+    rows = []
+    free_share = found["free_rate"] * found["step_s"]
+    saturates = free_share > 0.93
+    for w in found["windows"]:
+        # GPU time of a step: by throughput where the free run fills the card, else by the profiler.
+        step = 1 / found["free_rate"] if saturates and not found["power_limited"] else w["step_s"]
+        share = 100 * w["rate"] * step
+        want = min(w["percent"], 100 * free_share)
+        seconds = [100 * n * step for n in w["by_second"]]
+        rows.append(
+            {
+                "workload": found["workload"], "percent": w["percent"], "free_share": 100 * free_share,
+                "share": share, "error": share - w["percent"] if want == w["percent"] else None,
+                "of_free": w["rate"] / found["free_rate"], "charged": 100 * w["charged"],
+                "worst_second": max((abs(s - w["percent"]) for s in seconds), default=0.0) if want == w["percent"] else None,
+                "by": "throughput" if saturates and not found["power_limited"] else "profiler",
+            }
+        )  # fmt: skip
+    return rows
+
+
+def table(rows: list[dict[str, Any]]) -> str:
+    """The table, with mean and worst error last."""
+    lines = [f"{'workload':14} {'limit':>5} {'free':>6} {'share':>6} {'error':>6} {'worst s':>7} {'charged':>7} {'of free':>7}  by"]
+    for r in rows:
+        error = f"{r['error']:+6.2f}" if r["error"] is not None else "     -"
+        worst = f"{r['worst_second']:7.2f}" if r["worst_second"] is not None else "      -"
+        lines.append(
+            f"{r['workload']:14} {r['percent']:5d} {r['free_share']:6.1f} {r['share']:6.2f} {error} {worst} "
+            f"{r['charged']:7.2f} {r['of_free']:7.3f}  {r['by']}"
+        )
+    errors = [abs(r["error"]) for r in rows if r["error"] is not None]
+    if errors:
+        lines.append(f"error: mean {statistics.mean(errors):.2f}, worst {max(errors):.2f} points over {len(errors)} windows")
+    return "\n".join(lines)
+
+
+def run(names: str, env: dict[str, str], options: argparse.Namespace, limits: list[int], fixed: bool) -> list[dict[str, Any]]:
+    """Run a child and collect its results; its other output goes to stderr."""
+    command = [sys.executable, str(HERE / "share.py"), "--worker", names, "--seconds", str(options.seconds)]
+    command += ["--free-seconds", str(options.free_seconds), "--limits", ",".join(map(str, limits))] + ["--fixed"] * fixed
+    child = subprocess.run(command, env=os.environ | env, stdout=subprocess.PIPE, text=True, timeout=options.timeout, check=False)
+    lines = [line for line in child.stdout.splitlines() if line.startswith("RESULT ")]
+    if child.returncode:
+        print(f"worker {names} ended with {child.returncode}", file=sys.stderr)
+    return [json.loads(line[7:]) for line in lines]
+
+
+def main() -> None:
+    """Run the workloads and print the table last."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--library", type=Path, help="libgpulimit.so")
+    parser.add_argument("--workloads", default="all", help="names, comma-separated")
+    parser.add_argument("--limits", default=[25, 50], type=lambda text: [int(p) for p in text.split(",")])
+    parser.add_argument("--seconds", default=10.0, type=float, help="length of a window")
+    parser.add_argument("--free-seconds", default=2.0, type=float)
+    parser.add_argument("--timeout", default=560.0, type=float)
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--peer", help="NAME=PATH of another library to measure beside ours")
+    parser.add_argument("--peer-env", default="", help="its settings, NAME=VALUE blank-separated; {percent} is the limit")
+    parser.add_argument("--worker", help=argparse.SUPPRESS)
+    parser.add_argument("--fixed", action="store_true", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.worker:
+        worker(options)
+        return
+    import workloads
+
+    names = list(workloads.ALL) if options.workloads == "all" else options.workloads.split(",")
+    groups = [",".join(n for n in names if n != "jax")] + ["jax"] * ("jax" in names)
+    ours = {"LD_PRELOAD": str(options.library.resolve()), "GPULIMIT_TENANT": f"bench-{os.getpid()}", "GPULIMIT_COMPUTE": "100"}
+    found = [f | {"library": "gpulimit"} for g in groups if g for f in run(g, ours, options, options.limits, fixed=False)]
+    if options.peer:
+        label, path = options.peer.split("=", 1)
+        for percent in options.limits:
+            settings = dict(pair.split("=", 1) for pair in options.peer_env.format(percent=percent).split())
+            for g in filter(None, groups):
+                more = run(g, {"LD_PRELOAD": path} | settings, options, [percent], fixed=True)
+                found += [f | {"library": label} for f in more]
+    if options.out:
+        options.out.write_text(json.dumps(found, indent=1))
+    for library in dict.fromkeys(f["library"] for f in found):
+        print(f"\n{library}")
+        print(table([row for f in found if f["library"] == library and "error" not in f for row in evaluate(f)]))
+    for f in found:
+        if "error" in f:
+            print(f"{f['workload']}: {f['error']}")
+
+
+if __name__ == "__main__":
+    main()
