@@ -10,6 +10,13 @@ bool gl_over_limit(const struct gl_gpu *gpu)
 	return gl_ledger_total(gl_self.usage, gpu->index) > gl_limit_bytes(gpu);
 }
 
+bool gl_device_barred(CUdevice dev)
+{
+	int count;
+	return gl_load(&gl_self.gpus_ready) && dev >= gl_self.gpu_count &&
+	       REAL(cuDeviceGetCount)(&count) == CUDA_SUCCESS && dev < count;
+}
+
 /* The gpu of the current context.  False: there is a context, but on a device that cannot be put under quota. */
 static bool current(struct gl_gpu **gpu, CUcontext *context)
 {

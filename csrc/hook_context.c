@@ -24,7 +24,7 @@ static void end(struct gl_gpu *gpu, CUcontext context)
 		struct gl_context_cost cost;                                           \
 		CUcontext got = NULL, *out = (ctx);                                    \
 		if (!gpu)                                                              \
-			return REAL(name) args;                                        \
+			return gl_device_barred(dev) ? GL_FAILED_RESULT : REAL(name) args; \
 		gl_lock(&gpu->context_lock);                                           \
 		CUresult result = CUDA_ERROR_OUT_OF_MEMORY;                            \
 		if (gl_overhead_context_begin(gpu, &cost)) {                           \
@@ -134,7 +134,9 @@ CUresult cuDevicePrimaryCtxRetain(CUcontext *ctx, CUdevice dev)
 {
 	GL_ENTER(cuDevicePrimaryCtxRetain, (ctx, dev));
 	struct gl_gpu *gpu = ctx ? gl_gpu_of(dev) : NULL;
-	return gpu ? gl_primary_retain(gpu, ctx) : REAL(cuDevicePrimaryCtxRetain)(ctx, dev);
+	if (gpu)
+		return gl_primary_retain(gpu, ctx);
+	return gl_device_barred(dev) ? GL_FAILED_RESULT : REAL(cuDevicePrimaryCtxRetain)(ctx, dev);
 }
 
 static CUresult leave_primary(gl_type_cuDevicePrimaryCtxRelease_v2 *real, CUdevice dev)

@@ -25,7 +25,7 @@ CUresult cuGreenCtxCreate(CUgreenCtx *gctx, CUdevResourceDesc desc, CUdevice dev
 	CUgreenCtx got = NULL;
 	CUcontext context = NULL;
 	if (!gpu)
-		return REAL(cuGreenCtxCreate)(gctx, desc, dev, flags);
+		return gl_device_barred(dev) ? GL_FAILED_RESULT : REAL(cuGreenCtxCreate)(gctx, desc, dev, flags);
 	CUresult result = with_primary(gpu, &got, desc, flags);
 	if (result != CUDA_SUCCESS)
 		return result;

@@ -316,6 +316,8 @@ bool gl_charge_keep(struct gl_charge *charge, enum gl_space space, uint64_t key)
 CUresult gl_charge_drop(struct gl_charge *charge, CUresult result);
 /* Gives back what a block that was taken out of the table was charged. */
 void gl_charge_release(const struct gl_block *block);
+/* The driver has this device, but it cannot be put under quota (device.c says why): nothing may be made on it. */
+bool gl_device_barred(CUdevice dev);
 /* The tenant holds more than the quota on this gpu. */
 bool gl_over_limit(const struct gl_gpu *gpu);
 
@@ -404,6 +406,8 @@ void gl_graph_memory_forget(CUgraph graph);
 void gl_graph_memory_captured(CUgraph graph);
 /* A graph was launched or uploaded on the gpu; wanted if gpu->graph_memory. */
 void gl_graph_memory_launched(struct gl_gpu *gpu);
+/* Brings the graphs' charge to the truth.  Call with books_lock held and captures relaxed. */
+void gl_graph_memory_refresh(struct gl_gpu *gpu);
 /* The graph that a stream is captured into; NULL: not capturing. */
 CUgraph gl_capturing_graph(CUstream stream, bool per_thread);
 

@@ -1,0 +1,183 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Virtual memory management.  Memory made by cuMemCreate lives until its last handle is released and its last mapping
+ * undone, and is charged exactly as long.  Three kinds of blocks keep that: the memory, by an id of ours, counts its
+ * references; a handle and a mapping each name the memory and are one reference.  The id is needed because a handle may
+ * be released long before its mapping, its value be given out again, and the memory asked for a new handle.
+ *
+ * Memory on the host, and memory imported from another process, is passed through and not charged; its mappings are
+ * written down with id 0, so that unmapping a range can walk from one to the next.
+ */
+#include "shim.h"
+
+static bool add_reference(struct gl_block *block, void *unused)
+{
+	(void)unused;
+	block->count++;
+	return false;
+}
+
+static bool drop_reference(struct gl_block *block, void *out)
+{
+	*(struct gl_block *)out = *block;
+	return --block->count == 0;
+}
+
+/* One reference to the memory is gone; with the last its charge. */
+static void memory_unreferenced(uint64_t id)
+{
+	struct gl_block memory;
+	if (id && gl_block_update(GL_SPACE_VMM_MEMORY, id, drop_reference, &memory) && memory.count == 1)
+		gl_charge_release(&memory);
+}
+
+static int handle_add(CUmemGenericAllocationHandle handle, uint64_t id)
+{
+	struct gl_block old = {.space = 0}, block = {.key = handle, .space = GL_SPACE_VMM_HANDLE, .kind = GL_MEM_VMM,
+						     .count = 1, .other = id};
+	int r = gl_block_put(&block, &old);
+	if (r == 0 && old.space) /* the driver gave the value out again: the old handle is gone */
+		memory_unreferenced(old.other);
+	return r;
+}
+
+static bool create_keep(struct gl_charge *charge, CUmemGenericAllocationHandle handle)
+{
+	uint64_t id = gl_add(&gl_self.next_id, 1) + 1;
+	struct gl_block memory;
+	if (!gl_charge_keep(charge, GL_SPACE_VMM_MEMORY, id))
+		return false;
+	(void)gl_block_update(GL_SPACE_VMM_MEMORY, id, add_reference, NULL);
+	if (handle_add(handle, id) == 0)
+		return true;
+	if (gl_block_take(GL_SPACE_VMM_MEMORY, id, &memory))
+		gl_charge_release(&memory);
+	return false;
+}
+
+CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size, const CUmemAllocationProp *prop,
+		     unsigned long long flags)
+{
+	GL_ENTER(cuMemCreate, (handle, size, prop, flags));
+	struct gl_gpu *gpu = handle && size && prop && prop->location.type == CU_MEM_LOCATION_TYPE_DEVICE
+				     ? gl_gpu_of(prop->location.id)
+				     : NULL;
+	struct gl_charge charge;
+	CUmemGenericAllocationHandle got;
+	if (!gpu)
+		return prop && gl_device_barred(prop->location.id) && prop->location.type == CU_MEM_LOCATION_TYPE_DEVICE
+			       ? GL_FAILED_RESULT
+			       : REAL(cuMemCreate)(handle, size, prop, flags);
+	if (!gl_charge_begin_on(&charge, gpu, GL_MEM_VMM, size))
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	CUresult result = REAL(cuMemCreate)(&got, size, prop, flags);
+	if (result != CUDA_SUCCESS)
+		return gl_charge_drop(&charge, result);
+	if (!create_keep(&charge, got)) {
+		REAL(cuMemRelease)(got);
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	}
+	*handle = got;
+	return CUDA_SUCCESS;
+}
+
+/* Taken before the driver is called, for its value may be given out again at once; see cuMemFree. */
+CUresult cuMemRelease(CUmemGenericAllocationHandle handle)
+{
+	GL_ENTER(cuMemRelease, (handle));
+	struct gl_block block;
+	bool known = gl_block_update(GL_SPACE_VMM_HANDLE, handle, drop_reference, &block);
+	CUresult result = REAL(cuMemRelease)(handle);
+	if (!known)
+		return result;
+	if (result == CUDA_SUCCESS && block.count == 1) {
+		memory_unreferenced(block.other);
+	} else if (result != CUDA_SUCCESS && !gl_block_update(GL_SPACE_VMM_HANDLE, handle, add_reference, NULL)) {
+		block.count = 1;
+		(void)gl_block_put(&block, NULL);
+	}
+	return result;
+}
+
+CUresult cuMemMap(CUdeviceptr ptr, size_t size, size_t offset, CUmemGenericAllocationHandle handle,
+		  unsigned long long flags)
+{
+	GL_ENTER(cuMemMap, (ptr, size, offset, handle, flags));
+	struct gl_block known = {.space = 0}, old = {.space = 0};
+	struct gl_block mapping = {.key = ptr, .bytes = size, .space = GL_SPACE_VMM_MAPPING, .kind = GL_MEM_VMM};
+	/* Referenced before the driver is called: the handle may be released by another thread right after. */
+	if (gl_block_get(GL_SPACE_VMM_HANDLE, handle, &known) &&
+	    gl_block_update(GL_SPACE_VMM_MEMORY, known.other, add_reference, NULL))
+		mapping.other = known.other;
+	CUresult result = REAL(cuMemMap)(ptr, size, offset, handle, flags);
+	if (result == CUDA_SUCCESS && ptr && gl_block_put(&mapping, &old) != 0) {
+		REAL(cuMemUnmap)(ptr, size);
+		result = CUDA_ERROR_OUT_OF_MEMORY;
+	}
+	if (result != CUDA_SUCCESS)
+		memory_unreferenced(mapping.other);
+	else if (old.space)
+		memory_unreferenced(old.other);
+	return result;
+}
+
+/* The program chooses these addresses and cannot map them again before the call returns, so here the driver may
+ * go first.  It only unmaps whole mappings, one or several. */
+CUresult cuMemUnmap(CUdeviceptr ptr, size_t size)
+{
+	GL_ENTER(cuMemUnmap, (ptr, size));
+	CUresult result = REAL(cuMemUnmap)(ptr, size);
+	struct gl_block mapping;
+	for (uint64_t at = ptr; result == CUDA_SUCCESS && at - ptr < size; at += mapping.bytes) {
+		if (!gl_block_take(GL_SPACE_VMM_MAPPING, at, &mapping) || !mapping.bytes)
+			break;
+		memory_unreferenced(mapping.other);
+	}
+	return result;
+}
+
+struct search {
+	uint64_t address, id;
+};
+
+static bool contains(struct gl_block *block, void *arg)
+{
+	struct search *search = arg;
+	if (block->space == GL_SPACE_VMM_MAPPING && search->address - block->key < block->bytes)
+		search->id = block->other;
+	return false;
+}
+
+/* A handle for memory that is mapped: the one it has, or a new one if all were released. */
+CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, void *addr)
+{
+	GL_ENTER(cuMemRetainAllocationHandle, (handle, addr));
+	CUresult result = REAL(cuMemRetainAllocationHandle)(handle, addr);
+	struct search search = {(uintptr_t)addr, 0};
+	struct gl_block mapping;
+	if (result != CUDA_SUCCESS || gl_block_update(GL_SPACE_VMM_HANDLE, *handle, add_reference, NULL))
+		return result;
+	if (gl_block_get(GL_SPACE_VMM_MAPPING, search.address, &mapping))
+		search.id = mapping.other;
+	else
+		gl_block_each(contains, &search);
+	if (search.id && gl_block_update(GL_SPACE_VMM_MEMORY, search.id, add_reference, NULL) &&
+	    handle_add(*handle, search.id) != 0) {
+		REAL(cuMemRelease)(*handle);
+		memory_unreferenced(search.id);
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	}
+	return result;
+}
+
+/* Charged to the process that made it.  Should the value be one that we know, it is this process's own memory coming
+ * back, and the import one more reference to it. */
+CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle, void *os_handle,
+					CUmemAllocationHandleType type)
+{
+	GL_ENTER(cuMemImportFromShareableHandle, (handle, os_handle, type));
+	CUresult result = REAL(cuMemImportFromShareableHandle)(handle, os_handle, type);
+	if (result == CUDA_SUCCESS && handle)
+		(void)gl_block_update(GL_SPACE_VMM_HANDLE, *handle, add_reference, NULL);
+	return result;
+}
