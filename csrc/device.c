@@ -38,7 +38,8 @@ struct gl_device *gl_device_add(const uint8_t uuid[16], int index, uint64_t card
 	char text[41];
 	gl_uuid_text(uuid, text);
 	uint64_t limit = card_bytes;
-	gl_quota_memory_for(&gl_self.quota, index, text, card_bytes, &limit);
+	if (!gl_quota_memory_for(&gl_self.quota, index, text, card_bytes, &limit))
+		limit = card_bytes; /* no memory quota at all */
 	*own_limit = limit < card_bytes ? limit : card_bytes;
 	*own_percent = gl_quota_compute_for(&gl_self.quota, index, text);
 	return gl_segment_device(uuid, card_bytes, *own_limit, *own_percent, gl_self.quota.weight, entry);
