@@ -20,7 +20,7 @@ import os
 import sys
 from collections.abc import MutableMapping, Sequence
 
-from limiter import child, environment, quota, tenants
+from limiter import child, daemon, environment, quota, tenants
 from limiter.errors import UsageError
 
 # Option, variable, metavar, help.
@@ -56,6 +56,7 @@ def run(options: argparse.Namespace) -> int:
     if options.sim:
         environment.use_simulated_driver(variables)
     environment.preload(variables)
+    note_what_needs_the_daemon(options)
     return supervise(command, variables, report=options.report, own_tenant=own_tenant)
 
 
@@ -83,6 +84,13 @@ def set_quota(variables: MutableMapping[str, str], options: argparse.Namespace) 
         variables["GPULIMIT_TENANT"] = tenants.made_up_name()
     quota.read(variables, flags=flags)
     return own_tenant
+
+
+def note_what_needs_the_daemon(options: argparse.Namespace) -> None:
+    """Say so when an option was given that nothing acts on yet."""
+    given = [f"--{name}" for name in ("request", "weight", "priority") if getattr(options, name) is not None]
+    if given and not daemon.answers():
+        print(f"gpulimit: no daemon here, so {', '.join(given)} has no effect; limits hold", file=sys.stderr)
 
 
 def supervise(command: Sequence[str], variables: dict[str, str], *, report: bool, own_tenant: bool) -> int:

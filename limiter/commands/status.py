@@ -15,15 +15,10 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import socket
 import time
-from pathlib import Path
 
-from limiter import tenants
+from limiter import daemon, tenants
 from limiter.tenant_view import HEADINGS, Row, as_data, cells, rows, table
-
-SOCKET = "/run/gpulimit/hypervisor.sock"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -38,36 +33,24 @@ def run(options: argparse.Namespace) -> int:
         time.sleep(max(0.0, options.over))
     after = tenants.snapshot()
     shown = [row for row in rows(before, after) if row.processes or options.all]
-    daemon = daemon_answers()
+    has_daemon = daemon.answers()
     if options.json:
         answer = {
-            "daemon": daemon,
+            "daemon": has_daemon,
             "tenants": [as_data(row) for row in shown],
             "unreadable": after.unreadable,
         }
         print(json.dumps(answer))
     else:
-        print(describe(shown, after.unreadable, daemon))
+        print(describe(shown, after.unreadable, has_daemon))
     return 0
 
 
-def describe(shown: list[Row], unreadable: dict[str, str], daemon: bool) -> str:
+def describe(shown: list[Row], unreadable: dict[str, str], has_daemon: bool) -> str:
     """Return the answer for people."""
     lines = [table(HEADINGS, [cells(row) for row in shown]) if shown else "no tenants"]
     lines += [f"cannot read {tenant}: {why}" for tenant, why in unreadable.items()]
-    lines.append("daemon: running" if daemon else "daemon: none; quotas come from each program's environment")
+    lines.append(
+        "daemon: running" if has_daemon else "daemon: none; quotas come from each program's environment"
+    )
     return "\n".join(lines)
-
-
-def daemon_answers() -> bool:
-    """Whether somebody listens on the daemon's socket."""
-    path = os.environ.get("GPULIMIT_SOCKET") or SOCKET
-    if not Path(path).exists():
-        return False
-    with socket.socket(socket.AF_UNIX) as client:
-        client.settimeout(1.0)
-        try:
-            client.connect(path)
-        except OSError:
-            return False
-    return True

@@ -11,8 +11,7 @@ from typing import Any
 
 import pytest
 
-from limiter import segment, tenants
-from limiter.commands import status
+from limiter import daemon, segment, tenants
 
 ROOT = Path(__file__).parents[2]
 LIMITED = {
@@ -114,7 +113,7 @@ def test_a_socket_that_nobody_listens_on_is_no_daemon(
 ) -> None:
     (tmp_path / "socket").touch()
     monkeypatch.setenv("GPULIMIT_SOCKET", str(tmp_path / "socket"))
-    assert status.daemon_answers() is False
+    assert daemon.answers() is False
 
 
 def test_a_segment_in_use_is_not_removed(tenant: str, inhabited) -> None:
