@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs the C fuzzers for a few seconds each, or as long as GPULIMIT_FUZZ_SECONDS says; see the Makefile here."""
+"""Runs the C fuzzers for a few seconds each, or GPULIMIT_FUZZ_SECONDS; see the Makefile here."""
 
 from __future__ import annotations
 
