@@ -49,7 +49,7 @@ def test_memory_of_every_kind_can_be_taken(load, kind: str) -> None:
     assert 1 << 30 <= result["memory_bytes"] < 1.1 * (1 << 30)
 
 
-@pytest.mark.parametrize("kind", sorted(TAKERS))
+@pytest.mark.parametrize("kind", sorted(set(TAKERS) - {"managed"}))  # which may exceed the card
 def test_memory_that_is_not_there_is_a_clear_error(gpulimit, kind: str) -> None:
     done = gpulimit("load", "--launches", "1", "--memory", "100GiB", "--alloc", kind, expect=1)
     assert "CUDA_ERROR_OUT_OF_MEMORY" in done.stderr
