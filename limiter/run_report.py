@@ -39,6 +39,7 @@ class Watcher:
         self.devices: dict[int, DeviceRecord] = {}
         self._before = self._read()
         self._began_ns = time.monotonic_ns()
+        """When the first CUDA process of the run was seen; until then, when the run began."""
 
     def _read(self) -> Usage | None:
         try:
@@ -51,6 +52,8 @@ class Watcher:
         usage = self._read()
         if usage is None:
             return
+        if usage.processes and not self.processes:
+            self._began_ns = time.monotonic_ns()
         for device in usage.devices:
             record = self.devices.setdefault(device.entry, DeviceRecord(self._first(device), device))
             record.last = device
