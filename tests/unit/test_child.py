@@ -3,10 +3,13 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
+import pty
 import signal
 import subprocess
 import sys
+import termios
 import time
 from pathlib import Path
 
@@ -72,12 +75,16 @@ def start_wrapper(start_process, tmp_path: Path, script: str) -> subprocess.Pope
     ready = tmp_path / "ready"
     program = f"{script}; touch {ready}; while :; do sleep 0.05; done"
     process = start_process([sys.executable, "-c", WRAPPER, "sh", "-c", program], env=ENV)
+    wait_for(ready, process)
+    return process
+
+
+def wait_for(path: Path, process: subprocess.Popen[str]) -> None:
     deadline = time.monotonic() + 20
-    while not ready.exists():
+    while not path.exists():
         assert time.monotonic() < deadline
         assert process.poll() is None
         time.sleep(0.02)
-    return process
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1])
@@ -101,3 +108,27 @@ def test_a_program_may_take_a_signal_and_go_on(start_process, tmp_path: Path) ->
 def test_no_child_is_left_when_sigchld_was_ignored(run_process) -> None:
     script = f"import signal; signal.signal(signal.SIGCHLD, signal.SIG_IGN)\n{WRAPPER}"
     assert run_process([sys.executable, "-c", script, "sh", "-c", "exit 5"], env=ENV).returncode == 5
+
+
+def test_ctrl_c_on_a_terminal_reaches_the_program_once(start_process, tmp_path: Path) -> None:
+    """The terminal signals the whole foreground group; passed on as well, the program would get it twice."""
+    controller, terminal = pty.openpty()
+    ready, log = tmp_path / "ready", tmp_path / "log"
+    program = (
+        f"trap 'echo int >>{log}' INT; touch {ready}; while [ ! -e {tmp_path}/end ]; do sleep 0.05; done"
+    )
+    process = start_process(
+        [sys.executable, "-c", WRAPPER, "sh", "-c", program],
+        env=ENV,
+        stdin=terminal,
+        preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+    )
+    os.close(terminal)
+    wait_for(ready, process)
+    os.write(controller, b"\x03")
+    wait_for(log, process)
+    time.sleep(0.3)
+    (tmp_path / "end").touch()
+    assert process.wait(timeout=20) == 0
+    os.close(controller)
+    assert log.read_text() == "int\n"
