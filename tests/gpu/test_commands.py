@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The commands on a real card: what the simulated driver cannot vouch for.  Skipped where there is none."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from typing import Any
+
+import pytest
+
+from limiter.doctor.driver import probe
+from limiter.workload.allocations import TAKERS
+
+pytestmark = [pytest.mark.gpu, pytest.mark.timeout(180)]
+
+
+@pytest.fixture(scope="module")
+def real_gpu() -> None:
+    answer = probe("driver", {k: v for k, v in os.environ.items() if k != "LD_PRELOAD"})
+    if answer.get("simulated", True) or not answer["gpus"]:
+        pytest.skip(f"no real GPU: {answer.get('error', 'the driver is simulated or shows none')}")
+
+
+@pytest.fixture
+def gpulimit(real_gpu, run_process, sim_env) -> Any:
+    """Run a command with the real driver."""
+    env = {k: v for k, v in sim_env.items() if k not in ("LD_LIBRARY_PATH", "GPULIMIT_SIM_STATE")}
+    return lambda *arguments, **options: run_process(
+        [sys.executable, "-m", "limiter", *arguments], env=env, **options
+    )
+
+
+def test_the_machine_is_healthy(gpulimit) -> None:
+    found = json.loads(gpulimit("doctor", "--json", expect=0).stdout)
+    assert {c["name"]: c["level"] for c in found["checks"]}["quota"] == "ok"
+
+
+def test_kernels_take_the_time_that_they_are_asked_to(gpulimit) -> None:
+    result = json.loads(gpulimit("load", "--json", "--seconds", "2", expect=0).stdout)
+    assert result["completed"] == result["kernels"]
+    assert 0.95 < result["gpu_share"] <= 1.01
+
+
+@pytest.mark.parametrize("kind", sorted(TAKERS))
+def test_memory_of_every_kind_can_be_taken(gpulimit, kind: str) -> None:
+    arguments = ("--launches", "10", "--memory", "1GiB", "--alloc", kind)
+    result = json.loads(gpulimit("load", "--json", *arguments, expect=0).stdout)
+    assert result["memory_bytes"] >= 1 << 30
+
+
+def test_the_demo_keeps_its_promises(gpulimit) -> None:
+    done = gpulimit("demo", timeout=120, expect=0)
+    assert done.stdout.rstrip().endswith("everything as promised")
