@@ -20,7 +20,7 @@ class Workload:
     step: Callable[[], None]
     sync: Callable[[], None]
     check_every: int = 1
-    power_limited: bool = False
+    power_limited: bool = False  # or otherwise: a step's GPU time depends on the limit
     mark: Callable[[], Any] | None = None  # records an event; .synchronize() on it waits for it
 
 
@@ -182,7 +182,7 @@ def four_streams() -> Workload:
         event.record(main)
         return event
 
-    return Workload(step, torch.cuda.synchronize, 5, False, mark)
+    return Workload(step, torch.cuda.synchronize, 5, True, mark)  # how much they overlap depends on the limit
 
 
 def bursts() -> Workload:

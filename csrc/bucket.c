@@ -104,11 +104,11 @@ void gl_spend(struct gl_meter *m, struct gl_gpu *gpu, uint64_t ns)
 	spend(m, gpu, ns);
 }
 
-void gl_spend_correct(struct gl_meter *m, struct gl_gpu *gpu, uint64_t estimated_ns, uint64_t measured_ns)
+void gl_spend_correct(struct gl_meter *m, struct gl_gpu *gpu, uint64_t charged_ns, uint64_t measured_ns)
 {
-	gl_sub(&gpu->account->outstanding_ns, estimated_ns);
-	if (measured_ns > estimated_ns)
-		spend(m, gpu, measured_ns - estimated_ns);
+	gl_sub(&gpu->account->outstanding_ns, charged_ns);
+	if (measured_ns > charged_ns)
+		spend(m, gpu, measured_ns - charged_ns);
 	else
-		gl_add(&m->refund_ns[gpu->index], estimated_ns - measured_ns);
+		gl_add(&m->refund_ns[gpu->index], charged_ns - measured_ns);
 }

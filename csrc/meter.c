@@ -152,8 +152,10 @@ void gl_launch_begin(struct gl_launch *l, enum gl_launch_kind kind, uint64_t key
 	l->cost->graph = kind == GL_GRAPH;
 	pass_gate(m, l);
 	bool known = gl_peek(&l->cost->samples) != 0;
-	l->estimate_ns = known ? gl_peek(&l->cost->cost_ns) : UNKNOWN_NS;
-	gl_spend(m, gpu, l->estimate_ns);
+	l->cost_ns = known ? gl_peek(&l->cost->cost_ns) : UNKNOWN_NS;
+	uint32_t overlap = gl_peek(&m->overlap[gpu->index]);
+	l->charged_ns = GL_LIKELY(overlap == 0) ? l->cost_ns : l->cost_ns * overlap / 1024;
+	gl_spend(m, gpu, l->charged_ns);
 	if (!s)
 		return;
 	start_sample(m, l);
@@ -167,7 +169,8 @@ static void after_launch(struct gl_meter *m, struct gl_launch *l)
 {
 	struct gl_stream *s = l->stream;
 	uint32_t launches = gl_add(&s->launches, 1) + 1;
-	uint64_t estimate = gl_add(&s->estimate_ns, l->estimate_ns) + l->estimate_ns;
+	uint64_t estimate = gl_add(&s->charged_ns, l->charged_ns) + l->charged_ns;
+	gl_add(&s->cost_ns, l->cost_ns);
 	if (l->sampling) {
 		uint64_t now = gl_now_ns();
 		gl_mark_put(s, GL_MARK_AFTER, l->cost, now, now - l->before_ns);
@@ -193,14 +196,14 @@ CUresult gl_launch_end(struct gl_launch *l, CUresult result)
 		if (l->stream)
 			after_launch(m, l);
 		else
-			gl_sub(&l->gpu->account->outstanding_ns, l->estimate_ns);
+			gl_sub(&l->gpu->account->outstanding_ns, l->charged_ns);
 		return result;
 	}
 	if (l->sampling) {
 		gl_put(&l->cost->unsampled, 0);
 		gl_unlock(&l->stream->lock);
 	}
-	gl_spend_correct(m, l->gpu, l->estimate_ns, 0);
+	gl_spend_correct(m, l->gpu, l->charged_ns, 0);
 	return result;
 }
 
@@ -209,16 +212,17 @@ static void forget_stream(struct gl_stream *s)
 	gl_lock(&s->lock);
 	for (; s->tail != s->head; s->tail++) {
 		struct gl_mark *mark = &s->mark[s->tail % GL_MARKS];
-		gl_sub(&s->clock->gpu->account->outstanding_ns, mark->estimate_ns);
+		gl_sub(&s->clock->gpu->account->outstanding_ns, mark->charged_ns);
 		if (mark->cost)
 			gl_put(&mark->cost->unsampled, 0);
 		gl_clock_give(s->clock, mark->event);
 	}
-	gl_sub(&s->clock->gpu->account->outstanding_ns, s->estimate_ns);
+	gl_sub(&s->clock->gpu->account->outstanding_ns, s->charged_ns);
 	s->handle = (CUstream)~(uintptr_t)0;
 	s->context = NULL;
 	gl_put(&s->launches, 0);
-	gl_put(&s->estimate_ns, 0);
+	gl_put(&s->cost_ns, 0);
+	gl_put(&s->charged_ns, 0);
 	gl_unlock(&s->lock);
 	gl_store(&s->state, 0u);
 }

@@ -43,6 +43,7 @@ struct gl_clock {
 	int64_t offset_ns;   /* host time minus raw time, as best known */
 	int64_t least_ns[2], most_ns[2]; /* bounds of it, from this second's marks and the last one's */
 	uint64_t second_ns;  /* host time when this second began */
+	uint64_t record_ns;  /* the quickest that recording an event took the host */
 	uint64_t pair_ns;    /* time between two events recorded back to back: what recording costs the GPU */
 	CUevent spare[GL_SPARE_EVENTS];
 	uint32_t spares;
@@ -58,7 +59,8 @@ struct gl_mark {
 	uint64_t first_ns;            /* host time of the interval's first launch */
 	uint64_t launched_ns;         /* AFTER: host time when the launch call returned */
 	uint64_t launch_took_ns;
-	uint64_t estimate_ns;         /* sum of the interval's costs as charged */
+	uint64_t cost_ns;             /* sum of the interval's costs */
+	uint64_t charged_ns;          /* what was charged for them at submission */
 	uint32_t launches;
 	uint32_t waited;              /* the stream was told to wait for another in the interval */
 	struct gl_cost *cost;         /* AFTER: whose sample it is */
@@ -71,7 +73,8 @@ struct gl_stream {
 	uint64_t thread;              /* of a per-thread default stream; else 0 */
 	struct gl_clock *clock;
 	struct gl_lock lock;          /* the marks; never held while waiting for GPU time */
-	uint64_t estimate_ns;         /* since the last mark */
+	uint64_t cost_ns;             /* since the last mark */
+	uint64_t charged_ns;
 	uint32_t launches;
 	uint32_t waited;
 	uint64_t first_ns;
@@ -87,6 +90,7 @@ struct gl_meter {
 	uint64_t epoch;               /* tells thread-local caches that fork has happened */
 	struct gl_lock lock;          /* adding clocks and streams */
 	uint64_t refund_ns[GL_MAX_DEVICES]; /* charged too much; taken off coming charges, since spent_ns only grows */
+	uint32_t overlap[GL_MAX_DEVICES];   /* measured over summed costs, in 1/1024: streams that overlap; 0: 1024 */
 	uint32_t waiting[GL_MAX_DEVICES];   /* threads of this process waiting for GPU time */
 	struct gl_clock clock[GL_CLOCKS];
 	struct gl_stream stream[GL_STREAMS];
@@ -115,6 +119,8 @@ static inline uint64_t gl_key_mix(uint64_t h, uint64_t v)
 struct gl_clock *gl_clock_of(struct gl_meter *m, CUcontext context);
 CUevent gl_clock_event(struct gl_clock *clock);
 void gl_clock_give(struct gl_clock *clock, CUevent event);
+/* Recording an event took the host this long. */
+void gl_clock_recorded(struct gl_clock *clock, uint64_t took_ns);
 /* When a finished event was reached, on the context's clock and on the host's; false if the driver cannot say.
  * before_ns: host time just before it was recorded; seen_ns: when it was seen done.  May keep the event as the new
  * base: *keep is true then, and the caller must not give it back. */
@@ -138,7 +144,7 @@ void gl_marks_collect_all(struct gl_meter *m, CUcontext context);
 /* Adds to the GPU time spent by this process on the gpu. */
 void gl_spend(struct gl_meter *m, struct gl_gpu *gpu, uint64_t ns);
 /* Puts an earlier charge right. */
-void gl_spend_correct(struct gl_meter *m, struct gl_gpu *gpu, uint64_t estimated_ns, uint64_t measured_ns);
+void gl_spend_correct(struct gl_meter *m, struct gl_gpu *gpu, uint64_t charged_ns, uint64_t measured_ns);
 /* The tenant has GPU time in hand.  A few ns. */
 bool gl_bucket_open(struct gl_meter *m, struct gl_gpu *gpu);
 /* Sleeps until it has. */

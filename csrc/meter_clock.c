@@ -7,7 +7,7 @@
  */
 #include "meter.h"
 
-enum { PAIRS = 8 };
+enum { ROW = 16 };
 #define REBASE_NS UINT64_C(2000000000) /* a float of 2000 ms is exact to 0.1 us */
 #define TIGHT_NS 400000
 
@@ -48,6 +48,12 @@ void gl_clock_give(struct gl_clock *clock, CUevent event)
 	}
 }
 
+void gl_clock_recorded(struct gl_clock *clock, uint64_t took_ns)
+{
+	if (took_ns < gl_peek(&clock->record_ns))
+		gl_put(&clock->record_ns, took_ns);
+}
+
 static bool reached_soon(CUevent event)
 {
 	struct timespec nap = {0, 20000};
@@ -60,16 +66,32 @@ static bool reached_soon(CUevent event)
 	return false;
 }
 
-static bool record_pairs(struct gl_clock *clock, CUstream stream, CUevent event[PAIRS], uint64_t *before)
+static bool record_row(struct gl_clock *clock, CUstream stream, CUevent event[ROW])
 {
-	for (int i = 0; i < PAIRS; i++)
+	for (int i = 0; i < ROW; i++)
 		if (!(event[i] = gl_clock_event(clock)))
 			return false;
-	*before = gl_now_ns();
-	for (int i = 0; i < PAIRS; i++)
+	for (int i = 0; i < ROW; i++) {
+		uint64_t before = gl_now_ns();
 		if (REAL(cuEventRecord)(event[i], stream) != CUDA_SUCCESS)
 			return false;
-	return reached_soon(event[PAIRS - 1]);
+		gl_clock_recorded(clock, gl_now_ns() - before);
+	}
+	return reached_soon(event[ROW - 1]);
+}
+
+/* The smallest distance: the first few records wait for the host, not for the GPU. */
+static bool smallest_distance(CUevent event[ROW], uint64_t *ns)
+{
+	*ns = UINT64_MAX;
+	for (int i = 1; i < ROW; i++) {
+		uint64_t distance;
+		if (!between(event[i - 1], event[i], &distance))
+			return false;
+		if (distance < *ns)
+			*ns = distance;
+	}
+	return true;
 }
 
 /* Records a few events: the base, and what recording costs the GPU, which has to come off every sample.  In a stream
@@ -78,24 +100,24 @@ static bool calibrate(struct gl_clock *clock)
 {
 	CUstreamCaptureMode mode = gl_relax();
 	CUstream stream;
-	CUevent event[PAIRS] = {0};
-	uint64_t whole = 0, before = 0;
+	CUevent event[ROW] = {0};
+	uint64_t now = gl_now_ns();
+	clock->record_ns = UINT64_MAX;
 	bool good = REAL(cuStreamCreate)(&stream, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS;
 	if (good) {
-		good = record_pairs(clock, stream, event, &before) && between(event[0], event[PAIRS - 1], &whole);
+		good = record_row(clock, stream, event) && smallest_distance(event, &clock->pair_ns);
 		REAL(cuStreamDestroy_v2)(stream);
 	}
 	gl_unrelax(mode);
 	if (good) {
 		clock->base = event[0];
 		clock->base_raw_ns = 0;
-		clock->offset_ns = (int64_t)before;
+		clock->offset_ns = (int64_t)now;
 		clock->least_ns[0] = clock->least_ns[1] = INT64_MIN;
 		clock->most_ns[0] = clock->most_ns[1] = INT64_MAX;
-		clock->second_ns = before;
-		clock->pair_ns = whole / (PAIRS - 1);
+		clock->second_ns = now;
 	}
-	for (int i = good ? 1 : 0; i < PAIRS; i++)
+	for (int i = good ? 1 : 0; i < ROW; i++)
 		if (event[i])
 			gl_clock_give(clock, event[i]);
 	return good;
@@ -165,7 +187,8 @@ bool gl_clock_read(struct gl_clock *clock, CUevent event, uint64_t before_ns, ui
 	bool good = between(clock->base, event, &since);
 	if (good) {
 		*raw_ns = clock->base_raw_ns + since;
-		adjust(clock, (int64_t)(before_ns - *raw_ns), (int64_t)(seen_ns - *raw_ns), seen_ns);
+		/* The GPU is told at the end of the call, which takes at least record_ns. */
+		adjust(clock, (int64_t)(before_ns + gl_peek(&clock->record_ns) - *raw_ns), (int64_t)(seen_ns - *raw_ns), seen_ns);
 		*host_ns = (uint64_t)((int64_t)*raw_ns + clock->offset_ns);
 		if (since > REBASE_NS) {
 			old = clock->base;

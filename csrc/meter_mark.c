@@ -35,13 +35,15 @@ bool gl_mark_put(struct gl_stream *stream, enum gl_mark_kind kind, struct gl_cos
 		return false;
 	}
 	m->after_ns = gl_now_ns();
+	gl_clock_recorded(stream->clock, m->after_ns - m->before_ns);
 	m->kind = kind;
 	m->cost = cost;
 	m->launched_ns = launched_ns;
 	m->launch_took_ns = launch_took_ns;
 	m->first_ns = stream->first_ns;
 	m->launches = __atomic_exchange_n(&stream->launches, 0, __ATOMIC_ACQ_REL);
-	m->estimate_ns = __atomic_exchange_n(&stream->estimate_ns, 0, __ATOMIC_ACQ_REL);
+	m->cost_ns = __atomic_exchange_n(&stream->cost_ns, 0, __ATOMIC_ACQ_REL);
+	m->charged_ns = __atomic_exchange_n(&stream->charged_ns, 0, __ATOMIC_ACQ_REL);
 	m->waited = __atomic_exchange_n(&stream->waited, 0, __ATOMIC_ACQ_REL);
 	stream->marked_ns = m->after_ns;
 	stream->head++;
@@ -88,9 +90,20 @@ static uint64_t uncovered(struct gl_device *device, uint64_t busy, uint64_t t, u
 	return busy;
 }
 
+/* Streams that overlap take less together than the sum of their costs.  Charging the sum at submission and giving the
+ * rest back at the mark would be right too, but it would end every burst early and so break up the overlap. */
+static void follow_overlap(uint32_t *overlap, uint64_t busy, uint64_t costs)
+{
+	if (costs < 50000)
+		return;
+	uint64_t ratio = busy * 1024 / costs, now = gl_peek(overlap) ? gl_peek(overlap) : 1024;
+	ratio = ratio < 64 ? 64 : ratio > 2048 ? 2048 : ratio;
+	gl_put(overlap, (uint32_t)((now * 31 + ratio) / 32));
+}
+
 static void account(struct gl_meter *m, struct gl_stream *stream, const struct gl_mark *mark, uint64_t raw, uint64_t t)
 {
-	uint64_t previous = stream->finished_ns, busy = mark->estimate_ns;
+	uint64_t previous = stream->finished_ns, busy = mark->cost_ns;
 	uint64_t span = after(t, later(previous, mark->first_ns)), least = after(t, later(previous, mark->before_ns));
 	uint64_t measured;
 	if (mark->launches == 0)
@@ -104,7 +117,10 @@ static void account(struct gl_meter *m, struct gl_stream *stream, const struct g
 	if (busy > span)
 		busy = span;
 	struct gl_gpu *gpu = stream->clock->gpu;
-	gl_spend_correct(m, gpu, mark->estimate_ns, uncovered(gpu->device, busy, t, span));
+	busy = uncovered(gpu->device, busy, t, span);
+	gl_spend_correct(m, gpu, mark->charged_ns, busy);
+	if (mark->kind != GL_MARK_AFTER || gl_peek(&mark->cost->samples) > 4)
+		follow_overlap(&m->overlap[gpu->index], busy, mark->cost_ns);
 }
 
 static void drop_all(struct gl_stream *stream)
@@ -113,7 +129,7 @@ static void drop_all(struct gl_stream *stream)
 		struct gl_mark *m = &stream->mark[stream->tail % GL_MARKS];
 		if (m->cost)
 			gl_put(&m->cost->unsampled, 0);
-		gl_sub(&stream->clock->gpu->account->outstanding_ns, m->estimate_ns);
+		gl_sub(&stream->clock->gpu->account->outstanding_ns, m->charged_ns);
 	}
 }
 
