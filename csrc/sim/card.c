@@ -71,6 +71,25 @@ void sim_give(CUcontext ctx, uint64_t bytes)
 	ctx->small_bytes = after;
 }
 
+/* How often this process holds each shared block; the machine knows only whether it does. */
+static struct { uint64_t id; unsigned int holds; } held[SIM_MAX_SHARED];
+
+static unsigned int *holds_of(uint64_t id)
+{
+	int place = -1;
+
+	for (int i = 0; i < SIM_MAX_SHARED; i++) {
+		if (held[i].holds && held[i].id == id)
+			return &held[i].holds;
+		if (!held[i].holds)
+			place = i;
+	}
+	if (place < 0)
+		return NULL;
+	held[place].id = id;
+	return &held[place].holds;
+}
+
 uint64_t sim_share_new(uint32_t gpu, uint64_t bytes)
 {
 	uint64_t id = 0;
@@ -86,6 +105,9 @@ uint64_t sim_share_new(uint32_t gpu, uint64_t bytes)
 		id = s->id = sim_machine->next_id++;
 	}
 	sim_machine_unlock();
+	unsigned int *holds = id ? holds_of(id) : NULL;
+	if (holds)
+		++*holds;
 	return id;
 }
 
@@ -108,13 +130,19 @@ bool sim_share_join(uint64_t id, uint32_t *gpu, uint64_t *bytes)
 		*bytes = s->bytes;
 	}
 	sim_machine_unlock();
+	unsigned int *holds = s ? holds_of(id) : NULL;
+	if (holds)
+		++*holds;
 	return s != NULL;
 }
 
 void sim_share_leave(uint64_t id)
 {
 	uint64_t left = 0;
+	unsigned int *holds = id ? holds_of(id) : NULL;
 
+	if (!holds || !*holds || --*holds)
+		return;
 	sim_machine_lock();
 	struct sim_shared *s = find(id);
 	if (s) {

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "sim.h"
+#include "array.h"
 
 static struct CUctx_st primaries[SIM_MAX_GPUS];
 
@@ -115,6 +115,9 @@ void sim_context_clear(CUcontext ctx)
 	ctx->alive = false;
 	while ((block = sim_block_first(belongs, ctx)))
 		sim_free_block(block);
+	sim_handle_sweep(SIM_ARRAY, ctx, sim_array_drop);
+	sim_handle_sweep(SIM_MIPMAP, ctx, sim_mipmap_drop);
+	sim_pools_empty(ctx->gpu);
 	sim_machine_lock();
 	sim_gpu_advance(ctx->gpu, sim_now());
 	sim_machine->queues[ctx->queue].used = 0;

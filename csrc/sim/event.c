@@ -58,7 +58,7 @@ SIM_EXPORT CUresult cuEventDestroy(CUevent event)
 	return destroy(event);
 }
 
-static CUresult record(CUevent event, CUstream handle)
+static CUresult record(CUevent event, CUstream handle, unsigned int flags)
 {
 	CUstream stream;
 
@@ -67,18 +67,18 @@ static CUresult record(CUevent event, CUstream handle)
 		return CUDA_ERROR_INVALID_HANDLE;
 	SIM_TRY(sim_implicit(stream));
 	if (stream->capture)
-		return sim_capture_record(stream, event);
+		return sim_capture_record(stream, event, flags);
 	if (event->ctx->gpu != stream->ctx->gpu)
 		return CUDA_ERROR_INVALID_HANDLE;
 	unmark(event);
-	event->capture = NULL;
+	event->capture = 0;
 	return sim_submit(stream, sim_model_of(stream->ctx->gpu)->event_ns, event);
 }
 
 SIM_EXPORT CUresult cuEventRecord(CUevent event, CUstream stream)
 {
 	SIM_ENTER(cuEventRecord);
-	return record(event, stream);
+	return record(event, stream, 0);
 }
 
 SIM_EXPORT CUresult cuEventRecord_ptsz(CUevent event, CUstream stream)
@@ -91,7 +91,7 @@ SIM_EXPORT CUresult cuEventRecordWithFlags(CUevent event, CUstream stream, unsig
 	SIM_ENTER(cuEventRecordWithFlags);
 	if (flags > 1)
 		return CUDA_ERROR_INVALID_VALUE;
-	return record(event, stream);
+	return record(event, stream, flags);
 }
 
 SIM_EXPORT CUresult cuEventRecordWithFlags_ptsz(CUevent event, CUstream stream, unsigned int flags)
@@ -170,7 +170,7 @@ static CUresult wait_event(CUstream handle, CUevent event, unsigned int flags)
 	if (flags > 1)
 		return CUDA_ERROR_INVALID_VALUE;
 	if (event->capture || stream->capture)
-		return sim_capture_wait(stream, event);
+		return sim_capture_wait(stream, event, flags);
 	if (finished(event) || event->on == stream->ctx)
 		return CUDA_SUCCESS; /* one context's queue is in order anyway */
 	/* Of another context: wait here and now, which is stricter than the card would be. */

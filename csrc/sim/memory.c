@@ -5,6 +5,8 @@
  * Managed memory takes room on the card only where it was touched there (set, copied to, prefetched),
  * and never fails for lack of room: a card that is full keeps the rest on the host.
  */
+#include <unistd.h>
+
 #include "sim.h"
 
 static CUresult allocate(CUdeviceptr *out, uint64_t bytes, bool low)
@@ -32,12 +34,18 @@ static CUresult allocate(CUdeviceptr *out, uint64_t bytes, bool low)
 /* Whatever kind of block: give back what it holds of the card and of host memory, and forget it. */
 void sim_free_block(struct sim_block *block)
 {
+	if (block->kind == SIM_POOLED || block->kind == SIM_GRAPHMEM) {
+		sim_pool_free(block);
+		return;
+	}
 	if (block->shared_id)
 		sim_share_leave(block->shared_id);
 	else if (block->kind == SIM_DEVICE)
 		sim_give(block->ctx, block->bytes);
 	else if (block->kind == SIM_MANAGED)
 		sim_uncharge(block->ctx->gpu, block->resident);
+	if (block->fd >= 0)
+		close(block->fd);
 	if (block->kind != SIM_REGISTERED)
 		sim_unback(block->addr, block->mapped_bytes);
 	sim_block_drop(block);
@@ -144,8 +152,6 @@ static CUresult release(CUdeviceptr dptr)
 	block = sim_block_at(dptr); /* the wait let go of the lock */
 	if (!block)
 		return CUDA_ERROR_INVALID_VALUE;
-	if (block->kind == SIM_POOLED || block->kind == SIM_GRAPHMEM)
-		return sim_pool_free(block);
 	sim_free_block(block);
 	return CUDA_SUCCESS;
 }

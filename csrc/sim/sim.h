@@ -123,6 +123,8 @@ CUresult sim_touch_managed(uint64_t addr, uint64_t bytes);
 bool sim_range_ok(uint64_t addr, uint64_t bytes); /* device-side range that may be read and written */
 
 CUresult sim_pool_free(struct sim_block *block);
+CUresult sim_graph_memory_free(struct sim_block *block);
+void sim_pools_empty(uint32_t gpu); /* at the end of a context */
 uint64_t sim_share_new(uint32_t gpu, uint64_t bytes);  /* bytes move from this slot to a shared block */
 bool sim_share_join(uint64_t id, uint32_t *gpu, uint64_t *bytes);
 void sim_share_leave(uint64_t id);
@@ -145,7 +147,7 @@ struct CUevent_st {
 	bool recorded, done;
 	CUcontext on; /* context whose queue it was recorded in */
 	uint64_t item, done_ns;
-	struct sim_capture *capture;
+	uint64_t capture; /* recorded in this capture, which may have ended; 0: outside of any */
 	CUgraphNode *tips;
 	size_t ntips;
 };
@@ -202,10 +204,11 @@ CUresult sim_capture_kernel(CUstream stream, const struct sim_launch *launch);
 CUresult sim_capture_copy(CUstream stream, const struct sim_copy *copy);
 CUresult sim_capture_memset(CUstream stream, const sim_memset_params *set);
 CUresult sim_capture_host(CUstream stream, sim_host_fn fn, void *user);
-CUresult sim_capture_record(CUstream stream, CUevent event);
-CUresult sim_capture_wait(CUstream stream, CUevent event);
+CUresult sim_capture_record(CUstream stream, CUevent event, unsigned int flags);
+CUresult sim_capture_wait(CUstream stream, CUevent event, unsigned int flags);
 CUresult sim_capture_alloc(CUstream stream, uint64_t bytes, CUdeviceptr *dptr);
 CUresult sim_capture_free(CUstream stream, CUdeviceptr dptr);
 void sim_capture_stream_gone(CUstream stream);
+void sim_capture_stream_invalid(CUstream stream);
 
 #endif

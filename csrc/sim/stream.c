@@ -124,8 +124,10 @@ SIM_EXPORT CUresult cuStreamSynchronize(CUstream handle)
 	CUstream stream;
 	SIM_TRY(sim_stream(handle, &stream));
 	SIM_TRY(sim_unsafe());
-	if (sim_capturing(stream))
+	if (sim_capturing(stream)) {
+		sim_capture_stream_invalid(stream);
 		return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+	}
 	CUcontext ctx = stream->ctx;
 	if (stream == ctx->legacy)
 		sim_wait_context(ctx);
@@ -147,8 +149,10 @@ SIM_EXPORT CUresult cuStreamQuery(CUstream handle)
 	CUstream stream;
 	SIM_TRY(sim_stream(handle, &stream));
 	SIM_TRY(sim_unsafe());
-	if (sim_capturing(stream))
+	if (sim_capturing(stream)) {
+		sim_capture_stream_invalid(stream);
 		return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+	}
 	uint64_t end = stream == stream->ctx->legacy ? sim_queue_tail(stream->ctx) : stream->last;
 	return sim_done(stream->ctx, end) ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
 }
