@@ -37,17 +37,25 @@ static struct gl_gpu *gpu_of_entry(const struct gl_card *card)
 	return NULL;
 }
 
+/* What CUDA calls the size of a card: all but what the driver keeps for itself (equal to the byte on an H200).
+ * Every view goes by it, so that a share of the card is one figure. */
+static uint64_t usable_bytes(nvmlDevice_t handle, uint64_t total)
+{
+	nvmlMemory_v2_t real = {.version = NVML_MEMORY_V2};
+
+	if (REAL(nvmlDeviceGetMemoryInfo_v2)(handle, &real) != NVML_SUCCESS || real.reserved >= real.total)
+		return total;
+	return real.total - real.reserved;
+}
+
 /* A card that the tenant has not used has no entry, and asking about it makes none: entries are few, and nvidia-smi
  * asks about every card and MIG instance of the node. */
 static uint64_t limit_of(const struct gl_card *card, uint64_t card_bytes)
 {
 	const struct gl_device *device = card->device;
-	uint64_t limit = card_bytes, own = card_bytes;
+	uint64_t limit = card_bytes, own;
 
-	/* The share is of what CUDA calls the card, a little less than what NVML does, where that is known. */
-	if (device && gl_peek(&device->card_bytes))
-		own = gl_peek(&device->card_bytes);
-	if (gl_quota_memory_for(&gl_self.quota, card->index, card->uuid, own, &own) && own < limit)
+	if (gl_quota_memory_for(&gl_self.quota, card->index, card->uuid, card_bytes, &own) && own < limit)
 		limit = own;
 	if (device && gl_load(&device->memory_limit_bytes) < limit)
 		limit = gl_load(&device->memory_limit_bytes);
@@ -62,8 +70,11 @@ struct view {
 static struct view view_of(nvmlDevice_t handle, uint64_t card_bytes, uint64_t card_free)
 {
 	struct gl_card card = gl_card_of(handle);
-	struct view view = {card_bytes, card_bytes - card_free, card_free};
+	struct view view;
 
+	if (card_free > card_bytes)
+		card_free = card_bytes;
+	view = (struct view){card_bytes, card_bytes - card_free, card_free};
 	if (!card.known) {
 		gl_log(GL_WARN, "NVML does not name a card; its memory is shown as it is");
 		return view;
@@ -101,7 +112,7 @@ nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t device, nvmlMemory_t *memory)
 	nvmlReturn_t result = REAL(nvmlDeviceGetMemoryInfo)(device, &real);
 	if (result != NVML_SUCCESS)
 		return result;
-	struct view view = view_of(device, real.total, real.free < real.total ? real.free : real.total);
+	struct view view = view_of(device, usable_bytes(device, real.total), real.free);
 	memory->total = view.total;
 	memory->free = view.free;
 	memory->used = view.total - view.free;
@@ -124,7 +135,7 @@ nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t device, nvmlMemory_v2_t *me
 		return result;
 	if (memory->version != NVML_MEMORY_V2)
 		return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
-	struct view view = view_of(device, real.v2.total, real.v2.free < real.v2.total ? real.v2.free : real.v2.total);
+	struct view view = view_of(device, real.v2.total - real.v2.reserved, real.v2.free);
 	memory->total = view.total;
 	memory->free = view.free;
 	memory->used = view.used;

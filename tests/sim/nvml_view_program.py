@@ -98,6 +98,11 @@ def uuid(index: int = 0) -> str:
     return str(pynvml.nvmlDeviceGetUUID(handle(index)))
 
 
+def name(pid: int) -> int:
+    """Return the result of asking for a process's name."""
+    return int(nvml.nvmlSystemGetProcessName(pid, ctypes.create_string_buffer(64), 64))
+
+
 def raw(call: str) -> int:
     """Return the result of a list or memory call with no pointers at all."""
     return int(getattr(nvml, call)(handle(0), None, None))
@@ -105,13 +110,13 @@ def raw(call: str) -> int:
 
 def main() -> None:
     pynvml.nvmlInit()
-    commands = (alloc, cuda_info, memory, memory_v2, processes, utilization, uuid, raw)
+    commands = (alloc, cuda_info, memory, memory_v2, processes, utilization, uuid, name, raw)
     known = {one.__name__: one for one in commands}
     print(json.dumps("ready"), flush=True)
     for line in sys.stdin:
-        name, *arguments = json.loads(line)
+        command, *arguments = json.loads(line)
         try:
-            answer: Any = known[name](*arguments)
+            answer: Any = known[command](*arguments)
         except pynvml.NVMLError as error:
             answer = {"nvml_error": error.value}
         print(json.dumps(answer), flush=True)

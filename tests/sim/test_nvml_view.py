@@ -99,10 +99,11 @@ def test_limit_above_the_card_is_the_card(start: Start) -> None:
     assert start(GPULIMIT_MEMORY="1PiB")("memory")["total"] == 4 * GIB
 
 
-def test_share_of_the_card_is_the_same_in_every_view(start: Start) -> None:
-    client = start(GPULIMIT_MEMORY="33%")
+@pytest.mark.parametrize(("profile", "card"), [("small", 4 * GIB), ("h100", (81559 - 551) * MIB)])
+def test_share_of_the_card_is_the_same_in_every_view(start: Start, profile: str, card: int) -> None:
+    client = start(GPULIMIT_SIM_PROFILE=profile, GPULIMIT_MEMORY="33%")
     total = client("memory")["total"]
-    assert total == 4 * GIB * 33 // 100 // MIB * MIB
+    assert total == card * 33 // 100 // MIB * MIB
     assert client("cuda_info")[1] == total
     assert client("memory")["total"] == total == client("memory_v2")["total"]
 
@@ -192,6 +193,16 @@ def test_process_that_only_asks_nvml_is_not_listed(start: Start) -> None:
     one, two = start(GPULIMIT_MEMORY="1GiB"), start(GPULIMIT_MEMORY="1GiB")
     assert one("alloc", MIB) == 0
     assert [row["pid"] for row in two("processes", COMPUTE, 8)["rows"]] == [one.pid]
+
+
+def test_names_of_other_processes_are_not_found(start: Start, tenant: str) -> None:
+    other = start(GPULIMIT_TENANT=f"{tenant}-b", GPULIMIT_MEMORY="1GiB")
+    one, two = start(GPULIMIT_MEMORY="1GiB"), start(GPULIMIT_MEMORY="1GiB")
+    for client in (other, one, two):
+        assert client("alloc", MIB) == 0
+    assert one("name", one.pid) == two("name", one.pid) == SUCCESS
+    assert one("name", two.pid) == SUCCESS
+    assert one("name", other.pid) == one("name", 1) == NOT_FOUND
 
 
 def test_killed_process_leaves_the_list(start: Start) -> None:
