@@ -27,7 +27,7 @@ static inline void sim_nvml_leave(struct sim_nvml_call *call)
 
 #define NVML_ENTER(fn)                                                                          \
 	static struct sim_site site_ = { #fn, 0, NULL };                                        \
-	struct sim_nvml_call call_ __attribute__((cleanup(sim_nvml_leave))) = { &site_ };       \
+	struct sim_nvml_call call_ __attribute__((cleanup(sim_nvml_leave), unused)) = { &site_ };      \
 	nvmlReturn_t enter_;                                                                    \
 	if (sim_nvml_enter(&site_, &enter_))                                                    \
 	return enter_
