@@ -74,7 +74,10 @@ bool gl_charge_keep(struct gl_charge *charge, enum gl_space space, uint64_t key)
 		.ordinal = (uint32_t)charge->gpu->ordinal,
 		.kind = charge->kind,
 	};
-	if (gl_block_put(&block, &old) != 0) {
+	bool fits = gl_overhead_fits_rounded(charge->gpu);
+	if (!fits)
+		gl_add(&charge->gpu->device->refused, 1);
+	if (!fits || gl_block_put(&block, &old) != 0) {
 		give_back(charge);
 		return false;
 	}

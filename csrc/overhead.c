@@ -18,8 +18,7 @@
 #define NEARLY_FULL (64 * MIB)
 #define PIECE (2 * MIB) /* the driver takes memory from the card in pieces of this size */
 #define RESERVES 4096
-#define PAUSE_NS 1000000u     /* between two measurements */
-#define EDGE_PAUSE_NS 100000u /* when the next piece may be the last */
+#define PAUSE_NS 1000000u /* between two measurements, unless rounding alone may have used up the quota by now */
 
 void gl_overhead_mark(struct gl_gpu *gpu)
 {
@@ -135,7 +134,7 @@ void gl_overhead_refresh(struct gl_gpu *gpu)
 		return;
 	if (gl_peek(&gpu->overhead_blind) || (!dirty && gl_peek(&gpu->account->contexts) == 0))
 		return;
-	if (gl_now_ns() - gl_peek(&gpu->overhead_at_ns) < (left < unseen ? EDGE_PAUSE_NS : PAUSE_NS))
+	if (left >= unseen && gl_now_ns() - gl_peek(&gpu->overhead_at_ns) < PAUSE_NS)
 		return;
 	if (!gl_try_lock(&gpu->overhead_lock))
 		return;
@@ -150,6 +149,18 @@ uint64_t gl_overhead_watch(struct gl_gpu *gpu)
 	if (total > limit || limit - total < 4 * NEARLY_FULL)
 		(void)gl_overhead_measure(gpu);
 	return gl_peek(&gpu->overhead_bytes);
+}
+
+bool gl_overhead_fits_rounded(struct gl_gpu *gpu)
+{
+	uint64_t limit = gl_limit_bytes(gpu), total = gl_ledger_total(gl_self.usage, gpu->index);
+	if (GL_LIKELY(total <= limit && limit - total >= PIECE))
+		return true;
+	/* The figure is fresh: with so little left, the reservation measured. */
+	bool fits = gl_peek(&gpu->overhead_blind) || gl_overhead_fits(gpu, gl_peek(&gpu->overhead_bytes));
+	if (!fits)
+		gl_overhead_mark(gpu);
+	return fits;
 }
 
 bool gl_overhead_fits(struct gl_gpu *gpu, uint64_t before)

@@ -333,6 +333,8 @@ bool gl_overhead_measure(struct gl_gpu *gpu);
  * quota after it (false: the call made it grow over the quota; undo). */
 uint64_t gl_overhead_watch(struct gl_gpu *gpu);
 bool gl_overhead_fits(struct gl_gpu *gpu, uint64_t before);
+/* After an allocation: false if so little is left that the card's rounding may pass the quota, and does; undo. */
+bool gl_overhead_fits_rounded(struct gl_gpu *gpu);
 /* A context was ended: measures now, and believes a lower figure at once. */
 void gl_overhead_settle(struct gl_gpu *gpu);
 /* Around the making of a context: begin reserves what one was seen to cost (false: the quota refuses); end measures
