@@ -15,46 +15,16 @@ import pytest
 
 PROGRAMS = Path(__file__).resolve().parent.parent / "c"
 PATHS = [
-    "plain",
-    "old",
-    "pitched",
-    "managed",
-    "arrays",
-    "async",
-    "pools",
-    "vmm",
-    "graphs",
-    "capture",
-    "contexts",
-    "green",
-    "no_context",
-    "forked",
-]
+    "plain", "old", "pitched", "managed", "arrays", "async", "pools", "vmm", "graphs", "capture",
+    "contexts", "green", "no_context", "forked",
+]  # fmt: skip
 REFUSABLE = [
-    "cuMemAlloc_v2",
-    "cuMemAlloc",
-    "cuMemAllocPitch_v2",
-    "cuMemAllocPitch",
-    "cuMemAllocManaged",
-    "cuArrayCreate_v2",
-    "cuArray3DCreate_v2",
-    "cuMipmappedArrayCreate",
-    "cuMemAllocAsync",
-    "cuMemAllocAsync_ptsz",
-    "cuMemAllocFromPoolAsync",
-    "cuMemCreate",
-    "cuMemMap",
-    "cuCtxCreate_v2",
-    "cuGraphAddMemAllocNode",
-    "cuMemRelease",
-    "cuMemFree_v2",
-    "cuMemFreeAsync",
-    "cuArrayDestroy",
-    "cuMemUnmap",
-    "cuCtxDestroy_v2",
-    "cuDevicePrimaryCtxRelease_v2",
-    "cuDevicePrimaryCtxRetain",
-]
+    "cuMemAlloc_v2", "cuMemAlloc", "cuMemAllocPitch_v2", "cuMemAllocPitch", "cuMemAllocManaged",
+    "cuArrayCreate_v2", "cuArray3DCreate_v2", "cuMipmappedArrayCreate", "cuMemAllocAsync",
+    "cuMemAllocAsync_ptsz", "cuMemAllocFromPoolAsync", "cuMemCreate", "cuMemMap", "cuCtxCreate_v2",
+    "cuGraphAddMemAllocNode", "cuMemRelease", "cuMemFree_v2", "cuMemFreeAsync", "cuArrayDestroy",
+    "cuMemUnmap", "cuCtxDestroy_v2", "cuDevicePrimaryCtxRelease_v2", "cuDevicePrimaryCtxRetain",
+]  # fmt: skip
 OUT_OF_MEMORY, UNKNOWN = 2, 999
 
 Run = Callable[..., str]
