@@ -55,6 +55,7 @@ typedef int CUgraphExecUpdateResult;
 typedef int CUmemPool_attribute;
 typedef int CUgraphMem_attribute;
 typedef int CUdevice_attribute;
+typedef int CUlimit;
 typedef void (*CUgraphRecaptureCallback)(void);
 
 typedef struct { char bytes[16]; } CUuuid;

@@ -168,3 +168,21 @@ CUresult cuDevicePrimaryCtxReset(CUdevice dev)
 	GL_ENTER(cuDevicePrimaryCtxReset, (dev));
 	return leave_primary(REAL(cuDevicePrimaryCtxReset), dev);
 }
+
+/* Stacks, the kernels' heap and their print buffer: gigabytes, if a program likes. */
+CUresult cuCtxSetLimit(CUlimit limit, size_t value)
+{
+	GL_ENTER(cuCtxSetLimit, (limit, value));
+	struct gl_gpu *gpu = gl_gpu_current();
+	size_t old;
+	if (!gpu || REAL(cuCtxGetLimit)(&old, limit) != CUDA_SUCCESS)
+		return REAL(cuCtxSetLimit)(limit, value);
+	uint64_t before = gl_overhead_watch(gpu);
+	CUresult result = REAL(cuCtxSetLimit)(limit, value);
+	if (result != CUDA_SUCCESS || gl_overhead_fits(gpu, before))
+		return result;
+	REAL(cuCtxSetLimit)(limit, old);
+	gl_overhead_settle(gpu);
+	gl_add(&gpu->device->refused, 1);
+	return CUDA_ERROR_OUT_OF_MEMORY;
+}

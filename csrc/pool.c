@@ -132,13 +132,15 @@ struct gl_gpu *gl_pool_gpu(CUmemoryPool handle)
 }
 
 /* Adds what was reserved to the pool's charge, and returns what the allocation still needs beyond it. */
-static uint64_t missing(struct gl_gpu *gpu, CUmemoryPool handle, uint64_t bytes, uint64_t reserved)
+static uint64_t missing(struct gl_gpu *gpu, CUmemoryPool handle, uint64_t bytes, uint64_t reserved,
+			enum gl_memory_kind *kind)
 {
 	uint64_t need = UINT64_MAX, want; /* a pool that could not be written down gives nothing */
 	CUstreamCaptureMode mode = gl_relax();
 	gl_lock(&gpu->books_lock);
 	struct gl_pool *pool = find(gpu, handle);
 	if (pool) {
+		*kind = (enum gl_memory_kind)pool->kind;
 		pool->charged += reserved;
 		if (reserved)
 			pool->floor = pool->charged;
@@ -148,7 +150,7 @@ static uint64_t missing(struct gl_gpu *gpu, CUmemoryPool handle, uint64_t bytes,
 			want = UINT64_MAX;
 		need = want > pool->charged ? want - pool->charged : 0;
 	} else {
-		gl_release(gpu, GL_MEM_POOL, reserved);
+		gl_release(gpu, *kind, reserved);
 	}
 	gl_unlock(&gpu->books_lock);
 	gl_unrelax(mode);
@@ -170,14 +172,15 @@ static void lower_floor(struct gl_gpu *gpu, CUmemoryPool handle)
 
 bool gl_pool_reserve(struct gl_gpu *gpu, CUmemoryPool handle, uint64_t bytes)
 {
-	uint64_t need = missing(gpu, handle, bytes, 0);
+	enum gl_memory_kind kind = GL_MEM_POOL;
+	uint64_t need = missing(gpu, handle, bytes, 0, &kind);
 	/* When the quota is short, reserving trims pools, this one too; then a little more is needed after all. */
 	for (int tries = 0; need && tries < 8; tries++) {
-		if (gl_reserve(gpu, GL_MEM_POOL, need) != 0) {
+		if (gl_reserve(gpu, kind, need) != 0) {
 			lower_floor(gpu, handle);
 			return false;
 		}
-		need = missing(gpu, handle, bytes, need);
+		need = missing(gpu, handle, bytes, need, &kind);
 	}
 	return true;
 }

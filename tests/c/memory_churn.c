@@ -112,7 +112,8 @@ int main(int argc, char **argv)
 		pthread_join(thread[i], NULL);
 	OK(cuCtxSetCurrent(context));
 	OK(cuDeviceGetDefaultMemPool(&pool, dev));
-	OK(cuMemPoolTrimTo(pool, 0));
+	for (int tries = 0; tries < 10 && cuMemPoolTrimTo(pool, 0) != CUDA_SUCCESS; tries++)
+		; /* may be the call that is told to fail */
 	printf("most %llu refused %llu\n", (unsigned long long)most_seen, (unsigned long long)refused);
 	if (most_seen > books()->device[0].memory_limit_bytes)
 		FAIL("%llu bytes were booked at once", (unsigned long long)most_seen);
