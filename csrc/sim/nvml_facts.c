@@ -224,3 +224,5 @@ ABSENT(nvmlDeviceGetCreatableVgpus, unsigned int *n __attribute__((unused)), uns
 ABSENT(nvmlDeviceGetEncoderUtilization, unsigned int *u __attribute__((unused)), unsigned int *us __attribute__((unused)))
 ABSENT(nvmlDeviceGetDecoderUtilization, unsigned int *u __attribute__((unused)), unsigned int *us __attribute__((unused)))
 ABSENT(nvmlDeviceGetPcieThroughput, int counter __attribute__((unused)), unsigned int *value __attribute__((unused)))
+ABSENT(nvmlDeviceGetGpuInstanceId, unsigned int *id __attribute__((unused)))
+ABSENT(nvmlDeviceGetComputeInstanceId, unsigned int *id __attribute__((unused)))

@@ -125,37 +125,97 @@ static void bring_up_to_date(uint32_t gpu, uint64_t now)
 	sim_gpu_advance(gpu, now);
 }
 
+struct sample {
+	unsigned int pid, busy;
+};
+
+static unsigned long long stamp_now(void)
+{
+	struct timespec ts;
+
+	clock_gettime(CLOCK_REALTIME, &ts);
+	return (unsigned long long)ts.tv_sec * 1000000ull + (unsigned long long)ts.tv_nsec / 1000;
+}
+
 /* A slow average, and nothing at all in the first second of a process' work, as on real cards. */
+static unsigned int samples_of(uint32_t gpu, struct sample *out)
+{
+	struct process found[SIM_MAX_PROCS];
+	unsigned int running = processes(gpu, found), n = 0;
+
+	sim_machine_lock();
+	uint64_t now = sim_now();
+	bring_up_to_date(gpu, now);
+	for (unsigned int i = 0; i < running; i++) {
+		uint64_t first = sim_machine->procs[found[i].slot].first_busy_ns[gpu];
+		if (first && now - first >= 1000000000ull)
+			out[n++] = (struct sample){ found[i].pid, sim_proc_utilisation(found[i].slot, gpu, now) };
+	}
+	sim_machine_unlock();
+	return n;
+}
+
 SIM_EXPORT nvmlReturn_t nvmlDeviceGetProcessUtilization(
 	nvmlDevice_t device, nvmlProcessUtilizationSample_t *samples, unsigned int *count, unsigned long long since)
 {
 	NVML_DEVICE(nvmlDeviceGetProcessUtilization);
-	struct process found[SIM_MAX_PROCS];
-	struct timespec ts;
-	unsigned int n = 0;
+	struct sample found[SIM_MAX_PROCS];
 
 	if (!count)
 		return NVML_ERROR_INVALID_ARGUMENT;
-	unsigned int running = processes(gpu, found);
-	if (!samples || !*count) {
-		*count = running;
-		return running ? NVML_ERROR_INSUFFICIENT_SIZE : NVML_ERROR_NOT_FOUND;
+	unsigned int n = samples_of(gpu, found), room = *count;
+	unsigned long long stamp = stamp_now();
+	if (!n || stamp <= since) {
+		*count = 0;
+		return NVML_ERROR_NOT_FOUND;
 	}
-	clock_gettime(CLOCK_REALTIME, &ts);
-	unsigned long long stamp = (unsigned long long)ts.tv_sec * 1000000ull + (unsigned long long)ts.tv_nsec / 1000;
-	sim_machine_lock();
-	uint64_t now = sim_now();
-	bring_up_to_date(gpu, now);
-	for (unsigned int i = 0; i < running && n < *count && stamp > since; i++) {
-		uint64_t first = sim_machine->procs[found[i].slot].first_busy_ns[gpu];
-		if (!first || now - first < 1000000000ull)
-			continue;
-		uint32_t busy = sim_proc_utilisation(found[i].slot, gpu, now);
-		samples[n++] = (nvmlProcessUtilizationSample_t){ found[i].pid, stamp, busy, busy / 2, 0, 0 };
-	}
-	sim_machine_unlock();
 	*count = n;
-	return n ? NVML_SUCCESS : NVML_ERROR_NOT_FOUND;
+	if (!samples || room < n)
+		return NVML_ERROR_INSUFFICIENT_SIZE;
+	for (unsigned int i = 0; i < n; i++)
+		samples[i] = (nvmlProcessUtilizationSample_t){ found[i].pid, stamp, found[i].busy, found[i].busy / 2, 0, 0 };
+	return NVML_SUCCESS;
+}
+
+SIM_EXPORT nvmlReturn_t nvmlDeviceGetProcessesUtilizationInfo(nvmlDevice_t device, nvmlProcessesUtilizationInfo_t *info)
+{
+	NVML_DEVICE(nvmlDeviceGetProcessesUtilizationInfo);
+	struct sample found[SIM_MAX_PROCS];
+
+	if (!info)
+		return NVML_ERROR_INVALID_ARGUMENT;
+	if (info->version != (sizeof(*info) | 1u << 24))
+		return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
+	unsigned int n = samples_of(gpu, found), room = info->processSamplesCount;
+	unsigned long long stamp = stamp_now();
+	if (!n || stamp <= info->lastSeenTimeStamp)
+		return NVML_ERROR_NOT_FOUND;
+	info->processSamplesCount = n;
+	if (!info->procUtilArray || room < n)
+		return NVML_ERROR_INSUFFICIENT_SIZE;
+	for (unsigned int i = 0; i < n; i++)
+		info->procUtilArray[i] = (nvmlProcessUtilizationInfo_v1_t){
+			.timeStamp = stamp, .pid = found[i].pid, .smUtil = found[i].busy, .memUtil = found[i].busy / 2,
+		};
+	return NVML_SUCCESS;
+}
+
+SIM_EXPORT nvmlReturn_t nvmlDeviceGetRunningProcessDetailList(nvmlDevice_t device, nvmlProcessDetailList_t *list)
+{
+	NVML_DEVICE(nvmlDeviceGetRunningProcessDetailList);
+	struct process found[SIM_MAX_PROCS];
+
+	if (!list || list->mode > NVML_PROCESS_MODE_MPS)
+		return NVML_ERROR_INVALID_ARGUMENT;
+	if (list->version != (sizeof(*list) | 1u << 24))
+		return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
+	unsigned int n = list->mode == NVML_PROCESS_MODE_COMPUTE ? processes(gpu, found) : 0, room = list->numProcArrayEntries;
+	list->numProcArrayEntries = n;
+	if (room < n || (n && !list->procArray))
+		return NVML_ERROR_INSUFFICIENT_SIZE;
+	for (unsigned int i = 0; i < n; i++)
+		list->procArray[i] = (nvmlProcessDetail_v1_t){ found[i].pid, found[i].bytes, UINT32_MAX, UINT32_MAX, 0 };
+	return NVML_SUCCESS;
 }
 
 typedef struct { unsigned int gpu, memory; } utilisation;
@@ -172,78 +232,4 @@ SIM_EXPORT nvmlReturn_t nvmlDeviceGetUtilizationRates(nvmlDevice_t device, utili
 	out->memory = out->gpu / 2;
 	sim_machine_unlock();
 	return NVML_SUCCESS;
-}
-
-static uint32_t busy_percent(uint32_t gpu)
-{
-	sim_machine_lock();
-	uint64_t now = sim_now();
-	bring_up_to_date(gpu, now);
-	uint32_t busy = sim_gpu_utilisation(gpu, now);
-	sim_machine_unlock();
-	return busy;
-}
-
-/* Plausible figures that follow the load. */
-SIM_EXPORT nvmlReturn_t nvmlDeviceGetTemperature(nvmlDevice_t device, int sensor, unsigned int *celsius)
-{
-	NVML_DEVICE(nvmlDeviceGetTemperature);
-	if (!celsius || sensor)
-		return NVML_ERROR_INVALID_ARGUMENT;
-	*celsius = 30 + busy_percent(gpu) * 3 / 10;
-	return NVML_SUCCESS;
-}
-
-SIM_EXPORT nvmlReturn_t nvmlDeviceGetPowerUsage(nvmlDevice_t device, unsigned int *milliwatts)
-{
-	NVML_DEVICE(nvmlDeviceGetPowerUsage);
-	if (!milliwatts)
-		return NVML_ERROR_INVALID_ARGUMENT;
-	*milliwatts = 75000 + busy_percent(gpu) * 6000;
-	return NVML_SUCCESS;
-}
-
-SIM_EXPORT nvmlReturn_t nvmlDeviceGetTotalEnergyConsumption(nvmlDevice_t device, unsigned long long *millijoules)
-{
-	NVML_DEVICE(nvmlDeviceGetTotalEnergyConsumption);
-	if (!millijoules)
-		return NVML_ERROR_INVALID_ARGUMENT;
-	sim_machine_lock();
-	uint64_t now = sim_now();
-	bring_up_to_date(gpu, now);
-	*millijoules = now / 1000000 * 75 / 1000 + sim_machine->gpus[gpu].busy_ns / 1000000 * 600 / 1000;
-	sim_machine_unlock();
-	return NVML_SUCCESS;
-}
-
-SIM_EXPORT nvmlReturn_t nvmlDeviceGetClockInfo(nvmlDevice_t device, int type, unsigned int *mhz)
-{
-	NVML_DEVICE(nvmlDeviceGetClockInfo);
-	static const unsigned int busy[] = { 1980, 1980, 2619, 1545 }, idle[] = { 345, 345, 2619, 765 };
-
-	if (!mhz || type < 0 || type > 3)
-		return NVML_ERROR_INVALID_ARGUMENT;
-	*mhz = busy_percent(gpu) ? busy[type] : idle[type];
-	return NVML_SUCCESS;
-}
-
-SIM_EXPORT nvmlReturn_t nvmlSystemGetProcessName(unsigned int pid, char *name, unsigned int length)
-{
-	NVML_ENTER(nvmlSystemGetProcessName);
-	nvmlReturn_t result = NVML_ERROR_NOT_FOUND;
-
-	if (!name || !length)
-		return NVML_ERROR_INVALID_ARGUMENT;
-	sim_machine_lock();
-	for (uint32_t i = 0; i < SIM_MAX_PROCS && result; i++) {
-		if (sim_slot_pid(i) != (int)pid || !pid)
-			continue;
-		unsigned int k = 0;
-		for (; k + 1 < length && sim_machine->procs[i].name[k]; k++)
-			name[k] = sim_machine->procs[i].name[k];
-		name[k] = 0;
-		result = NVML_SUCCESS;
-	}
-	sim_machine_unlock();
-	return result;
 }
