@@ -3,7 +3,7 @@
 #   make demo     everything at once, on a simulated GPU where there is no real one
 #   make test     all tests (PYTEST='-k quota' passes options on)
 #   make lint     format, types, layers, C warnings
-#   make bench    measurements
+#   make bench    accuracy and overhead, on a real card
 #   make build    the package in place, in .venv
 #   make clean    remove what these made
 #
@@ -45,9 +45,13 @@ lint: $(NATIVE) $(DEV)
 		$(MAKE) -s -C csrc/sim CC=clang-14 OUT=$(CURDIR)/build/clang/sim; })
 	@echo lint: ok
 
-bench: $(NATIVE)
-	@test -x bench/run || { echo "make bench: nothing to measure yet" >&2; exit 1; }
-	@bench/run
+# On a real card only, with the Python that has PyTorch: make bench PYTHON=/opt/torch/bin/python3
+bench:
+	@$(PYTHON) -c 'import sys, torch; sys.exit(not torch.cuda.is_available())' 2>/dev/null || \
+		{ echo "make bench: needs a real GPU, and PyTorch in $(PYTHON)" >&2; exit 1; }
+	$(call quietly,shim,$(MAKE) -s -C csrc OUT=$(CURDIR)/build/shim)
+	@$(PYTHON) bench/overhead.py --library build/shim/libgpulimit.so --out build/overhead.json
+	@$(PYTHON) bench/share.py --library build/shim/libgpulimit.so --out build/share.json
 
 build: $(NATIVE)
 
