@@ -71,3 +71,11 @@ def test_on_a_terminal_the_table_is_drawn_in_place() -> None:
     screen.draw([ACTOR], [SEEN], [0.2])
     screen.draw([ACTOR], [SEEN], [0.2])
     assert output.getvalue().count("\033[2A") == 1
+
+
+def test_on_a_narrow_terminal_no_line_wraps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    output = io.StringIO()
+    wide = Look(used_bytes=1999 << 20, limit_bytes=2 << 30, refused=123, launches=1_234_567)
+    Screen(output).keep([ACTOR], [wide], [1.0])
+    assert max(len(line) for line in output.getvalue().splitlines()) <= 80
