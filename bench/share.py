@@ -27,7 +27,6 @@ from typing import Any
 
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent)]
-AHEAD = 3  # marks under way: about 6 ms of work queued, as a program with a loader or a metric to print has
 
 
 def window(load: Any, seconds: float) -> tuple[float, list[float]]:
@@ -42,7 +41,7 @@ def window(load: Any, seconds: float) -> tuple[float, list[float]]:
             load.step()
         steps += load.check_every
         marks.append((load.mark(), steps))
-        while len(marks) > AHEAD:
+        while len(marks) > load.ahead:
             mark, done = marks.popleft()
             mark.synchronize()
             times.append((time.perf_counter() - begin, done))
@@ -200,11 +199,17 @@ def run(names: str, env: dict[str, str], options: argparse.Namespace, limits: li
     """Run a child and collect its results; its other output goes to stderr."""
     command = [sys.executable, str(HERE / "share.py"), "--worker", names, "--seconds", str(options.seconds)]
     command += ["--free-seconds", str(options.free_seconds), "--limits", ",".join(map(str, limits))] + ["--fixed"] * fixed
-    child = subprocess.run(command, env=os.environ | env, stdout=subprocess.PIPE, text=True, timeout=options.timeout, check=False)
-    lines = [line for line in child.stdout.splitlines() if line.startswith("RESULT ")]
+    found = []
+    with subprocess.Popen(command, env=os.environ | env, stdout=subprocess.PIPE, text=True) as child:
+        assert child.stdout is not None
+        for line in child.stdout:
+            if line.startswith("RESULT "):
+                found.append(json.loads(line[7:]))
+                if "error" not in found[-1]:  # shown at once: a run that is cut short has not been for nothing
+                    print(table(evaluate(found[-1])), file=sys.stderr, flush=True)
     if child.returncode:
         print(f"worker {names} ended with {child.returncode}", file=sys.stderr)
-    return [json.loads(line[7:]) for line in lines]
+    return found
 
 
 def main() -> None:
@@ -215,7 +220,6 @@ def main() -> None:
     parser.add_argument("--limits", default=[25, 50], type=lambda text: [int(p) for p in text.split(",")])
     parser.add_argument("--seconds", default=10.0, type=float, help="length of a window")
     parser.add_argument("--free-seconds", default=2.0, type=float)
-    parser.add_argument("--timeout", default=560.0, type=float)
     parser.add_argument("--out", type=Path)
     parser.add_argument("--peer", help="NAME=PATH of another library to measure beside ours")
     parser.add_argument("--peer-env", default="", help="its settings, NAME=VALUE blank-separated; {percent} is the limit")

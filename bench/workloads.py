@@ -21,10 +21,11 @@ class Workload:
     sync: Callable[[], None]
     check_every: int = 1
     power_limited: bool = False  # or otherwise: a step's GPU time depends on the limit
+    ahead: int = 3  # marks under way: a few ms of queued work, as a program with a loader has
     mark: Callable[[], Any] | None = None  # records an event; .synchronize() on it waits for it
 
 
-def _torch(step: Callable[[], None], *, check_every: int = 1, power_limited: bool = False) -> Workload:
+def _torch(step: Callable[[], None], *, check_every: int = 1, power_limited: bool = False, ahead: int = 3) -> Workload:
     import torch
 
     def mark() -> Any:
@@ -32,7 +33,7 @@ def _torch(step: Callable[[], None], *, check_every: int = 1, power_limited: boo
         event.record()
         return event
 
-    return Workload(step, torch.cuda.synchronize, check_every, power_limited, mark)
+    return Workload(step, torch.cuda.synchronize, check_every, power_limited, ahead, mark)
 
 
 def memory_bound() -> Workload:
@@ -67,7 +68,7 @@ def _spin(milliseconds: float) -> Workload:
 
     clock_hz = torch.cuda.get_device_properties(0).clock_rate * 1000
     cycles = int(milliseconds / 1000 * clock_hz)
-    return _torch(lambda: torch.cuda._sleep(cycles), check_every=max(1, int(2 / milliseconds)))
+    return _torch(lambda: torch.cuda._sleep(cycles), check_every=max(1, int(2 / milliseconds)), ahead=1 if milliseconds > 100 else 3)
 
 
 def long_12ms() -> Workload:
@@ -182,7 +183,7 @@ def four_streams() -> Workload:
         event.record(main)
         return event
 
-    return Workload(step, torch.cuda.synchronize, 5, True, mark)  # how much they overlap depends on the limit
+    return Workload(step, torch.cuda.synchronize, 5, True, 3, mark)  # how much they overlap depends on the limit
 
 
 def bursts() -> Workload:
@@ -238,7 +239,7 @@ def jax() -> Workload:
     def step() -> None:
         state["x"] = advance(state["x"])
 
-    return Workload(step, lambda: state["x"].block_until_ready(), 4, True, lambda: Done(state["x"]))
+    return Workload(step, lambda: state["x"].block_until_ready(), 4, True, 3, lambda: Done(state["x"]))
 
 
 ALL: dict[str, Callable[[], Workload]] = {
