@@ -26,11 +26,11 @@ bool gl_overhead_context_begin(struct gl_gpu *gpu, struct gl_context_cost *cost)
 	if (!first)
 		gl_overhead_settle(gpu);
 	cost->reserved = gl_load(&gpu->device->context_bytes);
-	cost->overhead_before = gpu->overhead_bytes;
+	cost->overhead_before = gl_peek(&gpu->overhead_bytes);
 	if (gl_reserve(gpu, GL_MEM_OVERHEAD, cost->reserved) != 0)
 		return false;
 	gl_lock(&gpu->overhead_lock);
-	gpu->overhead_bytes += cost->reserved;
+	gl_put(&gpu->overhead_bytes, gpu->overhead_bytes + cost->reserved);
 	gl_add(&gpu->account->contexts, 1); /* a measurement meanwhile leaves the reservation alone */
 	gl_unlock(&gpu->overhead_lock);
 	cost->card_before = UINT64_MAX;
@@ -48,7 +48,7 @@ void gl_overhead_context_drop(struct gl_gpu *gpu, struct gl_context_cost *cost)
 	gl_lock(&gpu->overhead_lock);
 	gl_sub(&gpu->account->contexts, 1);
 	uint64_t back = cost->reserved < gpu->overhead_bytes ? cost->reserved : gpu->overhead_bytes;
-	gpu->overhead_bytes -= back;
+	gl_put(&gpu->overhead_bytes, gpu->overhead_bytes - back);
 	gl_release(gpu, GL_MEM_OVERHEAD, back);
 	gl_unlock(&gpu->overhead_lock);
 }

@@ -73,7 +73,7 @@ static CUresult allocate_from(struct gl_gpu *gpu, CUmemoryPool pool, const struc
 	bool fits = gl_pool_settle(gpu, pool);
 	if (!fits || gl_block_put(&block, &old) != 0) {
 		free_again(request, got);
-		(void)gl_pools_trim(gpu);
+		gl_pool_undone(gpu, pool);
 		if (!fits)
 			gl_add(&gpu->device->refused, 1);
 		return CUDA_ERROR_OUT_OF_MEMORY;

@@ -64,9 +64,9 @@ static void apply(struct gl_gpu *gpu, uint64_t measured, bool believe)
 		to = low;
 	else if (to > measured)
 		gl_overhead_mark(gpu);
-	gpu->overhead_seen = measured;
+	gl_put(&gpu->overhead_seen, measured);
 	gl_recharge(gpu, GL_MEM_OVERHEAD, gpu->overhead_bytes, to);
-	gpu->overhead_bytes = to;
+	gl_put(&gpu->overhead_bytes, to);
 }
 
 /* NVML's figure less what was asked for, with as little happening meanwhile as can be had.  False: not listed. */
