@@ -8,7 +8,10 @@
 
 static bool has_memory(const CUDA_ARRAY3D_DESCRIPTOR *desc)
 {
-	return !(desc->Flags & (CUDA_ARRAY3D_SPARSE | CUDA_ARRAY3D_DEFERRED_MAPPING));
+	if (!(desc->Flags & (CUDA_ARRAY3D_SPARSE | CUDA_ARRAY3D_DEFERRED_MAPPING)))
+		return true;
+	gl_put(&gl_self.sparse_arrays, 1u);
+	return false;
 }
 
 static CUDA_ARRAY3D_DESCRIPTOR widen(const CUDA_ARRAY_DESCRIPTOR *d)

@@ -27,8 +27,11 @@ static bool drop_reference(struct gl_block *block, void *out)
 static void memory_unreferenced(uint64_t id)
 {
 	struct gl_block memory;
-	if (id && gl_block_update(GL_SPACE_VMM_MEMORY, id, drop_reference, &memory) && memory.count == 1)
-		gl_charge_release(&memory);
+	if (!id || !gl_block_update(GL_SPACE_VMM_MEMORY, id, drop_reference, &memory) || memory.count > 1)
+		return;
+	gl_charge_release(&memory);
+	if (GL_UNLIKELY(gl_peek(&gl_self.sparse_arrays))) /* an array may still hold it: then it shows as overhead */
+		gl_overhead_mark(gl_gpu_of((CUdevice)memory.ordinal));
 }
 
 static int handle_add(CUmemGenericAllocationHandle handle, uint64_t id)

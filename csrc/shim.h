@@ -167,6 +167,7 @@ struct gl_process {
 	uint32_t listed_pid;   /* by which NVML lists this process, if not by its own */
 	uint32_t nvml_started; /* 0 not tried, 1 this process may ask NVML, 2 it is not there */
 	struct gl_blocks *blocks;
+	uint32_t sparse_arrays; /* 1: made here; they may hold memory of cuMemCreate without our seeing (hook_vmm.c) */
 	uint64_t next_id;      /* for blocks that outlive their handle */
 	struct gl_meter *meter;
 	uint32_t capturing;    /* captures open in this process, as seen by the hooks */
