@@ -3,16 +3,19 @@
 
 from __future__ import annotations
 
+import sys
+
 from limiter import segment
 
 
-def test_the_demo_keeps_its_promises_and_cleans_up(gpulimit, sim_env) -> None:
-    before = segment.tenants()
-    done = gpulimit("demo", "--sim", "--seconds", "4", timeout=50)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "SIMULATED GPU" in done.stdout
-    assert "refused at" in done.stdout
-    assert "has come back" in done.stdout
-    assert "everything as promised (on a simulated GPU)" in done.stdout
-    assert "\033" not in done.stdout
-    assert [t for t in segment.tenants() if t.startswith("demo-") and t not in before] == []
+def test_the_demo_keeps_its_promises_and_cleans_up(start_process, sim_env) -> None:
+    argv = [sys.executable, "-m", "limiter", "demo", "--sim", "--seconds", "4"]
+    process = start_process(argv, env=sim_env)
+    out, err = process.communicate(timeout=50)
+    assert process.returncode == 0, out + err
+    assert "SIMULATED GPU" in out
+    assert "refused at" in out
+    assert "has come back" in out
+    assert "everything as promised (on a simulated GPU)" in out
+    assert "\033" not in out
+    assert [t for t in segment.tenants() if t.startswith(f"demo-{process.pid}-")] == []

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from limiter import segment
+from limiter import segment, tenants
 
 LOAD = (sys.executable, "-m", "limiter", "load", "--json")
 
@@ -23,8 +23,9 @@ def own_env(sim_env: dict[str, str]) -> dict[str, str]:
     return {k: v for k, v in sim_env.items() if k != "GPULIMIT_TENANT"}
 
 
-def made_up() -> list[str]:
-    return [t for t in segment.tenants() if t.startswith("run-")]
+def says_tenant(*command: str) -> tuple[str, ...]:
+    """Return a program that first prints its tenant's name: other runs on this machine have such names, too."""
+    return ("sh", "-c", 'echo "$GPULIMIT_TENANT"; exec "$@"', "sh", *command)
 
 
 def test_memory_inside_the_quota_is_given(gpulimit) -> None:
@@ -70,21 +71,25 @@ def wait_for(condition, seconds: float = 20) -> None:
 
 
 def test_a_run_without_tenant_leaves_nothing_behind(gpulimit, own_env) -> None:
-    before = made_up()
-    gpulimit("run", "--memory", "4GiB", "--", *LOAD, "--launches", "1", env=own_env, expect=0)
-    assert made_up() == before
+    program = says_tenant(*LOAD, "--launches", "1")
+    done = gpulimit("run", "--memory", "4GiB", "--", *program, env=own_env, expect=0)
+    tenant = done.stdout.splitlines()[0]
+    assert tenants.MADE_UP.fullmatch(tenant)
+    assert not segment.path_of(tenant).exists()
 
 
 def test_a_program_that_outlives_the_run_keeps_its_books(gpulimit, own_env, tmp_path: Path) -> None:
     """A daemonised child is still under quota, so the tenant's segment must stay; the next run sweeps it."""
-    before = set(made_up())
     ready = tmp_path / "ready"
-    script = f"setsid {' '.join(LOAD)} --idle --memory 2GiB --seconds 4 >{ready} 2>&1 </dev/null & sleep 1.5"
-    gpulimit("run", "--memory", "4GiB", "--", "sh", "-c", script, env=own_env, expect=0)
-    (kept,) = set(made_up()) - before
+    load = f"{' '.join(LOAD)} --idle --memory 2GiB --seconds 4"
+    script = f"setsid {load} >{ready} 2>&1 </dev/null & sleep 1.5"
+    program = says_tenant("sh", "-c", script)
+    done = gpulimit("run", "--memory", "4GiB", "--", *program, env=own_env, expect=0)
+    kept = segment.path_of(done.stdout.splitlines()[0])
+    assert kept.exists()
     wait_for(lambda: ready.read_text() != "")
     gpulimit("run", "--memory", "4GiB", "--", "true", env=own_env, expect=0)
-    assert kept not in made_up()
+    assert not kept.exists()
 
 
 def test_a_report_says_what_was_used(gpulimit, own_env) -> None:
