@@ -24,7 +24,7 @@ def own_env(sim_env: dict[str, str]) -> dict[str, str]:
 
 
 def says_tenant(*command: str) -> tuple[str, ...]:
-    """Return a program that first prints its tenant's name: other runs on this machine have such names, too."""
+    """Return a program that first prints its tenant's name, to tell it from other runs on this machine."""
     return ("sh", "-c", 'echo "$GPULIMIT_TENANT"; exec "$@"', "sh", *command)
 
 
@@ -88,8 +88,12 @@ def test_a_program_that_outlives_the_run_keeps_its_books(gpulimit, own_env, tmp_
     kept = segment.path_of(done.stdout.splitlines()[0])
     assert kept.exists()
     wait_for(lambda: ready.read_text() != "")
-    gpulimit("run", "--memory", "4GiB", "--", "true", env=own_env, expect=0)
-    assert not kept.exists()
+
+    def swept() -> bool:
+        gpulimit("run", "--memory", "4GiB", "--", "true", env=own_env, expect=0)
+        return not kept.exists()
+
+    wait_for(swept)
 
 
 def test_a_report_says_what_was_used(gpulimit, own_env) -> None:
