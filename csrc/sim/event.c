@@ -99,10 +99,13 @@ SIM_EXPORT CUresult cuEventRecordWithFlags_ptsz(CUevent event, CUstream stream, 
 	return cuEventRecordWithFlags(event, SIM_PTSZ(stream), flags);
 }
 
+/* With several lanes an event may be done before the queue's head has come to it. */
 static bool finished(CUevent event)
 {
-	if (event->recorded && !event->done && event->on->alive)
-		sim_done(event->on, event->item + 1);
+	if (event->recorded && !event->done && event->on->alive && sim_done(event->on, event->item + 1) && !event->done) {
+		event->done = true;
+		event->done_ns = sim_item_at(&sim_machine->queues[event->on->queue], event->item)->done_ns;
+	}
 	return !event->recorded || event->done || !event->on->alive;
 }
 
@@ -171,8 +174,10 @@ static CUresult wait_event(CUstream handle, CUevent event, unsigned int flags)
 		return CUDA_ERROR_INVALID_VALUE;
 	if (event->capture || stream->capture)
 		return sim_capture_wait(stream, event, flags);
-	if (finished(event) || event->on == stream->ctx)
-		return CUDA_SUCCESS; /* one context's queue is in order anyway */
+	if (finished(event))
+		return CUDA_SUCCESS;
+	if (event->on == stream->ctx) /* in one lane all is in order anyway */
+		return sim_model_of(stream->ctx->gpu)->concurrency < 2 ? CUDA_SUCCESS : sim_submit_after(stream, 0, NULL, event->item + 1);
 	/* Of another context: wait here and now, which is stricter than the card would be. */
 	sim_wait_item(event->on, event->item + 1);
 	return CUDA_SUCCESS;

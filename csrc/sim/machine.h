@@ -8,6 +8,8 @@
  *   slot      one process' place in the machine; it holds a record lock on a byte of the state file,
  *             which the kernel drops when the process dies, however it dies
  *   queue     the work of one context on one GPU, in submission order; a ring of items
+ *   lane      items of a queue that run one after the other; a queue has as many lanes as the card runs
+ *             kernels of one context at once, and streams are spread over them
  *   item      one piece of GPU work: what it costs alone, and when it was done
  *   gate      an item that takes no GPU time but stays shut until its process opens it (host functions)
  *   slice     the time for which the GPU serves one queue before it looks at the next one with work
@@ -31,10 +33,11 @@ enum {
 	SIM_MAX_QUEUES = 256,
 	SIM_QUEUE_DEPTH = 1024, /* unfinished items a context may have; the next launch blocks, as on a card */
 	SIM_MAX_SHARED = 512,
+	SIM_MAX_LANES = 16,
 	SIM_BUCKETS = 32, /* history of busy time, for utilisation figures */
 };
 #define SIM_MAGIC 0x316d69734c475047ull /* "GPGLsim1" */
-#define SIM_LAYOUT 4u
+#define SIM_LAYOUT 5u
 #define SIM_NO_QUEUE UINT32_MAX
 #define SIM_GATE_SHUT UINT64_MAX
 #define SIM_BUCKET_NS 166666667ull /* NVML samples a card about six times a second */
@@ -79,13 +82,20 @@ struct sim_proc {
 
 struct sim_item {
 	uint64_t cost_ns; /* alone on the card; SIM_GATE_SHUT: waits for its process */
-	uint64_t done_ns; /* CLOCK_MONOTONIC; valid below queue.head */
+	uint64_t progress_ns;
+	uint64_t done_ns; /* CLOCK_MONOTONIC; valid once done */
+	uint64_t after;   /* one past the item that must be done first; 0: none */
+	uint64_t next;    /* the next item of the lane; valid if it is not the lane's last */
+	uint32_t lane;
+	bool done;
+	bool barrier; /* starts when all items before it are done */
 };
 
 struct sim_queue {
-	uint32_t used, proc, gpu, priority;
-	uint64_t head, tail; /* items ever finished, items ever submitted */
-	uint64_t progress_ns; /* of the item at head */
+	uint32_t used, proc, gpu, lanes;
+	uint64_t head, tail; /* all items below head are done; items ever submitted */
+	uint64_t last_barrier; /* one past it */
+	uint64_t lane_head[SIM_MAX_LANES], lane_tail[SIM_MAX_LANES]; /* first not done, one past the last; empty if not below */
 };
 
 struct sim_shared {
@@ -130,6 +140,11 @@ uint64_t sim_gpu_used(uint32_t gpu); /* locked */
 uint64_t sim_proc_used(uint32_t slot, uint32_t gpu); /* locked */
 void sim_complain(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
+static inline bool sim_lane_busy(const struct sim_queue *q, uint32_t lane)
+{
+	return q->lane_head[lane] < q->lane_tail[lane];
+}
+
 static inline struct sim_item *sim_item_at(const struct sim_queue *q, uint64_t item)
 {
 	return &sim_machine->items[q - sim_machine->queues][item % SIM_QUEUE_DEPTH];
@@ -140,6 +155,8 @@ uint64_t sim_now(void);
 void sim_sleep_until(uint64_t ns);
 
 /* schedule.c; all locked */
+bool sim_item_done(const struct sim_queue *q, uint64_t item);
+void sim_queue_append(struct sim_queue *q, struct sim_item item);
 void sim_gpu_advance(uint32_t gpu, uint64_t now);
 uint64_t sim_gpu_forecast(const struct sim_queue *q, uint64_t item);
 bool sim_gpu_contended(const struct sim_queue *q);

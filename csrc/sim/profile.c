@@ -242,6 +242,10 @@ static void finish(struct sim_machine *m, const char *profile)
 			model->granule_bytes = 1;
 		if (!model->pool_step_bytes)
 			model->pool_step_bytes = 1;
+		if (!model->concurrency)
+			model->concurrency = 1;
+		if (model->concurrency > SIM_MAX_LANES)
+			model->concurrency = SIM_MAX_LANES;
 		if (!model->timeslice_ns)
 			model->timeslice_ns = 1000;
 		m->gpus[i].serving = SIM_NO_QUEUE;

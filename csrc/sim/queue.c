@@ -13,6 +13,7 @@
 
 #define LOOK_AGAIN_NS 5000000ull /* another context may come, or die */
 #define GATE_POLL_NS 100000ull
+#define LANE_POLL_NS 20000ull /* while an item waits for one of another lane */
 
 struct host_call {
 	struct host_call *next;
@@ -37,7 +38,7 @@ static void catch_up(CUcontext ctx)
 
 	sim_gpu_advance(ctx->gpu, sim_now());
 	for (; ctx->harvested < q->head; ctx->harvested++) {
-		CUevent *mark = &ctx->marks[ctx->harvested % SIM_QUEUE_DEPTH];
+		CUevent *mark = &ctx->marks[ctx->harvested % SIM_QUEUE_DEPTH]; /* all below head are done */
 		CUevent event = *mark;
 		*mark = NULL;
 		if (!event || event->on != ctx || event->item != ctx->harvested)
@@ -58,6 +59,8 @@ static void doze(CUcontext ctx, uint64_t end)
 		gated = sim_item_at(q, i)->cost_ns == SIM_GATE_SHUT;
 	if (gated)
 		until = now + GATE_POLL_NS;
+	if (q->lanes > 1 && until < now + LANE_POLL_NS)
+		until = now + LANE_POLL_NS;
 	if (until > now + LOOK_AGAIN_NS)
 		until = now + LOOK_AGAIN_NS;
 	sim_machine_unlock();
@@ -77,7 +80,7 @@ void sim_wait_item(CUcontext ctx, uint64_t end)
 		if (!ctx->alive || ctx->id != id)
 			break;
 		catch_up(ctx);
-		if (queue_of(ctx)->head >= end)
+		if (!end || sim_item_done(queue_of(ctx), end - 1))
 			break;
 		doze(ctx, end);
 	}
@@ -91,28 +94,56 @@ bool sim_done(CUcontext ctx, uint64_t end)
 	sim_machine_lock();
 	sim_sweep(false);
 	catch_up(ctx);
-	bool done = queue_of(ctx)->head >= end;
+	bool done = !end || sim_item_done(queue_of(ctx), end - 1);
 	sim_machine_unlock();
 	return done;
 }
 
-uint64_t sim_queue_tail(CUcontext ctx)
+bool sim_context_done(CUcontext ctx)
 {
+	sim_done(ctx, 0);
 	sim_machine_lock();
-	uint64_t tail = queue_of(ctx)->tail;
+	bool done = queue_of(ctx)->head == queue_of(ctx)->tail;
 	sim_machine_unlock();
-	return tail;
+	return done;
 }
 
 void sim_wait_context(CUcontext ctx)
 {
-	sim_wait_item(ctx, sim_queue_tail(ctx));
+	uint64_t id = ctx->id;
+
+	sim_machine_lock();
+	uint64_t first = queue_of(ctx)->head, end = queue_of(ctx)->tail;
+	sim_machine_unlock();
+	if (queue_of(ctx)->lanes < 2)
+		first = end - (end > first);
+	for (uint64_t item = first; item < end && ctx->alive && ctx->id == id; item++)
+		sim_wait_item(ctx, item + 1);
 	if (ctx->alive)
 		sim_pools_settle(ctx->gpu);
 }
 
-/* Put one item at the end of the stream; blocks while the queue is full. */
+/* The legacy stream waits for all others and they for it; the others differ in lane. */
+static struct sim_item item_for(CUstream stream, const struct sim_queue *q, uint64_t cost_ns, uint64_t after)
+{
+	struct sim_item item = { .cost_ns = cost_ns, .after = after };
+
+	if (q->lanes < 2)
+		return item;
+	item.lane = (uint32_t)(stream->id % q->lanes);
+	item.barrier = stream == stream->ctx->legacy;
+	if (!(stream->flags & CU_STREAM_NON_BLOCKING) && q->last_barrier > after)
+		item.after = q->last_barrier;
+	return item;
+}
+
 CUresult sim_submit(CUstream stream, uint64_t cost_ns, CUevent mark)
+{
+	return sim_submit_after(stream, cost_ns, mark, 0);
+}
+
+/* Put one item at the end of the stream, to start after another one; blocks while the queue is full. */
+CUresult sim_submit_after(CUstream stream, uint64_t cost_ns, CUevent mark, uint64_t after)
 {
 	CUcontext ctx = stream->ctx;
 	uint64_t id = ctx->id;
@@ -132,7 +163,6 @@ CUresult sim_submit(CUstream stream, uint64_t cost_ns, CUevent mark)
 	struct sim_queue *q = queue_of(ctx);
 	if (mark && !sim_handle_is(mark, SIM_EVENT))
 		mark = NULL; /* destroyed by another thread meanwhile */
-	*sim_item_at(q, q->tail) = (struct sim_item){ .cost_ns = cost_ns };
 	ctx->marks[q->tail % SIM_QUEUE_DEPTH] = mark;
 	if (mark) {
 		mark->on = ctx;
@@ -140,7 +170,8 @@ CUresult sim_submit(CUstream stream, uint64_t cost_ns, CUevent mark)
 		mark->recorded = true;
 		mark->done = false;
 	}
-	stream->last = ++q->tail;
+	sim_queue_append(q, item_for(stream, q, cost_ns, after));
+	stream->last = q->tail;
 	catch_up(ctx);
 	sim_machine_unlock();
 	return CUDA_SUCCESS;

@@ -11,14 +11,46 @@
 
 #include "machine.h"
 
-static const struct sim_item *head_of(const struct sim_queue *q)
+bool sim_item_done(const struct sim_queue *q, uint64_t item)
 {
-	return sim_item_at(q, q->head);
+	return item < q->head || sim_item_at(q, item)->done;
+}
+
+/* Whether the first item of a lane could run now. */
+static bool ready(const struct sim_queue *q, uint32_t lane)
+{
+	if (!sim_lane_busy(q, lane))
+		return false;
+	uint64_t at = q->lane_head[lane];
+	const struct sim_item *item = sim_item_at(q, at);
+	if (item->cost_ns == SIM_GATE_SHUT || (item->barrier && q->head < at))
+		return false;
+	return !item->after || sim_item_done(q, item->after - 1);
 }
 
 static bool runnable(const struct sim_queue *q, uint32_t gpu)
 {
-	return q->used && q->gpu == gpu && q->head < q->tail && head_of(q)->cost_ns != SIM_GATE_SHUT;
+	if (!q->used || q->gpu != gpu || q->head == q->tail)
+		return false;
+	for (uint32_t lane = 0; lane < q->lanes; lane++)
+		if (ready(q, lane))
+			return true;
+	return false;
+}
+
+void sim_queue_append(struct sim_queue *q, struct sim_item item)
+{
+	uint64_t at = q->tail++;
+	uint32_t lane = item.lane;
+
+	*sim_item_at(q, at) = item;
+	if (sim_lane_busy(q, lane))
+		sim_item_at(q, q->lane_tail[lane] - 1)->next = at;
+	else
+		q->lane_head[lane] = at;
+	q->lane_tail[lane] = at + 1;
+	if (item.barrier)
+		q->last_barrier = at + 1;
 }
 
 /* The next queue with work after `from`, itself last; SIM_NO_QUEUE if there is none. */
@@ -73,26 +105,48 @@ static void account(uint32_t gpu, struct sim_queue *q, uint64_t start, uint64_t 
 	}
 }
 
-/* Serve the queue at hand until its item, its slice or the time at hand ends. */
-static void serve(uint32_t gpu, struct sim_queue *q, uint64_t now)
+static void finish(struct sim_queue *q, uint32_t lane, uint64_t when)
+{
+	uint64_t at = q->lane_head[lane];
+	struct sim_item *item = sim_item_at(q, at);
+
+	item->done = true;
+	item->done_ns = when;
+	q->lane_head[lane] = at + 1 < q->lane_tail[lane] ? item->next : q->lane_tail[lane];
+	while (q->head < q->tail && sim_item_at(q, q->head)->done)
+		q->head++;
+}
+
+/* Serve the queue at hand until one of its items, its slice or the time at hand ends; what is ready in
+ * different lanes runs at once and at full speed.  False if nothing moved. */
+static bool serve(uint32_t gpu, struct sim_queue *q, uint64_t now)
 {
 	struct sim_gpu *g = &sim_machine->gpus[gpu];
-	struct sim_item *item = sim_item_at(q, q->head);
-	uint64_t run = item->cost_ns - q->progress_ns;
+	uint64_t run = (now < g->slice_end_ns ? now : g->slice_end_ns) - g->clock_ns;
+	uint32_t lanes[SIM_MAX_LANES], n = 0;
+	bool moved;
 
-	if (run > now - g->clock_ns)
-		run = now - g->clock_ns;
-	if (run > g->slice_end_ns - g->clock_ns)
-		run = g->slice_end_ns - g->clock_ns;
+	for (uint32_t lane = 0; lane < q->lanes; lane++) {
+		if (!ready(q, lane))
+			continue;
+		const struct sim_item *item = sim_item_at(q, q->lane_head[lane]);
+		if (item->cost_ns - item->progress_ns < run)
+			run = item->cost_ns - item->progress_ns;
+		lanes[n++] = lane;
+	}
+	moved = run > 0;
 	if (run)
 		account(gpu, q, g->clock_ns, run);
 	g->clock_ns += run;
-	q->progress_ns += run;
-	if (q->progress_ns == item->cost_ns) {
-		item->done_ns = g->clock_ns;
-		q->progress_ns = 0;
-		q->head++;
+	for (uint32_t i = 0; i < n; i++) {
+		struct sim_item *item = sim_item_at(q, q->lane_head[lanes[i]]);
+		item->progress_ns += run;
+		if (item->progress_ns < item->cost_ns)
+			continue;
+		finish(q, lanes[i], g->clock_ns);
+		moved = true;
 	}
+	return moved;
 }
 
 void sim_gpu_advance(uint32_t gpu, uint64_t now)
@@ -109,10 +163,8 @@ void sim_gpu_advance(uint32_t gpu, uint64_t now)
 		}
 		if (g->serving == SIM_NO_QUEUE)
 			break;
-		struct sim_queue *q = &sim_machine->queues[g->serving];
-		if (g->clock_ns >= now && head_of(q)->cost_ns > q->progress_ns)
+		if (!serve(gpu, &sim_machine->queues[g->serving], now))
 			break;
-		serve(gpu, q, now);
 	}
 	if (g->clock_ns < now)
 		g->clock_ns = now;
@@ -126,31 +178,48 @@ bool sim_gpu_contended(const struct sim_queue *q)
 	return other != SIM_NO_QUEUE && other != me;
 }
 
-/* The work of `q` up to and with `item`; gates count as nothing. */
+static uint64_t left_of(const struct sim_item *item)
+{
+	return item->cost_ns == SIM_GATE_SHUT ? 0 : item->cost_ns - item->progress_ns;
+}
+
+/* What the lane of `item` has to do up to and with it; gates count as nothing. */
 static uint64_t work_before(const struct sim_queue *q, uint64_t item)
 {
+	uint32_t lane = sim_item_at(q, item)->lane;
 	uint64_t sum = 0;
 
-	for (uint64_t i = q->head; i <= item && i < q->tail; i++) {
-		uint64_t cost = sim_item_at(q, i)->cost_ns;
-		sum += cost == SIM_GATE_SHUT ? 0 : cost;
+	for (uint64_t at = q->lane_head[lane]; at < q->lane_tail[lane] && at <= item; at = sim_item_at(q, at)->next) {
+		sum += left_of(sim_item_at(q, at));
+		if (at + 1 == q->lane_tail[lane])
+			break;
 	}
-	return sum > q->progress_ns ? sum - q->progress_ns : 0;
+	return sum;
+}
+
+/* How long at most the queue being served keeps the card from the others. */
+static uint64_t hold_of(const struct sim_gpu *g)
+{
+	const struct sim_queue *q = &sim_machine->queues[g->serving];
+	uint64_t slice = g->slice_end_ns - g->clock_ns, most = 0;
+
+	for (uint32_t lane = 0; lane < q->lanes; lane++) {
+		uint64_t work = sim_lane_busy(q, lane) ? work_before(q, q->lane_tail[lane] - 1) : 0;
+		most = work > most ? work : most;
+	}
+	return slice < most ? slice : most;
 }
 
 /* A time before which `item` cannot be done if nothing is submitted or taken away meanwhile.  Under
- * contention only the slice at hand is counted in: the waiter looks again then. */
+ * contention only the slice at hand is counted in, and of what other lanes must do first nothing: the
+ * waiter looks again then. */
 uint64_t sim_gpu_forecast(const struct sim_queue *q, uint64_t item)
 {
 	const struct sim_gpu *g = &sim_machine->gpus[q->gpu];
 	uint64_t when = g->clock_ns + work_before(q, item);
 
-	if (sim_gpu_contended(q) && g->serving != (uint32_t)(q - sim_machine->queues)) {
-		const struct sim_queue *other = g->serving == SIM_NO_QUEUE ? NULL : &sim_machine->queues[g->serving];
-		uint64_t hold = g->slice_end_ns - g->clock_ns;
-		uint64_t busy = other ? work_before(other, other->tail) : 0;
-		when += hold < busy ? hold : busy;
-	}
+	if (g->serving != SIM_NO_QUEUE && g->serving != (uint32_t)(q - sim_machine->queues) && sim_gpu_contended(q))
+		when += hold_of(g);
 	return when;
 }
 

@@ -154,10 +154,11 @@ struct CUevent_st {
 CUresult sim_stream(CUstream handle, CUstream *stream);
 void sim_stream_new(CUcontext ctx, unsigned int flags, int priority, CUstream *stream);
 CUresult sim_submit(CUstream stream, uint64_t cost_ns, CUevent mark);
-void sim_wait_item(CUcontext ctx, uint64_t end); /* until all items before `end` are done */
+CUresult sim_submit_after(CUstream stream, uint64_t cost_ns, CUevent mark, uint64_t after);
+void sim_wait_item(CUcontext ctx, uint64_t end); /* until the item before `end` is done; 0: none */
 bool sim_done(CUcontext ctx, uint64_t end);
+bool sim_context_done(CUcontext ctx);
 void sim_wait_context(CUcontext ctx);
-uint64_t sim_queue_tail(CUcontext ctx);
 CUresult sim_submit_host(CUstream stream, void (*run)(void *), void *user);
 void sim_pools_settle(uint32_t gpu); /* after a synchronisation: pools give back what they need not keep */
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Streams.  Work of one stream is in order; so is, for now, all work of a context, since the card runs
- * one item of a context at a time.  The legacy stream and each thread's default stream are made on use.
+ * Streams.  Work of one stream is in order; so is all work of a context on a card that runs one kernel of
+ * it at a time (key `concurrency`).  The legacy stream and each thread's default stream are made on use.
  */
 #include <stdlib.h>
 
@@ -153,8 +153,8 @@ SIM_EXPORT CUresult cuStreamQuery(CUstream handle)
 		sim_capture_stream_invalid(stream);
 		return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
 	}
-	uint64_t end = stream == stream->ctx->legacy ? sim_queue_tail(stream->ctx) : stream->last;
-	return sim_done(stream->ctx, end) ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
+	bool done = stream == stream->ctx->legacy ? sim_context_done(stream->ctx) : sim_done(stream->ctx, stream->last);
+	return done ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
 }
 
 SIM_EXPORT CUresult cuStreamQuery_ptsz(CUstream handle)

@@ -15,6 +15,7 @@ PROFILES = HERE.parent.parent / "csrc" / "sim" / "profiles"
 PROGRAMS: dict[str, dict[str, str]] = {
     "capture_graph": {},
     "capture_rules": {},
+    "concurrency": {"GPULIMIT_SIM_SET": "concurrency=4"},
     "contexts": {},
     "events": {},
     "faults": {
