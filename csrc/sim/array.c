@@ -192,6 +192,18 @@ SIM_EXPORT CUresult cuArrayGetDescriptor_v2(CUDA_ARRAY_DESCRIPTOR *d, CUarray ar
 	return CUDA_SUCCESS;
 }
 
+SIM_EXPORT CUresult cuArrayGetDescriptor(CUDA_ARRAY_DESCRIPTOR_v1 *d, CUarray array)
+{
+	SIM_ENTER(cuArrayGetDescriptor);
+	if (!d)
+		return CUDA_ERROR_INVALID_VALUE;
+	if (!sim_handle_is(array, SIM_ARRAY))
+		return CUDA_ERROR_INVALID_HANDLE;
+	*d = (CUDA_ARRAY_DESCRIPTOR_v1){ (unsigned)array->desc.Width, (unsigned)array->desc.Height, array->desc.Format,
+		array->desc.NumChannels };
+	return CUDA_SUCCESS;
+}
+
 SIM_EXPORT CUresult cuArrayGetMemoryRequirements(sim_array_requirements *out, CUarray array, CUdevice device)
 {
 	SIM_ENTER(cuArrayGetMemoryRequirements);

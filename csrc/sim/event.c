@@ -193,3 +193,20 @@ SIM_EXPORT CUresult cuStreamWaitEvent_ptsz(CUstream stream, CUevent event, unsig
 {
 	return cuStreamWaitEvent(SIM_PTSZ(stream), event, flags);
 }
+
+/* A context's record and wait stand for all of its streams, as the legacy stream does here. */
+SIM_EXPORT CUresult cuCtxRecordEvent(CUcontext ctx, CUevent event)
+{
+	SIM_ENTER(cuCtxRecordEvent);
+	if (!sim_handle_is(ctx, SIM_CTX))
+		return CUDA_ERROR_INVALID_CONTEXT;
+	return record(event, ctx->legacy, 0);
+}
+
+SIM_EXPORT CUresult cuCtxWaitEvent(CUcontext ctx, CUevent event)
+{
+	SIM_ENTER(cuCtxWaitEvent);
+	if (!sim_handle_is(ctx, SIM_CTX))
+		return CUDA_ERROR_INVALID_CONTEXT;
+	return wait_event(ctx->legacy, event, 0);
+}

@@ -125,3 +125,41 @@ SIM_EXPORT CUresult cuGraphNodeGetEnabled(CUgraphExec exec, CUgraphNode node, un
 	*enabled = !payload->disabled;
 	return CUDA_SUCCESS;
 }
+
+SIM_EXPORT CUresult cuGraphExecMemsetNodeSetParams(CUgraphExec exec, CUgraphNode node, const sim_memset_params *p, CUcontext ctx)
+{
+	SIM_ENTER(cuGraphExecMemsetNodeSetParams);
+	struct sim_payload *payload = payload_of(exec, node, SIM_NODE_MEMSET);
+
+	(void)ctx;
+	if (!payload || !p)
+		return CUDA_ERROR_INVALID_VALUE;
+	SIM_TRY(sim_memset_check(p));
+	payload->fill = *p;
+	return CUDA_SUCCESS;
+}
+
+SIM_EXPORT CUresult cuGraphExecMemcpyNodeSetParams(CUgraphExec exec, CUgraphNode node, const sim_memcpy3d *p, CUcontext ctx)
+{
+	SIM_ENTER(cuGraphExecMemcpyNodeSetParams);
+	struct sim_payload *payload = payload_of(exec, node, SIM_NODE_MEMCPY);
+
+	(void)ctx;
+	if (!payload || !p)
+		return CUDA_ERROR_INVALID_VALUE;
+	struct sim_copy copy = { *p, (uint64_t)p->WidthInBytes * p->Height * p->Depth };
+	SIM_TRY(sim_copy_check(&copy));
+	payload->copy = copy;
+	return CUDA_SUCCESS;
+}
+
+SIM_EXPORT CUresult cuGraphExecHostNodeSetParams(CUgraphExec exec, CUgraphNode node, const sim_host_params *p)
+{
+	SIM_ENTER(cuGraphExecHostNodeSetParams);
+	struct sim_payload *payload = payload_of(exec, node, SIM_NODE_HOST);
+
+	if (!payload || !p || !p->fn)
+		return CUDA_ERROR_INVALID_VALUE;
+	payload->host = *p;
+	return CUDA_SUCCESS;
+}

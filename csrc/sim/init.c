@@ -57,11 +57,10 @@ SIM_EXPORT CUresult cuInit(unsigned int flags)
 		return CUDA_ERROR_NOT_INITIALIZED;
 	pthread_mutex_lock(&init_lock);
 	if (atomic_load(&state) != READY) {
-		if (sim_machine || sim_attach(SIM_SLOT_CUDA)) {
+		if (sim_attached() || sim_attach(SIM_SLOT_CUDA)) {
 			sim_visible_devices();
 			result = sim_device_count ? CUDA_SUCCESS : CUDA_ERROR_NO_DEVICE;
 		} else {
-			sim_machine = NULL;
 			result = CUDA_ERROR_UNKNOWN;
 		}
 		if (result == CUDA_SUCCESS) {
@@ -81,7 +80,7 @@ SIM_EXPORT CUresult cuDriverGetVersion(int *version)
 		return CUDA_ERROR_INVALID_VALUE;
 	/* Known before cuInit, as on a real driver; the machine is joined for it without a context. */
 	pthread_mutex_lock(&init_lock);
-	bool ok = sim_machine || sim_attach(SIM_SLOT_CUDA);
+	bool ok = sim_attached() || sim_attach(SIM_SLOT_CUDA);
 	pthread_mutex_unlock(&init_lock);
 	if (!ok)
 		return CUDA_ERROR_UNKNOWN;

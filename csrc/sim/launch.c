@@ -100,7 +100,7 @@ CUresult sim_run_kernel(CUstream stream, const struct sim_launch *given)
 	return sim_submit(stream, cost, NULL);
 }
 
-static CUresult launch_on(CUstream handle, struct sim_launch launch)
+CUresult sim_launch_on(CUstream handle, struct sim_launch launch)
 {
 	CUstream stream;
 
@@ -114,7 +114,7 @@ SIM_EXPORT CUresult cuLaunchKernel(CUfunction f, unsigned int gx, unsigned int g
 	SIM_ENTER(cuLaunchKernel);
 	if (params && extra)
 		return CUDA_ERROR_INVALID_VALUE;
-	return launch_on(stream, (struct sim_launch){ f, { gx, gy, gz }, { bx, by, bz }, shared_bytes, params, extra });
+	return sim_launch_on(stream, (struct sim_launch){ f, { gx, gy, gz }, { bx, by, bz }, shared_bytes, params, extra });
 }
 
 SIM_EXPORT CUresult cuLaunchKernel_ptsz(CUfunction f, unsigned int gx, unsigned int gy, unsigned int gz, unsigned int bx,
@@ -125,7 +125,7 @@ SIM_EXPORT CUresult cuLaunchKernel_ptsz(CUfunction f, unsigned int gx, unsigned 
 
 static CUresult launch_ex(const CUlaunchConfig *c, CUfunction f, CUstream stream, void **params, void **extra)
 {
-	return launch_on(stream, (struct sim_launch){ f, { c->gridDimX, c->gridDimY, c->gridDimZ },
+	return sim_launch_on(stream, (struct sim_launch){ f, { c->gridDimX, c->gridDimY, c->gridDimZ },
 		{ c->blockDimX, c->blockDimY, c->blockDimZ }, c->sharedMemBytes, params, extra });
 }
 
@@ -149,7 +149,7 @@ SIM_EXPORT CUresult cuLaunchCooperativeKernel(CUfunction f, unsigned int gx, uns
 	unsigned int by, unsigned int bz, unsigned int shared_bytes, CUstream stream, void **params)
 {
 	SIM_ENTER(cuLaunchCooperativeKernel);
-	return launch_on(stream, (struct sim_launch){ f, { gx, gy, gz }, { bx, by, bz }, shared_bytes, params, NULL });
+	return sim_launch_on(stream, (struct sim_launch){ f, { gx, gy, gz }, { bx, by, bz }, shared_bytes, params, NULL });
 }
 
 SIM_EXPORT CUresult cuLaunchCooperativeKernel_ptsz(CUfunction f, unsigned int gx, unsigned int gy, unsigned int gz, unsigned int bx,
@@ -166,38 +166,10 @@ SIM_EXPORT CUresult cuLaunchCooperativeKernelMultiDevice(CUDA_LAUNCH_PARAMS *lis
 		return CUDA_ERROR_INVALID_VALUE;
 	for (unsigned int i = 0; i < ndev; i++) {
 		const CUDA_LAUNCH_PARAMS *p = &list[i];
-		SIM_TRY(launch_on(p->hStream, (struct sim_launch){ p->function, { p->gridDimX, p->gridDimY, p->gridDimZ },
+		SIM_TRY(sim_launch_on(p->hStream, (struct sim_launch){ p->function, { p->gridDimX, p->gridDimY, p->gridDimZ },
 			{ p->blockDimX, p->blockDimY, p->blockDimZ }, p->sharedMemBytes, p->kernelParams, NULL }));
 	}
 	return CUDA_SUCCESS;
-}
-
-/* The calls of CUDA 2, which set their parameters beforehand: only spins of no length can be launched. */
-static CUresult launch_old(CUfunction f, int width, int height, CUstream stream)
-{
-	void *none[] = { NULL };
-
-	if (width <= 0 || height <= 0)
-		return CUDA_ERROR_INVALID_VALUE;
-	return launch_on(stream, (struct sim_launch){ f, { (unsigned)width, (unsigned)height, 1 }, { 32, 1, 1 }, 0, NULL, none });
-}
-
-SIM_EXPORT CUresult cuLaunch(CUfunction f)
-{
-	SIM_ENTER(cuLaunch);
-	return launch_old(f, 1, 1, NULL);
-}
-
-SIM_EXPORT CUresult cuLaunchGrid(CUfunction f, int width, int height)
-{
-	SIM_ENTER(cuLaunchGrid);
-	return launch_old(f, width, height, NULL);
-}
-
-SIM_EXPORT CUresult cuLaunchGridAsync(CUfunction f, int width, int height, CUstream stream)
-{
-	SIM_ENTER(cuLaunchGridAsync);
-	return launch_old(f, width, height, stream);
 }
 
 SIM_EXPORT CUresult cuFuncLoad(CUfunction f)

@@ -131,6 +131,7 @@ void sim_profile_config(char *out, size_t size);
 /* state.c */
 extern struct sim_machine *sim_machine;
 extern uint32_t sim_slot; /* this library's slot in this process */
+bool sim_attached(void);
 bool sim_attach(uint32_t kind);
 void sim_machine_lock(void);
 void sim_machine_unlock(void);
@@ -156,6 +157,7 @@ void sim_sleep_until(uint64_t ns);
 
 /* schedule.c; all locked */
 bool sim_item_done(const struct sim_queue *q, uint64_t item);
+void sim_queues_repair(void);
 void sim_queue_append(struct sim_queue *q, struct sim_item item);
 void sim_gpu_advance(uint32_t gpu, uint64_t now);
 uint64_t sim_gpu_forecast(const struct sim_queue *q, uint64_t item);

@@ -187,3 +187,37 @@ ASYNC_PAIR(cuMemcpyHtoAAsync_v2, (CUarray dst, size_t at, const void *src, size_
 	array_line(dst, at, 0, DEV, NULL, 0, HOST(src), HST, bytes))
 ASYNC_PAIR(cuMemcpyAtoHAsync_v2, (void *dst, CUarray src, size_t at, size_t bytes, CUstream stream),
 	array_line(NULL, 0, HOST(dst), HST, src, at, 0, DEV, bytes))
+
+/* Copies by the list; attributes and how they map to copies make no difference here. */
+static CUresult batch(CUdeviceptr *dsts, CUdeviceptr *srcs, size_t *sizes, size_t count, size_t *failed, CUstream stream)
+{
+	if (!dsts || !srcs || !sizes || !count || !stream)
+		return CUDA_ERROR_INVALID_VALUE;
+	for (size_t i = 0; i < count; i++) {
+		CUresult result = run(stream, line(SIM_MEMORY_UNIFIED, dsts[i], SIM_MEMORY_UNIFIED, srcs[i], sizes[i]));
+		if (!result)
+			continue;
+		if (failed)
+			*failed = i;
+		return result;
+	}
+	return CUDA_SUCCESS;
+}
+
+#define BATCH_V1                                                                                           \
+	(CUdeviceptr *dsts, CUdeviceptr *srcs, size_t *sizes, size_t count, void *attrs, size_t *indexes,  \
+		size_t nattrs, size_t *failed, CUstream stream)
+#define BATCH_V2                                                                                           \
+	(CUdeviceptr *dsts, CUdeviceptr *srcs, size_t *sizes, size_t count, void *attrs, size_t *indexes,  \
+		size_t nattrs, CUstream stream)
+#define BATCH(name, params, failed)                                          \
+	SIM_EXPORT CUresult name params                                      \
+	{                                                                    \
+		SIM_ENTER(name);                                             \
+		(void)attrs, (void)indexes, (void)nattrs;                    \
+		return batch(dsts, srcs, sizes, count, failed, stream);      \
+	}
+BATCH(cuMemcpyBatchAsync, BATCH_V1, failed)
+BATCH(cuMemcpyBatchAsync_ptsz, BATCH_V1, failed)
+BATCH(cuMemcpyBatchAsync_v2, BATCH_V2, NULL)
+BATCH(cuMemcpyBatchAsync_v2_ptsz, BATCH_V2, NULL)

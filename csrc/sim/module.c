@@ -258,6 +258,18 @@ SIM_EXPORT CUresult cuModuleGetFunctionCount(unsigned int *count, CUmodule modul
 	return CUDA_SUCCESS;
 }
 
+SIM_EXPORT CUresult cuModuleEnumerateFunctions(CUfunction *out, unsigned int count, CUmodule module)
+{
+	SIM_ENTER(cuModuleEnumerateFunctions);
+	if (!out || !count)
+		return CUDA_ERROR_INVALID_VALUE;
+	if (!sim_handle_is(module, SIM_MODULE))
+		return CUDA_ERROR_INVALID_HANDLE;
+	for (unsigned int i = 0; i < count && i < module->nfunctions; i++)
+		out[i] = module->functions[i];
+	return CUDA_SUCCESS;
+}
+
 SIM_EXPORT CUresult cuModuleGetGlobal_v2(CUdeviceptr *dptr, size_t *bytes, CUmodule module, const char *name)
 {
 	SIM_ENTER(cuModuleGetGlobal_v2);

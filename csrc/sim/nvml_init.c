@@ -19,8 +19,7 @@ static nvmlReturn_t start(void)
 	nvmlReturn_t result = NVML_SUCCESS;
 
 	pthread_mutex_lock(&init_lock);
-	if (!sim_machine && !sim_attach(SIM_SLOT_NVML)) {
-		sim_machine = NULL;
+	if (!sim_attached() && !sim_attach(SIM_SLOT_NVML)) {
 		result = NVML_ERROR_UNKNOWN;
 	} else {
 		for (uint32_t i = 0; i < SIM_MAX_GPUS; i++)

@@ -26,9 +26,14 @@ CUmemoryPool sim_default_pool(CUdevice dev)
 	return pool;
 }
 
-static CUmemoryPool pool_of_device(CUdevice dev)
+CUmemoryPool sim_chosen_pool(CUdevice dev)
 {
 	return sim_handle_is(chosen[dev], SIM_POOL) ? chosen[dev] : sim_default_pool(dev);
+}
+
+void sim_choose_pool(CUdevice dev, CUmemoryPool pool)
+{
+	chosen[dev] = pool;
 }
 
 static uint64_t step_up(const struct CUmemPoolHandle_st *pool, uint64_t bytes)
@@ -131,7 +136,7 @@ static CUresult alloc_async(CUdeviceptr *out, size_t bytes, CUmemoryPool pool, C
 	if (stream->capture)
 		return sim_capture_alloc(stream, bytes, out);
 	if (!pool)
-		pool = pool_of_device(stream->ctx->device);
+		pool = sim_chosen_pool(stream->ctx->device);
 	return allocate(out, bytes, pool, stream->ctx);
 }
 
@@ -212,7 +217,7 @@ SIM_EXPORT CUresult cuDeviceGetMemPool(CUmemoryPool *pool, CUdevice dev)
 		return CUDA_ERROR_INVALID_VALUE;
 	if (!sim_device_ok(dev))
 		return CUDA_ERROR_INVALID_DEVICE;
-	*pool = pool_of_device(dev);
+	*pool = sim_chosen_pool(dev);
 	return CUDA_SUCCESS;
 }
 
@@ -223,7 +228,7 @@ SIM_EXPORT CUresult cuDeviceSetMemPool(CUdevice dev, CUmemoryPool pool)
 		return CUDA_ERROR_INVALID_DEVICE;
 	if (!sim_handle_is(pool, SIM_POOL) || pool->device != dev)
 		return CUDA_ERROR_INVALID_VALUE;
-	chosen[dev] = pool;
+	sim_choose_pool(dev, pool);
 	return CUDA_SUCCESS;
 }
 

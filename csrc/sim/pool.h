@@ -17,6 +17,8 @@ struct CUmemPoolHandle_st {
 	int handle_types;
 };
 CUmemoryPool sim_default_pool(CUdevice dev);
+CUmemoryPool sim_chosen_pool(CUdevice dev);
+void sim_choose_pool(CUdevice dev, CUmemoryPool pool);
 void sim_pool_begin(CUmemoryPool pool);
 void sim_pool_end(CUmemoryPool pool);
 void sim_pool_trim(CUmemoryPool pool, uint64_t keep);

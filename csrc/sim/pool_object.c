@@ -13,6 +13,51 @@
 #include "ipc.h"
 #include "pool.h"
 
+/* Only pools of devices have a default. */
+static CUresult device_at(const CUmemLocation *where, CUdevice *dev)
+{
+	if (!where || where->type != CU_MEM_LOCATION_TYPE_DEVICE || !sim_device_ok(where->id))
+		return CUDA_ERROR_INVALID_VALUE;
+	*dev = where->id;
+	return CUDA_SUCCESS;
+}
+
+SIM_EXPORT CUresult cuMemGetDefaultMemPool(CUmemoryPool *pool, CUmemLocation *where, int type)
+{
+	SIM_ENTER(cuMemGetDefaultMemPool);
+	CUdevice dev;
+
+	SIM_TRY(device_at(where, &dev));
+	if (!pool || type != 1)
+		return CUDA_ERROR_INVALID_VALUE;
+	*pool = sim_default_pool(dev);
+	return CUDA_SUCCESS;
+}
+
+SIM_EXPORT CUresult cuMemGetMemPool(CUmemoryPool *pool, CUmemLocation *where, int type)
+{
+	SIM_ENTER(cuMemGetMemPool);
+	CUdevice dev;
+
+	SIM_TRY(device_at(where, &dev));
+	if (!pool || type != 1)
+		return CUDA_ERROR_INVALID_VALUE;
+	*pool = sim_chosen_pool(dev);
+	return CUDA_SUCCESS;
+}
+
+SIM_EXPORT CUresult cuMemSetMemPool(CUmemLocation *where, int type, CUmemoryPool pool)
+{
+	SIM_ENTER(cuMemSetMemPool);
+	CUdevice dev;
+
+	SIM_TRY(device_at(where, &dev));
+	if (type != 1 || !sim_handle_is(pool, SIM_POOL) || pool->device != dev)
+		return CUDA_ERROR_INVALID_VALUE;
+	sim_choose_pool(dev, pool);
+	return CUDA_SUCCESS;
+}
+
 SIM_EXPORT CUresult cuMemPoolCreate(CUmemoryPool *out, const CUmemPoolProps *props)
 {
 	SIM_ENTER(cuMemPoolCreate);

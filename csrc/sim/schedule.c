@@ -105,16 +105,32 @@ static void account(uint32_t gpu, struct sim_queue *q, uint64_t start, uint64_t 
 	}
 }
 
-static void finish(struct sim_queue *q, uint32_t lane, uint64_t when)
+/* Let the heads pass what is done. */
+static void pass_done(struct sim_queue *q, uint32_t lane)
 {
-	uint64_t at = q->lane_head[lane];
-	struct sim_item *item = sim_item_at(q, at);
-
-	item->done = true;
-	item->done_ns = when;
-	q->lane_head[lane] = at + 1 < q->lane_tail[lane] ? item->next : q->lane_tail[lane];
+	while (sim_lane_busy(q, lane) && sim_item_at(q, q->lane_head[lane])->done) {
+		uint64_t at = q->lane_head[lane];
+		q->lane_head[lane] = at + 1 < q->lane_tail[lane] ? sim_item_at(q, at)->next : q->lane_tail[lane];
+	}
 	while (q->head < q->tail && sim_item_at(q, q->head)->done)
 		q->head++;
+}
+
+static void finish(struct sim_queue *q, uint32_t lane, uint64_t when)
+{
+	struct sim_item *item = sim_item_at(q, q->lane_head[lane]);
+
+	item->done_ns = when;
+	item->done = true;
+	pass_done(q, lane);
+}
+
+/* After a process died in the middle of it: the queues of the living may lag behind their items. */
+void sim_queues_repair(void)
+{
+	for (uint32_t i = 0; i < sim_machine->queue_limit; i++)
+		for (uint32_t lane = 0; sim_machine->queues[i].used && lane < sim_machine->queues[i].lanes; lane++)
+			pass_done(&sim_machine->queues[i], lane);
 }
 
 /* Serve the queue at hand until one of its items, its slice or the time at hand ends; what is ready in

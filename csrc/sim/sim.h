@@ -173,12 +173,15 @@ struct CUfunc_st {
 	uint16_t param_size[64], param_offset[64];
 	uint64_t fixed_ns; /* from GPULIMIT_SIM_KERNEL_NS_<NAME>; UINT64_MAX: not set */
 	int attributes[20];
+	unsigned int old_block[3]; /* of the launch calls of CUDA 2 */
+	char old_params[512];
 };
 struct sim_launch {
 	CUfunction func;
 	unsigned int grid[3], block[3], shared_bytes;
 	void **params, **extra;
 };
+CUresult sim_launch_on(CUstream handle, struct sim_launch launch);
 CUresult sim_run_kernel(CUstream stream, const struct sim_launch *launch);
 uint64_t sim_kernel_cost(const struct sim_launch *launch);
 void sim_kernel_effect(const struct sim_launch *launch);

@@ -28,6 +28,7 @@ struct sim_machine *sim_machine;
 uint32_t sim_slot = UINT32_MAX;
 static int state_fd = -1;
 static uint64_t my_start, my_pidns;
+static pid_t attached_pid;
 
 SIM_EXPORT const char gpulimit_sim_version[] = "gpulimit simulated driver 1";
 
@@ -139,6 +140,7 @@ void sim_machine_lock(void)
 
 	if (rc == EOWNERDEAD) {
 		pthread_mutex_consistent(&sim_machine->lock);
+		sim_queues_repair();
 		sim_sweep(true);
 	}
 }
@@ -282,6 +284,12 @@ static bool claim_slot(uint32_t kind)
 	return false;
 }
 
+/* A fork takes the mapping along, but not the slot: the child must join by itself. */
+bool sim_attached(void)
+{
+	return sim_machine && attached_pid == getpid();
+}
+
 bool sim_attach(uint32_t kind)
 {
 	char path[4096];
@@ -305,5 +313,7 @@ bool sim_attach(uint32_t kind)
 		sim_machine_unlock();
 	}
 	flock(state_fd, LOCK_UN);
+	if (ok)
+		attached_pid = getpid();
 	return ok;
 }

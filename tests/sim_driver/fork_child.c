@@ -6,15 +6,19 @@
 
 int main(void)
 {
-	int status;
+	int status, version;
+	OK(cuDriverGetVersion(&version)); /* joins the machine, but the child must join by itself */
 	pid_t early = fork();
 	if (!early) {
+		CUdeviceptr p;
 		start();
+		OK(cuMemAlloc_v2(&p, 1 << 30));
 		_exit(done());
 	}
 	waitpid(early, &status, 0);
 	SAME(0, status);
 	start();
+	SAME(518 << 20, used());
 	pid_t late = fork();
 	if (!late) {
 		int n;
