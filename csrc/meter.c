@@ -88,6 +88,16 @@ static void mark(struct gl_meter *m, struct gl_stream *s)
 	gl_unlock(&s->lock);
 }
 
+/* A burst ends here: it is to be measured to its end in every stream, and not together with the pause to come. */
+static void mark_all(struct gl_meter *m, CUcontext context)
+{
+	for (uint32_t i = 0; i < GL_STREAMS; i++) {
+		struct gl_stream *s = &m->stream[i];
+		if (gl_load(&s->state) == 2 && s->context == context && gl_peek(&s->launches))
+			mark(m, s);
+	}
+}
+
 /* Under a limit a program must not run far ahead on launches of unknown length: it could owe seconds before the first
  * measurement comes back. */
 static void wait_for_first_sample(struct gl_meter *m, struct gl_launch *l)
@@ -112,8 +122,7 @@ static void pass_gate(struct gl_meter *m, struct gl_launch *l)
 		wait_for_first_sample(m, l);
 	if (GL_LIKELY(gl_bucket_open(m, l->gpu)))
 		return;
-	if (l->stream)
-		mark(m, l->stream); /* so that the burst that ends here is measured to its end */
+	mark_all(m, l->stream ? l->stream->context : NULL);
 	gl_bucket_wait(m, l->gpu, l->stream ? l->stream->context : NULL);
 }
 

@@ -33,6 +33,13 @@ struct gl_cost {
 	uint32_t graph;
 };
 
+/* Host time minus raw time, as seen at a raw time. */
+struct gl_bound {
+	int64_t offset_ns;
+	uint64_t raw_ns;
+	bool set;
+};
+
 struct gl_clock {
 	CUcontext context;   /* NULL: free */
 	uint32_t ready;
@@ -41,8 +48,11 @@ struct gl_clock {
 	CUevent base;        /* the driver tells times from here; moved forward every few seconds */
 	uint64_t base_raw_ns; /* the base on this clock, whose zero was the first base */
 	int64_t offset_ns;   /* host time minus raw time, as best known */
-	int64_t least_ns[2], most_ns[2]; /* bounds of it, from this second's marks and the last one's */
-	uint64_t second_ns;  /* host time when this second began */
+	struct gl_bound least[2], most[2]; /* of it: from the marks of this window and of the last */
+	struct gl_bound anchor; /* a good lower bound of long ago, to tell the drift by */
+	int64_t drift_ppb;   /* of the offset: the two clocks do not run equally fast */
+	uint64_t window_ns;  /* host time when this window began */
+	uint32_t marks;      /* in this window */
 	uint64_t record_ns;  /* the quickest that recording an event took the host */
 	uint64_t pair_ns;    /* time between two events recorded back to back: what recording costs the GPU */
 	CUevent spare[GL_SPARE_EVENTS];
@@ -91,6 +101,7 @@ struct gl_meter {
 	struct gl_lock lock;          /* adding clocks and streams */
 	uint64_t refund_ns[GL_MAX_DEVICES]; /* charged too much; taken off coming charges, since spent_ns only grows */
 	uint32_t overlap[GL_MAX_DEVICES];   /* measured over summed costs, in 1/1024: streams that overlap; 0: 1024 */
+	uint64_t busy_sum_ns[GL_MAX_DEVICES], cost_sum_ns[GL_MAX_DEVICES]; /* for it */
 	uint32_t waiting[GL_MAX_DEVICES];   /* threads of this process waiting for GPU time */
 	struct gl_clock clock[GL_CLOCKS];
 	struct gl_stream stream[GL_STREAMS];

@@ -10,6 +10,10 @@
 enum { ROW = 16 };
 #define REBASE_NS UINT64_C(2000000000) /* a float of 2000 ms is exact to 0.1 us */
 #define TIGHT_NS 400000
+#define WINDOW_NS UINT64_C(200000000)
+#define SECOND_NS UINT64_C(1000000000)
+#define MOST_PPB 50000
+enum { GOOD_MARKS = 8, GOOD_WIDTH_NS = 150000 };
 
 static bool between(CUevent from, CUevent to, uint64_t *ns)
 {
@@ -113,9 +117,7 @@ static bool calibrate(struct gl_clock *clock)
 		clock->base = event[0];
 		clock->base_raw_ns = 0;
 		clock->offset_ns = (int64_t)now;
-		clock->least_ns[0] = clock->least_ns[1] = INT64_MIN;
-		clock->most_ns[0] = clock->most_ns[1] = INT64_MAX;
-		clock->second_ns = now;
+		clock->window_ns = now;
 	}
 	for (int i = good ? 1 : 0; i < ROW; i++)
 		if (event[i])
@@ -145,36 +147,71 @@ struct gl_clock *gl_clock_of(struct gl_meter *m, CUcontext context)
 	return unused;
 }
 
-static int64_t larger(int64_t a, int64_t b)
+/* A bound carried on to a later raw time. */
+static int64_t carried(const struct gl_clock *clock, const struct gl_bound *bound, uint64_t raw_ns)
 {
-	return a > b ? a : b;
+	return bound->offset_ns + ((int64_t)(raw_ns - bound->raw_ns) / 1000 * clock->drift_ppb) / 1000000;
 }
 
-static int64_t smaller(int64_t a, int64_t b)
+/* The two clocks drift apart by some microseconds a second, steadily.  Told by lower bounds at least a second apart. */
+static void follow_drift(struct gl_clock *clock)
 {
-	return a < b ? a : b;
-}
-
-/* The two clocks drift apart by some microseconds a second, so bounds are forgotten after two.  Marks recorded on an
- * empty stream are reached within microseconds: then the lower bound is the truth.  In a stream that never runs
- * empty it is early by the length of the queue, and only errors beyond either bound are put right. */
-static void adjust(struct gl_clock *clock, int64_t least, int64_t most, uint64_t now)
-{
-	if (now - clock->second_ns > 1000000000u) {
-		clock->least_ns[1] = clock->least_ns[0];
-		clock->most_ns[1] = clock->most_ns[0];
-		clock->least_ns[0] = INT64_MIN;
-		clock->most_ns[0] = INT64_MAX;
-		clock->second_ns = now;
+	const struct gl_bound *seen = &clock->least[0];
+	if (clock->marks < GOOD_MARKS || !seen->set || !clock->most[0].set ||
+	    carried(clock, &clock->most[0], seen->raw_ns) - seen->offset_ns > GOOD_WIDTH_NS)
+		return;
+	uint64_t apart = seen->raw_ns - clock->anchor.raw_ns;
+	if (!clock->anchor.set || apart > 60 * SECOND_NS) {
+		clock->anchor = *seen;
+		return;
 	}
-	clock->least_ns[0] = larger(clock->least_ns[0], least);
-	clock->most_ns[0] = smaller(clock->most_ns[0], most);
-	least = larger(clock->least_ns[0], clock->least_ns[1]);
-	most = smaller(clock->most_ns[0], clock->most_ns[1]);
-	if (most - least < TIGHT_NS)
+	if (apart < SECOND_NS)
+		return;
+	int64_t ppb = (seen->offset_ns - clock->anchor.offset_ns) * 1000 / (int64_t)(apart / 1000000);
+	if (ppb > -MOST_PPB && ppb < MOST_PPB)
+		clock->drift_ppb = clock->drift_ppb ? (clock->drift_ppb * 3 + ppb) / 4 : ppb;
+	if (apart > 10 * SECOND_NS)
+		clock->anchor = *seen;
+}
+
+static void next_window(struct gl_clock *clock, uint64_t now)
+{
+	if (now - clock->window_ns < WINDOW_NS)
+		return;
+	follow_drift(clock);
+	bool fresh = now - clock->window_ns < 8 * WINDOW_NS;
+	clock->least[1] = clock->least[0];
+	clock->most[1] = clock->most[0];
+	clock->least[1].set &= fresh;
+	clock->most[1].set &= fresh;
+	clock->least[0].set = clock->most[0].set = false;
+	clock->marks = 0;
+	clock->window_ns = now;
+}
+
+/* Every mark gives two bounds.  One recorded on an empty stream is reached within microseconds: then the lower bound
+ * is the truth.  In a stream that never runs empty it is early by the length of the queue, and only errors beyond
+ * either bound are put right. */
+static void adjust(struct gl_clock *clock, int64_t least, int64_t most, uint64_t raw, uint64_t now)
+{
+	next_window(clock, now);
+	clock->marks++;
+	for (int i = 0; i < 2; i++) {
+		int64_t old_least = carried(clock, &clock->least[i], raw), old_most = carried(clock, &clock->most[i], raw);
+		if (clock->least[i].set && old_least > least)
+			least = old_least;
+		else if (i == 0)
+			clock->least[0] = (struct gl_bound){least, raw, true};
+		if (clock->most[i].set && old_most < most)
+			most = old_most;
+		else if (i == 0)
+			clock->most[0] = (struct gl_bound){most, raw, true};
+	}
+	int64_t now_offset = clock->offset_ns;
+	if (most - least < TIGHT_NS || now_offset < least)
 		clock->offset_ns = least;
-	else
-		clock->offset_ns = larger(least, smaller(most, clock->offset_ns));
+	else if (now_offset > most)
+		clock->offset_ns = most;
 }
 
 bool gl_clock_read(struct gl_clock *clock, CUevent event, uint64_t before_ns, uint64_t seen_ns, uint64_t *raw_ns,
@@ -188,7 +225,7 @@ bool gl_clock_read(struct gl_clock *clock, CUevent event, uint64_t before_ns, ui
 	if (good) {
 		*raw_ns = clock->base_raw_ns + since;
 		/* The GPU is told at the end of the call, which takes at least record_ns. */
-		adjust(clock, (int64_t)(before_ns + gl_peek(&clock->record_ns) - *raw_ns), (int64_t)(seen_ns - *raw_ns), seen_ns);
+		adjust(clock, (int64_t)(before_ns + gl_peek(&clock->record_ns) - *raw_ns), (int64_t)(seen_ns - *raw_ns), *raw_ns, seen_ns);
 		*host_ns = (uint64_t)((int64_t)*raw_ns + clock->offset_ns);
 		if (since > REBASE_NS) {
 			old = clock->base;

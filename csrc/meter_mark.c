@@ -13,6 +13,8 @@
  */
 #include "meter.h"
 
+#define OVERLAP_NS UINT64_C(20000000) /* of launches, between looks at how much they overlap */
+
 static bool record(struct gl_stream *stream, CUevent event)
 {
 	bool per_thread = stream->thread != 0;
@@ -92,13 +94,15 @@ static uint64_t uncovered(struct gl_device *device, uint64_t busy, uint64_t t, u
 
 /* Streams that overlap take less together than the sum of their costs.  Charging the sum at submission and giving the
  * rest back at the mark would be right too, but it would end every burst early and so break up the overlap. */
-static void follow_overlap(uint32_t *overlap, uint64_t busy, uint64_t costs)
+static void follow_overlap(struct gl_meter *m, uint32_t gpu, uint64_t busy, uint64_t costs)
 {
-	if (costs < 50000)
+	uint64_t all_busy = gl_add(&m->busy_sum_ns[gpu], busy) + busy, all_costs = gl_add(&m->cost_sum_ns[gpu], costs) + costs;
+	if (all_costs < OVERLAP_NS)
 		return;
-	uint64_t ratio = busy * 1024 / costs, now = gl_peek(overlap) ? gl_peek(overlap) : 1024;
-	ratio = ratio < 64 ? 64 : ratio > 2048 ? 2048 : ratio;
-	gl_put(overlap, (uint32_t)((now * 31 + ratio) / 32));
+	uint64_t ratio = all_busy * 1024 / all_costs;
+	gl_put(&m->overlap[gpu], (uint32_t)(ratio < 64 ? 64 : ratio > 2048 ? 2048 : ratio));
+	gl_put(&m->busy_sum_ns[gpu], all_busy / 2); /* the older half counts half */
+	gl_put(&m->cost_sum_ns[gpu], all_costs / 2);
 }
 
 static void account(struct gl_meter *m, struct gl_stream *stream, const struct gl_mark *mark, uint64_t raw, uint64_t t)
@@ -120,7 +124,7 @@ static void account(struct gl_meter *m, struct gl_stream *stream, const struct g
 	busy = uncovered(gpu->device, busy, t, span);
 	gl_spend_correct(m, gpu, mark->charged_ns, busy);
 	if (mark->kind != GL_MARK_AFTER || gl_peek(&mark->cost->samples) > 4)
-		follow_overlap(&m->overlap[gpu->index], busy, mark->cost_ns);
+		follow_overlap(m, gpu->index, busy, mark->cost_ns);
 }
 
 static void drop_all(struct gl_stream *stream)
