@@ -16,6 +16,8 @@ CUresult sim_current(CUcontext *ctx)
 		return CUDA_ERROR_INVALID_CONTEXT;
 	if (!stack[depth - 1]->alive)
 		return CUDA_ERROR_CONTEXT_IS_DESTROYED;
+	if (__atomic_load_n(&sim_machine->gpus[stack[depth - 1]->gpu].lost, __ATOMIC_RELAXED))
+		return CUDA_ERROR_UNKNOWN;
 	*ctx = stack[depth - 1];
 	return CUDA_SUCCESS;
 }

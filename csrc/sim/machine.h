@@ -37,7 +37,7 @@ enum {
 	SIM_BUCKETS = 32, /* history of busy time, for utilisation figures */
 };
 #define SIM_MAGIC 0x316d69734c475047ull /* "GPGLsim1" */
-#define SIM_LAYOUT 5u
+#define SIM_LAYOUT 6u
 #define SIM_NO_QUEUE UINT32_MAX
 #define SIM_GATE_SHUT UINT64_MAX
 #define SIM_BUCKET_NS 166666667ull /* NVML samples a card about six times a second */
@@ -60,7 +60,8 @@ struct sim_gpu {
 	uint64_t clock_ns;     /* the schedule is worked out up to here (CLOCK_MONOTONIC) */
 	uint64_t slice_end_ns; /* when the queue being served must make room */
 	uint32_t serving;      /* queue, or SIM_NO_QUEUE */
-	uint32_t lost;
+	uint32_t lost;         /* fallen off the bus: every call about it fails */
+	uint32_t xid, xids;    /* the last error told by gpulimit_sim_xid, and how many there were */
 	uint64_t busy_ns;
 	uint64_t bucket_id[SIM_BUCKETS], bucket_busy_ns[SIM_BUCKETS];
 };

@@ -37,6 +37,8 @@ static inline void sim_nvml_leave(struct sim_nvml_call *call)
 	uint32_t gpu;                                                             \
 	if (!sim_nvml_device(device, &gpu))                                       \
 		return NVML_ERROR_INVALID_ARGUMENT;                               \
+	if (__atomic_load_n(&sim_machine->gpus[gpu].lost, __ATOMIC_RELAXED))      \
+		return NVML_ERROR_GPU_IS_LOST;                                    \
 	const struct sim_model *model = &sim_machine->gpus[gpu].model;            \
 	(void)model
 

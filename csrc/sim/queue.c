@@ -156,6 +156,10 @@ CUresult sim_submit_after(CUstream stream, uint64_t cost_ns, CUevent mark, uint6
 			return CUDA_ERROR_CONTEXT_IS_DESTROYED;
 		}
 		catch_up(ctx);
+		if (sim_machine->gpus[ctx->gpu].lost) {
+			sim_machine_unlock();
+			return CUDA_ERROR_UNKNOWN;
+		}
 		if (queue_of(ctx)->tail - queue_of(ctx)->head < SIM_QUEUE_DEPTH)
 			break;
 		doze(ctx, queue_of(ctx)->head + 1);

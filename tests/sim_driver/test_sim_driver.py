@@ -32,17 +32,20 @@ PROGRAMS: dict[str, dict[str, str]] = {
     "queue_depth": {},
     "shared_memory": {},
     "slicing": {},
+    "trouble": {},
+    "utilisation": {},
 }
 
 
 def program(compile_c: Any, built: Any, name: str) -> Path:
     """Compile one of the programs against the simulated libraries."""
-    return compile_c(
+    binary: Path = compile_c(
         HERE / f"{name}.c",
         *("-Wall", "-Wextra", "-Wno-unused-function", "-Wno-unused-variable", "-pthread"),
         *("-L", str(built.sim), "-Wl,--no-as-needed", "-lcuda", "-lnvidia-ml", "-ldl"),
         name=f"sim-driver-{name}",
     )
+    return binary
 
 
 @pytest.mark.parametrize("name", sorted(PROGRAMS))
