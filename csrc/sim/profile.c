@@ -142,7 +142,7 @@ static FILE *open_profile(const char *name, char *path, size_t size)
 		return NULL;
 	const char *slash = strrchr(info.dli_fname, '/');
 	int dir = slash ? (int)(slash - info.dli_fname) : 1;
-	snprintf(path, size, "%.*s/profiles/%s.profile", dir, slash ? info.dli_fname : ".", name);
+	snprintf(path, size, "%.*s/profiles/%s%s", dir, slash ? info.dli_fname : ".", name, strstr(name, ".profile") ? "" : ".profile");
 	return fopen(path, "re");
 }
 
