@@ -23,12 +23,32 @@ static CUresult ask_driver(const struct request *request, CUdeviceptr *out)
 				   : REAL(cuMemAllocAsync)(out, request->bytes, request->stream);
 }
 
-static void free_again(const struct request *request, CUdeviceptr pointer)
+static CUresult idle(const struct request *request)
 {
-	if (request->per_thread)
-		REAL(cuMemFreeAsync_ptsz)(pointer, request->stream);
-	else
-		REAL(cuMemFreeAsync)(pointer, request->stream);
+	return request->per_thread ? REAL(cuStreamQuery_ptsz)(request->stream) : REAL(cuStreamQuery)(request->stream);
+}
+
+/* The driver lets go of what is freed only when it is made to look at the stream; trimming alone is not enough (seen on
+ * a card).  So this waits, a tenth of a second at most, until the stream is idle, and then synchronising takes no
+ * time.  A busier stream keeps what the pool grew by, charged, until somebody synchronises it. */
+static void free_again(struct gl_gpu *gpu, const struct request *request, CUdeviceptr pointer)
+{
+	uint64_t deadline = gl_now_ns() + 100000000u;
+	int kept = errno;
+	struct timespec pause = {0, 200000};
+	CUstreamCaptureMode mode = gl_relax();
+	CUresult result = request->per_thread ? REAL(cuMemFreeAsync_ptsz)(pointer, request->stream)
+					      : REAL(cuMemFreeAsync)(pointer, request->stream);
+	if (result == CUDA_SUCCESS)
+		while ((result = idle(request)) == CUDA_ERROR_NOT_READY && gl_now_ns() < deadline)
+			nanosleep(&pause, NULL);
+	if (result == CUDA_SUCCESS && request->per_thread)
+		REAL(cuStreamSynchronize_ptsz)(request->stream);
+	else if (result == CUDA_SUCCESS)
+		REAL(cuStreamSynchronize)(request->stream);
+	gl_unrelax(mode);
+	errno = kept;
+	(void)gl_pools_trim(gpu);
 }
 
 /* The device of the stream, which need not be the current one. */
@@ -72,8 +92,7 @@ static CUresult allocate_from(struct gl_gpu *gpu, CUmemoryPool pool, const struc
 						     .ordinal = (uint32_t)gpu->ordinal, .other = (uintptr_t)pool};
 	bool fits = gl_pool_settle(gpu, pool);
 	if (!fits || gl_block_put(&block, &old) != 0) {
-		free_again(request, got);
-		gl_pool_undone(gpu, pool);
+		free_again(gpu, request, got);
 		if (!fits)
 			gl_add(&gpu->device->refused, 1);
 		return CUDA_ERROR_OUT_OF_MEMORY;

@@ -227,11 +227,6 @@ bool gl_pool_settle(struct gl_gpu *gpu, CUmemoryPool handle)
 	return shrinks_to(gpu, handle, allowed);
 }
 
-void gl_pool_undone(struct gl_gpu *gpu, CUmemoryPool handle)
-{
-	(void)shrinks_to(gpu, handle, 0);
-}
-
 void gl_pool_refresh(struct gl_gpu *gpu, CUmemoryPool handle)
 {
 	CUstreamCaptureMode mode = gl_relax();

@@ -379,8 +379,6 @@ int gl_pool_add(CUmemoryPool pool, struct gl_gpu *gpu, enum gl_memory_kind kind)
 bool gl_pool_reserve(struct gl_gpu *gpu, CUmemoryPool pool, uint64_t bytes);
 /* After the driver's answer: charges what the pool really holds.  False: it grew over the quota; undo. */
 bool gl_pool_settle(struct gl_gpu *gpu, CUmemoryPool pool);
-/* An allocation was freed again right away: waits, a little, until the card has what it took back. */
-void gl_pool_undone(struct gl_gpu *gpu, CUmemoryPool pool);
 void gl_pool_refresh(struct gl_gpu *gpu, CUmemoryPool pool);
 /* A pointer of the pool was freed (its block was taken). */
 void gl_pool_freed(const struct gl_block *pointer);

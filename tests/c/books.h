@@ -33,7 +33,6 @@ CUresult cuMemAddressReserve(CUdeviceptr *ptr, size_t size, size_t alignment, CU
 CUresult cuMemAddressFree(CUdeviceptr ptr, size_t size);
 CUresult cuMemExportToShareableHandle(void *out, CUmemGenericAllocationHandle handle, int type, unsigned long long flags);
 CUresult cuMemPoolSetAttribute(CUmemoryPool pool, CUmemPool_attribute attr, void *value);
-CUresult cuStreamSynchronize(CUstream stream);
 CUresult cuCtxSynchronize(void);
 CUresult cuCtxSetCurrent(CUcontext ctx);
 CUresult cuMemsetD8_v2(CUdeviceptr ptr, unsigned char value, size_t count);
