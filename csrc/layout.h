@@ -4,8 +4,8 @@
  * reads the part between the marks, so neither side keeps a copy.  tests/golden/layout.txt pins every
  * offset; a change of meaning or place needs a new GL_LAYOUT_VERSION.
  *
- * One segment per tenant, /dev/shm/gpulimit.u.<tenant> (the usage segment), written by the tenant's own
- * processes.  Rules: fixed-width fields, the unit in the name, no pointers, no floats, no mutex.  Counters
+ * Per tenant a usage segment, /dev/shm/gpulimit.u.<tenant>, written by the tenant's own processes; with a daemon
+ * also a policy segment, gpulimit.p.<tenant>, and one for the node, gpulimit.state, both written by the daemon.  Rules: fixed-width fields, the unit in the name, no pointers, no floats, no mutex.  Counters
  * only grow.  Multi-writer fields are touched with atomics only.  A reader must treat every value as
  * hostile: any tenant may write anything here.
  *
@@ -19,7 +19,10 @@
 
 /* cffi: begin */
 #define GL_USAGE_MAGIC 0x55544d4c555047
+#define GL_POLICY_MAGIC 0x594c4f504c5047
+#define GL_STATE_MAGIC 0x544154534c5047
 #define GL_LAYOUT_VERSION 1
+#define GL_HEARTBEAT_NS 500000000
 #define GL_MAX_DEVICES 16
 #define GL_MAX_SLOTS 512
 #define GL_TENANT_NAME_BYTES 64
@@ -52,7 +55,9 @@ struct gl_header {
 	uint32_t ready;         /* 1 once everything below is valid; written last */
 	uint32_t slots_used;    /* slots [0, slots_used) may be in use; only grows */
 	char tenant[64];
-	uint64_t reserved[4];
+	uint32_t doorbell;      /* usage: futex that a process bumps when it begins to wait for GPU time or to have work */
+	uint32_t reserved0;
+	uint64_t reserved[3];
 };
 
 /* One GPU as the tenant sees it; entries are added, never moved or removed. */
@@ -95,7 +100,9 @@ struct gl_account {
 	uint64_t op_target_new;
 	uint64_t op_total;
 	uint64_t op_slot;
-	uint64_t reserved[5];
+	uint32_t waiting;            /* threads that wait for GPU time */
+	uint32_t reserved0;
+	uint64_t reserved[4];
 };
 
 /* One process.  Its owner holds a record lock on the byte at the slot's offset while it lives. */
@@ -110,6 +117,58 @@ struct gl_slot {
 	struct gl_account account[16];
 };
 
+/* One GPU in a tenant's policy: what the daemon allows.  Written by the daemon alone; tenants map it read-only. */
+struct gl_policy_device {
+	uint8_t uuid[16];
+	uint32_t ready;              /* 1 once the entry is valid */
+	uint32_t suspended;          /* 1: no launch goes */
+	uint64_t memory_limit_bytes;
+	uint32_t compute_limit_percent;   /* 1..100 */
+	uint32_t compute_request_percent; /* 0..100 */
+	uint32_t weight;
+	uint32_t priority;           /* 1 low, 2 normal, 3 high */
+	uint64_t granted_ns;         /* GPU time granted since the policy was made; a launch may go while spent < granted */
+	uint64_t run_ahead_ns;       /* most GPU time that may be submitted and unfinished; 0: no bound */
+	uint32_t change;             /* futex: bumped after every change of this entry */
+	uint32_t shared;             /* 1: others want this GPU too; 0: granted_ns is not asked, only the limit holds */
+	uint64_t reserved[7];
+};
+
+/* /dev/shm/gpulimit.p.<tenant>: one tenant's policy. */
+struct gl_policy {
+	struct gl_header header;
+	uint64_t heartbeat_ns;       /* CLOCK_MONOTONIC; older than GL_HEARTBEAT_NS: the daemon is away */
+	uint64_t daemon_start_ns;    /* CLOCK_REALTIME; tells one daemon from the next */
+	uint32_t commands;           /* futex: bumped when a command waits for some process of the tenant */
+	uint32_t reserved0;
+	uint64_t reserved[5];
+	struct gl_policy_device device[16];
+};
+
+/* One GPU of the node, for everybody. */
+struct gl_state_gpu {
+	uint8_t uuid[16];
+	uint32_t ready;
+	uint32_t tenants;            /* with a process on it */
+	uint64_t memory_total_bytes;
+	uint64_t memory_used_bytes;  /* as NVML says */
+	uint64_t sampled_ns;         /* CLOCK_MONOTONIC of the last good NVML answer; 0: none yet */
+	uint32_t utilisation_percent;
+	uint32_t healthy;            /* 0: NVML fails or says that it is lost */
+	uint64_t reserved[1];
+};
+
+/* /dev/shm/gpulimit.state: the node. */
+struct gl_state {
+	struct gl_header header;
+	uint64_t heartbeat_ns;
+	uint64_t daemon_start_ns;
+	uint32_t daemon_pid;
+	uint32_t gpus;
+	uint64_t reserved[5];
+	struct gl_state_gpu gpu[16];
+};
+
 struct gl_usage {
 	struct gl_header header;
 	struct gl_device device[16];
@@ -120,6 +179,8 @@ struct gl_usage {
 _Static_assert(sizeof(struct gl_header) == 128, "layout");
 _Static_assert(sizeof(struct gl_device) % 64 == 0, "layout");
 _Static_assert(sizeof(struct gl_account) % 64 == 0, "layout");
+_Static_assert(sizeof(struct gl_policy_device) % 64 == 0, "layout");
+_Static_assert(sizeof(struct gl_state_gpu) % 64 == 0, "layout");
 _Static_assert(sizeof(struct gl_slot) % 64 == 0, "layout");
 _Static_assert(GL_MAX_DEVICES == sizeof((struct gl_usage *)0)->device / sizeof(struct gl_device), "layout");
 

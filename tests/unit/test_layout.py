@@ -16,9 +16,22 @@ from limiter._native import ffi, lib
 TESTS = Path(__file__).resolve().parent.parent
 GOLDEN = TESTS / "golden" / "layout.txt"
 HEADER = TESTS.parent / "csrc" / "layout.h"
-STRUCTURES = ("gl_header", "gl_device", "gl_account", "gl_slot", "gl_usage")
+STRUCTURES = (
+    "gl_header",
+    "gl_device",
+    "gl_account",
+    "gl_slot",
+    "gl_usage",
+    "gl_policy_device",
+    "gl_policy",
+    "gl_state_gpu",
+    "gl_state",
+)
 CONSTANTS = (
     "GL_USAGE_MAGIC",
+    "GL_POLICY_MAGIC",
+    "GL_STATE_MAGIC",
+    "GL_HEARTBEAT_NS",
     "GL_LAYOUT_VERSION",
     "GL_MAX_DEVICES",
     "GL_MAX_SLOTS",
