@@ -104,7 +104,7 @@ void *gl_hook_address(int id);
 
 /* ---- process.c: this process's state ---- */
 
-enum gl_state {
+enum gl_mode {
 	GL_NEW = 0,         /* no CUDA or NVML call yet */
 	GL_TRANSPARENT = 1, /* no quota and no tenant: hand every call on */
 	GL_ATTACHED = 2,    /* under quota */
@@ -148,9 +148,9 @@ struct gl_blocks;
 struct gl_meter;
 
 struct gl_process {
-	uint32_t state;      /* enum gl_state, for CUDA calls */
+	uint32_t state;      /* enum gl_mode, for CUDA calls */
 	uint32_t nvml_state; /* the same for NVML calls: a program that only asks NVML never loads CUDA */
-	uint32_t attached;   /* what the environment says: enum gl_state, once read */
+	uint32_t attached;   /* what the environment says: enum gl_mode, once read */
 	uint32_t pid;
 	struct gl_lock setup_lock;
 	uint32_t gpus_ready;
