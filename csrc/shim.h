@@ -136,6 +136,7 @@ struct gl_gpu {
 	struct gl_lock books_lock;   /* the pools' and graphs' charges; never held across gl_reserve */
 	struct gl_pool *pools;
 	uint32_t pool_count, pool_room;
+	uint64_t pool_step;          /* by which pools were seen to grow; 0: not yet (pool_growth.c) */
 	uint32_t graph_memory;       /* 1 once a graph with memory nodes was seen: gl_graph_memory_launched is wanted */
 	uint64_t graph_peak_bytes;   /* sum over living graphs */
 	uint64_t graph_charged_bytes;
@@ -211,9 +212,6 @@ void gl_unrelax(CUstreamCaptureMode before);
 struct gl_gpu *gl_gpu_of(CUdevice dev);
 /* The gpu of the calling thread's current context; NULL without one. */
 struct gl_gpu *gl_gpu_current(void);
-/* The tenant's entry for the card that NVML names by this handle, added with its quota if the tenant has none yet;
- * NULL: no UUID, or no room.  *entry is its index in the segment. */
-struct gl_device *gl_device_of_nvml(nvmlDevice_t handle, uint64_t card_bytes, uint32_t *entry);
 /* Adds an entry with the quota that the environment gives the card.  index: NVML's, or -1. */
 struct gl_device *gl_device_add(const uint8_t uuid[16], int index, uint64_t card_bytes, uint64_t *own_limit,
 				uint32_t *own_percent, uint32_t *entry);
