@@ -120,21 +120,6 @@ bool gl_uuid_bytes(const char *text, uint8_t out[16])
 	return digits == 32;
 }
 
-struct gl_device *gl_device_of_nvml(nvmlDevice_t handle, uint64_t card_bytes, uint32_t *entry)
-{
-	char text[96];
-	uint8_t uuid[16];
-	unsigned int index;
-	uint64_t limit;
-	uint32_t percent;
-	if (REAL(nvmlDeviceGetUUID)(handle, text, sizeof text) != NVML_SUCCESS || !gl_uuid_bytes(text, uuid))
-		return NULL;
-	if (REAL(nvmlDeviceGetIndex)(handle, &index) != NVML_SUCCESS)
-		index = (unsigned int)-1;
-	struct gl_device *known = gl_segment_find_device(uuid, entry);
-	return known ? known : gl_device_add(uuid, (int)index, card_bytes, &limit, &percent, entry);
-}
-
 uint64_t gl_limit_bytes(const struct gl_gpu *gpu)
 {
 	uint64_t limit = gl_load(&gpu->device->memory_limit_bytes);

@@ -69,7 +69,7 @@ static int finish(struct gl_usage *usage, uint32_t device, uint64_t busy)
 int gl_ledger_add(struct gl_usage *usage, uint32_t device, uint32_t actor, uint32_t target, int64_t delta,
 		  uint64_t limit)
 {
-	if (device >= GL_MAX_DEVICES || actor >= GL_MAX_SLOTS || target >= GL_MAX_SLOTS)
+	if (device >= GL_MAX_DEVICES || actor >= GL_MAX_SLOTS || target >= GL_MAX_SLOTS || delta == INT64_MIN)
 		return -EINVAL;
 	uint64_t *word = &usage->device[device].ledger;
 	struct gl_account *op = &usage->slot[actor].account[device];

@@ -211,12 +211,21 @@ static int claim_slot(void)
 	return -EUSERS;
 }
 
-static int attach(const char *path)
+/* Somebody removed the file after we opened it (`gpulimit run` clears up behind itself). */
+static bool removed(int fd)
+{
+	struct stat st;
+	return gl_syscall(SYS_fstat, fd, &st) == 0 && st.st_nlink == 0;
+}
+
+static int attach_once(const char *path)
 {
 	gl_self.fd = open_file(path);
 	if (gl_self.fd < 0)
 		return gl_self.fd;
 	int r = lock_set_up(gl_self.fd);
+	if (r == 0 && removed(gl_self.fd))
+		r = -ESTALE;
 	if (r == 0) {
 		r = map_file(gl_self.fd, path);
 		if (r == 0)
@@ -225,6 +234,14 @@ static int attach(const char *path)
 	}
 	if (r != 0)
 		gl_close(gl_self.fd);
+	return r;
+}
+
+static int attach(const char *path)
+{
+	int r = attach_once(path);
+	for (int again = 0; r == -ESTALE && again < 20; again++)
+		r = attach_once(path);
 	return r;
 }
 
