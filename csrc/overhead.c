@@ -78,6 +78,7 @@ static bool look(struct gl_gpu *gpu, uint64_t *measured, bool *steady)
 	for (int tries = 0; tries < 4 && !*steady; tries++) {
 		uint64_t before = asked(gpu);
 		seen = gl_card_own_bytes(gpu, &used);
+		gl_pools_refresh(gpu); /* growth since the first look is in NVML's figure, so it must be in ours */
 		uint64_t after = asked(gpu), most = after > before ? after : before;
 		*steady = before == after;
 		*measured = used > most ? used - most : 0;

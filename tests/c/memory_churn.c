@@ -115,7 +115,9 @@ int main(int argc, char **argv)
 	for (int tries = 0; tries < 10 && cuMemPoolTrimTo(pool, 0) != CUDA_SUCCESS; tries++)
 		; /* may be the call that is told to fail */
 	printf("most %llu refused %llu\n", (unsigned long long)most_seen, (unsigned long long)refused);
-	if (most_seen > books()->device[0].memory_limit_bytes)
+	/* A real pool may grow by a step that does not fit; it is booked until it is undone. */
+	uint64_t step = getenv("GPULIMIT_TEST_REAL") ? 64 << 20 : 0;
+	if (most_seen > books()->device[0].memory_limit_bytes + step)
 		FAIL("%llu bytes were booked at once", (unsigned long long)most_seen);
 	size_t free, total; /* asking brings the books up to date; a lower figure is believed when seen twice */
 	for (int i = 0; i < 3; i++, usleep(2000))
