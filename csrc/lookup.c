@@ -46,24 +46,44 @@ static bool is_driver(const void *caller)
 	       begins(base, "libcudadebugger") || begins(base, "libdxcore");
 }
 
-static struct answer look_up_hook(void *handle, const char *name, int id, const void *caller)
+static bool same(const char *a, const char *b)
 {
-	struct answer pass = {NULL, 0}, none = {NULL, 1}, hook = {gl_hook_address(id), 1};
-	if (is_driver(caller))
-		return pass;
-	if (handle == RTLD_DEFAULT || handle == RTLD_NEXT)
-		return gl_loaded(id) && gl_has((enum gl_hook_id)id) ? hook : none;
-	void *found = ((dlsym_type *)gl_real_dlsym)(handle, name);
-	if (!found)
-		return none; /* dlerror() says why */
-	if (found == hook.value) /* the global scope, where we come first */
-		return gl_loaded(id) && gl_has((enum gl_hook_id)id) ? hook : none;
-	if (gl_loaded(id) && found == gl_real[id])
-		return hook;
-	return (struct answer){found, 1}; /* another library's function of that name */
+	while (*a && *a == *b)
+		a++, b++;
+	return *a == *b;
 }
 
-__attribute__((used)) struct answer gl_decide(void *handle, const char *name, const void *caller)
+static struct answer look_up_hook(void *handle, const char *name, int id, const void *caller)
+{
+	struct answer pass = {NULL, 0}, hook = {gl_hook_address(id), 1};
+	dlsym_type *real = (dlsym_type *)gl_real_dlsym;
+	if (is_driver(caller))
+		return pass;
+	bool there = gl_loaded(id) && gl_has((enum gl_hook_id)id);
+	void *found = handle == RTLD_NEXT ? hook.value : real(handle, name);
+	if (!found) /* dlerror() says why; RTLD_DEFAULT always finds us, unless we were loaded by other means than preloading */
+		return there && handle == RTLD_DEFAULT ? hook : (struct answer){NULL, 1};
+	if (found != hook.value)
+		return there && found == gl_real[id] ? hook : (struct answer){found, 1}; /* else another library's */
+	if (there)
+		return hook;
+	/* The global scope, where we come first: what would be found without us, or dlerror() says why nothing is. */
+	return (struct answer){real(RTLD_NEXT, name), 1};
+}
+
+/* dlsym and dlvsym themselves, as foreign-function interfaces and other preloaded libraries ask for them: given
+ * libc's own, their callers would get the driver's pointers.  Ours never calls on to another library's dlsym, so
+ * however many stand in a row there is no endless chain. */
+static struct answer look_up_look_up(void *handle, const char *name, bool versioned)
+{
+	struct answer pass = {NULL, 0}, ours = {name[2] == 'v' ? (void *)dlvsym : (void *)dlsym, 1};
+	if (handle == RTLD_NEXT) /* ours has no version, so that one that asks for one would go past it */
+		return versioned ? ours : pass;
+	void *found = ((dlsym_type *)gl_real_dlsym)(handle, name);
+	return found && (found == gl_real_dlsym || found == gl_real_dlvsym || found == ours.value) ? ours : pass;
+}
+
+static struct answer decide(void *handle, const char *name, const void *caller, bool versioned)
 {
 	struct answer pass = {NULL, 0};
 	if (!gl_real_dlsym)
@@ -72,17 +92,24 @@ __attribute__((used)) struct answer gl_decide(void *handle, const char *name, co
 		gl_real_dlvsym = gl_elf_libc_symbol("dlvsym");
 	if (!name || !gl_real_dlsym)
 		return gl_real_dlsym ? pass : (struct answer){NULL, 1};
+	if (name[0] == 'd' && (same(name, "dlsym") || same(name, "dlvsym")))
+		return look_up_look_up(handle, name, versioned);
 	if (!(name[0] == 'c' && name[1] == 'u') && !(name[0] == 'n' && name[1] == 'v'))
 		return pass;
 	int id = gl_hook_by_name(name);
 	return id < 0 ? pass : look_up_hook(handle, name, id, caller);
 }
 
+__attribute__((used)) struct answer gl_decide(void *handle, const char *name, const void *caller)
+{
+	return decide(handle, name, caller, false);
+}
+
 /* dlvsym: the driver's symbols have no versions, so a versioned look-up of one finds nothing without us, and ours
  * have none either; what matters is that the answer is never the driver's own pointer. */
 __attribute__((used)) struct answer gl_decide_versioned(void *handle, const char *name, const void *caller)
 {
-	struct answer answer = gl_decide(handle, name, caller);
+	struct answer answer = decide(handle, name, caller, true);
 	if (!answer.use_value && !gl_real_dlvsym)
 		return (struct answer){NULL, 1}; /* musl */
 	return answer;
