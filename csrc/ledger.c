@@ -28,6 +28,9 @@
 #define VALUE_MASK ((UINT64_C(1) << VALUE_BITS) - 1)
 #define BUSY (UINT64_C(1) << 63)
 #define SEQUENCE_MASK UINT64_C(0x7fff)
+/* Each round lost is another's operation done, so honest processes never come near it; it ends the call where
+ * somebody writes nonsense into the words without pause. */
+enum { MOST_ROUNDS = 1 << 20 };
 
 static uint64_t value_of(uint64_t word)
 {
@@ -73,7 +76,7 @@ int gl_ledger_add(struct gl_usage *usage, uint32_t device, uint32_t actor, uint3
 		return -EINVAL;
 	uint64_t *word = &usage->device[device].ledger;
 	struct gl_account *op = &usage->slot[actor].account[device];
-	for (;;) {
+	for (int round = 0; round < MOST_ROUNDS; round++) {
 		uint64_t seen = gl_load(word);
 		if (seen & BUSY) {
 			int r = finish(usage, device, seen);
@@ -98,6 +101,7 @@ int gl_ledger_add(struct gl_usage *usage, uint32_t device, uint32_t actor, uint3
 		if (swap(word, seen, busy))
 			return finish(usage, device, busy);
 	}
+	return -EINVAL;
 }
 
 uint64_t gl_ledger_total(const struct gl_usage *usage, uint32_t device)

@@ -9,20 +9,10 @@
 #include <sys/stat.h>
 
 #include "shim.h"
+#include "slots.h"
 
 #define DIRECTORY "/dev/shm/"
 enum { SET_UP_TRIES = 5000 }; /* of 1 ms */
-
-static int record_lock(int fd, short type, uint64_t offset)
-{
-	struct flock range = {.l_type = type, .l_whence = SEEK_SET, .l_start = (off_t)offset, .l_len = 1};
-	return (int)gl_syscall(SYS_fcntl, fd, F_SETLK, &range);
-}
-
-static uint64_t slot_offset(uint32_t slot)
-{
-	return offsetof(struct gl_usage, slot) + slot * sizeof(struct gl_slot);
-}
 
 /* Someone holds a slot: the tenant has a living process (this one does not count itself). */
 static bool inhabited(int fd)
@@ -35,7 +25,7 @@ static int lock_set_up(int fd)
 {
 	struct timespec pause = {0, 1000000};
 	for (int i = 0; i < SET_UP_TRIES; i++) {
-		int r = record_lock(fd, F_WRLCK, 0);
+		int r = gl_record_lock(fd, F_WRLCK, 0);
 		if (r != -EAGAIN && r != -EACCES)
 			return r;
 		(void)gl_syscall(SYS_nanosleep, &pause, NULL);
@@ -153,29 +143,6 @@ static int map_file(int fd, const char *path)
 	return -EPROTO;
 }
 
-static void clear_slot(uint32_t slot, uint32_t actor)
-{
-	struct gl_slot *s = &gl_self.usage->slot[slot];
-	for (uint32_t d = 0; d < GL_MAX_DEVICES; d++) {
-		struct gl_account *a = &s->account[d];
-		uint64_t bytes = gl_ledger_account(gl_self.usage, d, slot);
-		if (bytes) {
-			gl_lock(&gl_self.ledger_lock[d]);
-			(void)gl_ledger_add(gl_self.usage, d, actor, slot, -(int64_t)bytes, UINT64_MAX);
-			gl_unlock(&gl_self.ledger_lock[d]);
-		}
-		for (int k = 0; k < GL_MEM_KINDS; k++)
-			gl_put(&a->kind_bytes[k], 0);
-		gl_put(&a->contexts, 0);
-		gl_put(&a->spent_ns, 0);
-		gl_put(&a->outstanding_ns, 0);
-		for (int k = 0; k < GL_LAUNCH_KINDS; k++)
-			gl_put(&a->launches[k], 0);
-	}
-	if (gl_peek(&s->generation) & 1)
-		gl_add(&s->generation, 1);
-}
-
 static void describe(struct gl_slot *s)
 {
 	struct gl_identity id = gl_identity_read();
@@ -198,13 +165,13 @@ static int claim_slot(void)
 		for (uint32_t i = 0; i < GL_MAX_SLOTS; i++) {
 			if (pass == 0 && i < used && (gl_peek(&gl_self.usage->slot[i].generation) & 1))
 				continue;
-			if (record_lock(gl_self.fd, F_WRLCK, slot_offset(i)) != 0)
+			if (gl_record_lock(gl_self.fd, F_WRLCK, gl_slot_offset(i)) != 0)
 				continue;
 			if (i >= used)
 				gl_put(&h->slots_used, i + 1);
 			gl_self.slot = (int)i;
 			gl_self.own = &gl_self.usage->slot[i];
-			clear_slot(i, i);
+			gl_slot_clear(gl_self.usage, i);
 			describe(gl_self.own);
 			return 0;
 		}
@@ -230,7 +197,7 @@ static int attach_once(const char *path)
 		r = map_file(gl_self.fd, path);
 		if (r == 0)
 			r = claim_slot();
-		(void)record_lock(gl_self.fd, F_UNLCK, 0);
+		(void)gl_record_lock(gl_self.fd, F_UNLCK, 0);
 	}
 	if (r != 0)
 		gl_close(gl_self.fd);
@@ -274,15 +241,9 @@ int gl_segment_reap(void)
 	int cleared = 0;
 	uint32_t used = gl_peek(&gl_self.usage->header.slots_used);
 	gl_lock(&gl_self.reap_lock);
-	for (uint32_t i = 0; i < used && i < GL_MAX_SLOTS; i++) {
-		if ((int)i == gl_self.slot || !(gl_peek(&gl_self.usage->slot[i].generation) & 1))
-			continue;
-		if (record_lock(gl_self.fd, F_WRLCK, slot_offset(i)) != 0)
-			continue;
-		clear_slot(i, (uint32_t)gl_self.slot);
-		(void)record_lock(gl_self.fd, F_UNLCK, slot_offset(i));
-		cleared++;
-	}
+	for (uint32_t i = 0; i < used && i < GL_MAX_SLOTS; i++)
+		if ((int)i != gl_self.slot)
+			cleared += gl_slot_reap(gl_self.usage, gl_self.fd, i);
 	gl_unlock(&gl_self.reap_lock);
 	return cleared;
 }
@@ -327,6 +288,6 @@ struct gl_device *gl_segment_device(const uint8_t uuid[16], uint64_t card_bytes,
 	device = gl_segment_find_device(uuid, index);
 	if (!device)
 		device = add_device(uuid, card_bytes, limit_bytes, compute_percent, weight, index);
-	(void)record_lock(gl_self.fd, F_UNLCK, 0);
+	(void)gl_record_lock(gl_self.fd, F_UNLCK, 0);
 	return device;
 }

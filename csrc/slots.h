@@ -1,0 +1,24 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The slots of a usage segment: who lives, and giving back what the dead held.  A process that lives holds a record
+ * lock on the first byte of its slot; the kernel drops it at death.  Pure over the mapped segment and its file; the
+ * daemon uses the same code.
+ */
+#ifndef GL_SLOTS_H
+#define GL_SLOTS_H
+
+#include "layout.h"
+
+/* Tries to lock or unlock (F_WRLCK, F_UNLCK) one byte of the segment's file.  0 or negative errno. */
+int gl_record_lock(int fd, short type, uint64_t offset);
+uint64_t gl_slot_offset(uint32_t slot);
+/* Empties a slot and frees it.  The caller holds its record lock, and so may act in the books as that slot. */
+void gl_slot_clear(struct gl_usage *usage, uint32_t slot);
+
+/* cffi: begin */
+/* Clears the slot if a dead process left it in use: 1.  0: it is free, or its process lives, or there is no such
+ * slot.  Not for the caller's own slot, and only from one thread of a process at a time. */
+int gl_slot_reap(struct gl_usage *usage, int fd, uint32_t slot);
+/* cffi: end */
+
+#endif
