@@ -30,18 +30,26 @@ static bool current(struct gl_gpu **gpu, CUcontext *context)
 	return *gpu != NULL;
 }
 
+static bool reserve(struct gl_charge *charge)
+{
+	if (gl_reserve(charge->gpu, charge->kind, charge->bytes) != 0)
+		return false;
+	gl_moving(charge->gpu);
+	return charge->moving = true;
+}
+
 bool gl_charge_begin(struct gl_charge *charge, enum gl_memory_kind kind, uint64_t bytes)
 {
 	*charge = (struct gl_charge){.kind = kind, .bytes = bytes};
 	if (!current(&charge->gpu, &charge->context))
 		return false;
-	return !charge->gpu || gl_reserve(charge->gpu, kind, bytes) == 0;
+	return !charge->gpu || reserve(charge);
 }
 
 bool gl_charge_begin_on(struct gl_charge *charge, struct gl_gpu *gpu, enum gl_memory_kind kind, uint64_t bytes)
 {
 	*charge = (struct gl_charge){.gpu = gpu, .kind = kind, .bytes = bytes};
-	return gl_reserve(gpu, kind, bytes) == 0;
+	return reserve(charge);
 }
 
 bool gl_charge_correct(struct gl_charge *charge, uint64_t bytes)
@@ -52,17 +60,25 @@ bool gl_charge_correct(struct gl_charge *charge, uint64_t bytes)
 	return true;
 }
 
+static void settled(struct gl_charge *charge)
+{
+	if (charge->moving)
+		gl_moved(charge->gpu);
+	charge->moving = false;
+}
+
 static void give_back(struct gl_charge *charge)
 {
 	if (charge->gpu)
 		gl_release(charge->gpu, charge->kind, charge->bytes);
+	settled(charge);
 }
 
 bool gl_charge_keep(struct gl_charge *charge, enum gl_space space, uint64_t key)
 {
 	/* The driver made a context of its own accord: charge what now exists. */
 	if (!charge->gpu && (!current(&charge->gpu, &charge->context) ||
-			     (charge->gpu && gl_reserve(charge->gpu, charge->kind, charge->bytes) != 0)))
+			     (charge->gpu && !reserve(charge))))
 		return false;
 	if (!charge->gpu)
 		return true;
@@ -74,6 +90,7 @@ bool gl_charge_keep(struct gl_charge *charge, enum gl_space space, uint64_t key)
 		.ordinal = (uint32_t)charge->gpu->ordinal,
 		.kind = charge->kind,
 	};
+	settled(charge); /* the driver has given it, so books and card agree */
 	bool fits = gl_overhead_fits_rounded(charge->gpu);
 	if (!fits)
 		gl_add(&charge->gpu->device->refused, 1);
@@ -102,4 +119,21 @@ void gl_charge_release(const struct gl_block *block)
 	struct gl_gpu *gpu = gl_gpu_of((CUdevice)block->ordinal);
 	if (gpu && block->bytes)
 		gl_release(gpu, (enum gl_memory_kind)block->kind, block->bytes);
+}
+
+void gl_charge_leaving(const struct gl_block *block)
+{
+	if (block->space)
+		gl_moving(gl_gpu_of((CUdevice)block->ordinal));
+}
+
+void gl_charge_left(const struct gl_block *block, CUresult result)
+{
+	if (!block->space)
+		return;
+	if (result == CUDA_SUCCESS)
+		gl_charge_release(block);
+	else
+		(void)gl_block_put(block, NULL);
+	gl_moved(gl_gpu_of((CUdevice)block->ordinal));
 }

@@ -36,7 +36,7 @@ void gl_context_gone(struct gl_gpu *gpu, CUcontext context)
 			gl_release(&gl_self.gpu[ordinal], (enum gl_memory_kind)kind, fall.bytes[ordinal][kind]);
 	if (gl_peek(&gpu->account->contexts) > 0)
 		gl_sub(&gpu->account->contexts, 1);
-	gl_overhead_settle(gpu);
+	(void)gl_overhead_measure(gpu);
 }
 
 struct move {

@@ -24,7 +24,7 @@ bool gl_overhead_context_begin(struct gl_gpu *gpu, struct gl_context_cost *cost)
 {
 	bool first = gl_peek(&gpu->account->contexts) == 0;
 	if (!first)
-		gl_overhead_settle(gpu);
+		(void)gl_overhead_measure(gpu);
 	cost->reserved = gl_load(&gpu->device->context_bytes);
 	cost->overhead_before = gl_peek(&gpu->overhead_bytes);
 	if (gl_reserve(gpu, GL_MEM_OVERHEAD, cost->reserved) != 0)
@@ -90,6 +90,6 @@ bool gl_overhead_context_end(struct gl_gpu *gpu, struct gl_context_cost *cost, C
 		learn_unseen(gpu, cost, context);
 	}
 	/* The first figure charged the reservation at least; now it is the truth, and what was learned is known. */
-	gl_overhead_settle(gpu);
+	(void)gl_overhead_measure(gpu);
 	return !gl_over_limit(gpu);
 }

@@ -114,27 +114,30 @@ CUresult cuMipmappedArrayCreate(CUmipmappedArray *array, const CUDA_ARRAY3D_DESC
 }
 
 /* Taken before the driver frees it, as in cuMemFree: the handle may be given out again at once. */
-static CUresult destroyed(CUresult result, bool known, const struct gl_block *block)
+static struct gl_block taken(void *array)
 {
-	if (known && result == CUDA_SUCCESS)
-		gl_charge_release(block);
-	else if (known)
-		(void)gl_block_put(block, NULL);
+	struct gl_block block = {.space = 0};
+	(void)gl_block_take(GL_SPACE_ARRAY, (uintptr_t)array, &block);
+	gl_charge_leaving(&block);
+	return block;
+}
+
+static CUresult destroyed(CUresult result, const struct gl_block *block)
+{
+	gl_charge_left(block, result);
 	return result;
 }
 
 CUresult cuArrayDestroy(CUarray array)
 {
 	GL_ENTER(cuArrayDestroy, (array));
-	struct gl_block block;
-	bool known = gl_block_take(GL_SPACE_ARRAY, (uintptr_t)array, &block);
-	return destroyed(REAL(cuArrayDestroy)(array), known, &block);
+	struct gl_block block = taken(array);
+	return destroyed(REAL(cuArrayDestroy)(array), &block);
 }
 
 CUresult cuMipmappedArrayDestroy(CUmipmappedArray array)
 {
 	GL_ENTER(cuMipmappedArrayDestroy, (array));
-	struct gl_block block;
-	bool known = gl_block_take(GL_SPACE_ARRAY, (uintptr_t)array, &block);
-	return destroyed(REAL(cuMipmappedArrayDestroy)(array), known, &block);
+	struct gl_block block = taken(array);
+	return destroyed(REAL(cuMipmappedArrayDestroy)(array), &block);
 }

@@ -182,7 +182,7 @@ CUresult cuCtxSetLimit(CUlimit limit, size_t value)
 	if (result != CUDA_SUCCESS || gl_overhead_fits(gpu, before))
 		return result;
 	REAL(cuCtxSetLimit)(limit, old);
-	gl_overhead_settle(gpu);
+	(void)gl_overhead_measure(gpu);
 	gl_add(&gpu->device->refused, 1);
 	return CUDA_ERROR_OUT_OF_MEMORY;
 }

@@ -32,7 +32,7 @@ CUresult cuGreenCtxCreate(CUgreenCtx *gctx, CUdevResourceDesc desc, CUdevice dev
 	(void)gl_overhead_measure(gpu);
 	if (gl_over_limit(gpu)) {
 		REAL(cuGreenCtxDestroy)(got);
-		gl_overhead_settle(gpu);
+		(void)gl_overhead_measure(gpu);
 		gl_add(&gpu->device->refused, 1);
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	}

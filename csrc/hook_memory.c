@@ -141,20 +141,22 @@ static bool unless_of_a_graph(struct gl_block *block, void *out)
 	return true;
 }
 
+static struct gl_block taken(CUdeviceptr dptr)
+{
+	struct gl_block block = {.space = 0};
+	(void)gl_block_update(GL_SPACE_POINTER, dptr, unless_of_a_graph, &block);
+	gl_charge_leaving(&block);
+	return block;
+}
+
 static CUresult freed(CUresult result, const struct gl_block *block, bool stream_ordered)
 {
-	if (!block->space)
+	gl_charge_left(block, result);
+	if (!block->space || result != CUDA_SUCCESS)
 		return result;
-	if (result != CUDA_SUCCESS) {
-		(void)gl_block_put(block, NULL);
-		return result;
-	}
-	if (block->kind == GL_MEM_POOL) {
+	if (block->kind == GL_MEM_POOL)
 		gl_pool_freed(block);
-		return result;
-	}
-	gl_charge_release(block);
-	if (stream_ordered) /* the card may hold it a little longer */
+	else if (stream_ordered) /* the card may hold it a little longer */
 		gl_overhead_mark(gl_gpu_of((CUdevice)block->ordinal));
 	return result;
 }
@@ -162,23 +164,20 @@ static CUresult freed(CUresult result, const struct gl_block *block, bool stream
 CUresult cuMemFree_v2(CUdeviceptr dptr)
 {
 	GL_ENTER(cuMemFree_v2, (dptr));
-	struct gl_block block = {.space = 0};
-	(void)gl_block_update(GL_SPACE_POINTER, dptr, unless_of_a_graph, &block);
+	struct gl_block block = taken(dptr);
 	return freed(REAL(cuMemFree_v2)(dptr), &block, false);
 }
 
 CUresult cuMemFree(CUdeviceptr_v1 dptr)
 {
 	GL_ENTER(cuMemFree, (dptr));
-	struct gl_block block = {.space = 0};
-	(void)gl_block_update(GL_SPACE_POINTER, dptr, unless_of_a_graph, &block);
+	struct gl_block block = taken(dptr);
 	return freed(REAL(cuMemFree)(dptr), &block, false);
 }
 
 static CUresult free_async(CUdeviceptr dptr, CUstream stream, bool per_thread)
 {
 	gl_type_cuMemFreeAsync *real = per_thread ? REAL(cuMemFreeAsync_ptsz) : REAL(cuMemFreeAsync);
-	struct gl_block block = {.space = 0};
 	CUgraph graph = gl_capturing_graph(stream, per_thread);
 	if (graph) { /* recorded as a free node: nothing is freed now */
 		CUresult result = real(dptr, stream);
@@ -186,7 +185,7 @@ static CUresult free_async(CUdeviceptr dptr, CUstream stream, bool per_thread)
 			gl_graph_memory_freed(graph, dptr);
 		return result;
 	}
-	(void)gl_block_update(GL_SPACE_POINTER, dptr, unless_of_a_graph, &block);
+	struct gl_block block = taken(dptr);
 	return freed(real(dptr, stream), &block, true);
 }
 

@@ -19,7 +19,7 @@
 			return result;                                            \
 		if (!gl_overhead_fits(gpu, before)) {                             \
 			REAL(undo)(got);                                          \
-			gl_overhead_settle(gpu);                                  \
+			(void)gl_overhead_measure(gpu);                                  \
 			gl_add(&gpu->device->refused, 1);                         \
 			return CUDA_ERROR_OUT_OF_MEMORY;                          \
 		}                                                                 \

@@ -110,12 +110,15 @@ static CUresult allocate_in_graph(struct gl_gpu *gpu, CUgraph graph, const struc
 	uint64_t need = gl_graph_memory_need(gpu, graph, request->bytes);
 	if (gl_graph_memory_prepare(gpu, graph, true) != 0 || gl_reserve(gpu, GL_MEM_GRAPH, need) != 0)
 		return CUDA_ERROR_OUT_OF_MEMORY;
+	gl_moving(gpu);
 	CUresult result = ask_driver(request, &got);
 	if (result != CUDA_SUCCESS) {
 		gl_release(gpu, GL_MEM_GRAPH, need);
+		gl_moved(gpu);
 		return result;
 	}
 	gl_graph_memory_add(gpu, graph, got, request->bytes, need);
+	gl_moved(gpu);
 	*request->out = got;
 	return CUDA_SUCCESS;
 }

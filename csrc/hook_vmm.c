@@ -34,6 +34,12 @@ static void memory_unreferenced(uint64_t id)
 		gl_overhead_mark(gl_gpu_of((CUdevice)memory.ordinal));
 }
 
+static void moving_everywhere(void (*change)(struct gl_gpu *gpu))
+{
+	for (int i = 0; i < gl_self.gpu_count; i++)
+		change(&gl_self.gpu[i]);
+}
+
 static int handle_add(CUmemGenericAllocationHandle handle, uint64_t id)
 {
 	struct gl_block old = {.space = 0}, block = {.key = handle, .space = GL_SPACE_VMM_HANDLE, .kind = GL_MEM_VMM,
@@ -89,16 +95,17 @@ CUresult cuMemRelease(CUmemGenericAllocationHandle handle)
 {
 	GL_ENTER(cuMemRelease, (handle));
 	struct gl_block block;
-	bool known = gl_block_update(GL_SPACE_VMM_HANDLE, handle, drop_reference, &block);
+	if (!gl_block_update(GL_SPACE_VMM_HANDLE, handle, drop_reference, &block))
+		return REAL(cuMemRelease)(handle);
+	moving_everywhere(gl_moving);
 	CUresult result = REAL(cuMemRelease)(handle);
-	if (!known)
-		return result;
 	if (result == CUDA_SUCCESS && block.count == 1) {
 		memory_unreferenced(block.other);
 	} else if (result != CUDA_SUCCESS && !gl_block_update(GL_SPACE_VMM_HANDLE, handle, add_reference, NULL)) {
 		block.count = 1;
 		(void)gl_block_put(&block, NULL);
 	}
+	moving_everywhere(gl_moved);
 	return result;
 }
 
@@ -129,13 +136,15 @@ CUresult cuMemMap(CUdeviceptr ptr, size_t size, size_t offset, CUmemGenericAlloc
 CUresult cuMemUnmap(CUdeviceptr ptr, size_t size)
 {
 	GL_ENTER(cuMemUnmap, (ptr, size));
-	CUresult result = REAL(cuMemUnmap)(ptr, size);
 	struct gl_block mapping;
+	moving_everywhere(gl_moving);
+	CUresult result = REAL(cuMemUnmap)(ptr, size);
 	for (uint64_t at = ptr; result == CUDA_SUCCESS && at - ptr < size; at += mapping.bytes) {
 		if (!gl_block_take(GL_SPACE_VMM_MAPPING, at, &mapping) || !mapping.bytes)
 			break;
 		memory_unreferenced(mapping.other);
 	}
+	moving_everywhere(gl_moved);
 	return result;
 }
 

@@ -6,7 +6,7 @@
  * too, so neither enters here.
  *
  * Asking takes about 17 us, so it is done after something that is known to cost memory (marked), after 32 MiB
- * of growth, after some thousand reservations (small pieces are rounded up to 512 bytes), and when the quota is
+ * more or less, after some thousand reservations (small pieces are rounded up to 512 bytes), and when the quota is
  * nearly used up; otherwise gl_overhead_refresh is a handful of loads.
  *
  * Locks: overhead_lock (one measurement per gpu at a time), then the pools' books_lock.  Hooks and reserve.c call.
@@ -50,8 +50,8 @@ static uint64_t floor_bytes(const struct gl_gpu *gpu)
 	return gl_peek(&gpu->account->contexts) * gl_peek(&gpu->device->context_bytes);
 }
 
-/* Believes a higher figure at once, a lower one when seen twice: one taken while another thread's reservation was
- * not yet memory is too low.  Call with overhead_lock held. */
+/* Believes a higher figure at once.  A lower one may have been taken while another thread's reservation was not yet
+ * memory; unless nothing moved (`believe`), it must be seen twice.  Call with overhead_lock held. */
 static void apply(struct gl_gpu *gpu, uint64_t measured, bool believe)
 {
 	uint64_t low = floor_bytes(gpu), to = measured;
@@ -76,28 +76,30 @@ static bool look(struct gl_gpu *gpu, uint64_t *measured, bool *steady)
 	bool seen = false;
 	*steady = false;
 	for (int tries = 0; tries < 4 && !*steady; tries++) {
+		bool still = gl_load(&gpu->moving) == 0;
 		uint64_t before = asked(gpu);
 		seen = gl_card_own_bytes(gpu, &used);
 		gl_pools_refresh(gpu); /* growth since the first look is in NVML's figure, so it must be in ours */
 		uint64_t after = asked(gpu), most = after > before ? after : before;
-		*steady = before == after;
+		*steady = before == after && still && gl_load(&gpu->moving) == 0;
 		*measured = used > most ? used - most : 0;
 	}
 	return seen;
 }
 
-static bool measure(struct gl_gpu *gpu, bool believe)
+static bool measure(struct gl_gpu *gpu)
 {
-	bool steady, none = gl_peek(&gpu->account->contexts) == 0;
+	bool steady = false, none = gl_peek(&gpu->account->contexts) == 0;
 	uint64_t measured = 0;
 	gl_store(&gpu->overhead_dirty, 0u);
 	gl_pools_refresh(gpu);
 	bool seen = !none && look(gpu, &measured, &steady);
 	gl_put(&gpu->overhead_blind, !seen && !none);
 	if (seen)
-		apply(gpu, measured, believe && steady);
+		apply(gpu, measured, steady);
 	else /* not listed without a context, and then there is no overhead; else what contexts usually cost */
 		apply(gpu, floor_bytes(gpu), true);
+	gl_put(&gpu->overhead_with_bytes, charged(gpu));
 	gl_put(&gpu->overhead_at_bytes, charged(gpu));
 	gl_put(&gpu->overhead_at_ns, gl_now_ns());
 	gl_put(&gpu->overhead_reserves, 0u);
@@ -107,16 +109,9 @@ static bool measure(struct gl_gpu *gpu, bool believe)
 bool gl_overhead_measure(struct gl_gpu *gpu)
 {
 	gl_lock(&gpu->overhead_lock);
-	bool seen = measure(gpu, false);
+	bool seen = measure(gpu);
 	gl_unlock(&gpu->overhead_lock);
 	return seen;
-}
-
-void gl_overhead_settle(struct gl_gpu *gpu)
-{
-	gl_lock(&gpu->overhead_lock);
-	(void)measure(gpu, true);
-	gl_unlock(&gpu->overhead_lock);
 }
 
 void gl_overhead_refresh(struct gl_gpu *gpu)
@@ -131,7 +126,8 @@ void gl_overhead_refresh(struct gl_gpu *gpu)
 		gl_put(&gpu->overhead_at_bytes, now);
 	uint64_t unseen = PIECE * reserves; /* rounding may have cost so much since last time */
 	bool dirty = gl_peek(&gpu->overhead_dirty), near = left < NEARLY_FULL + unseen;
-	if (GL_LIKELY(!dirty && !near && now <= lowest + GROWTH && reserves < RESERVES))
+	bool changed = now > lowest + GROWTH || now + GROWTH < gl_peek(&gpu->overhead_with_bytes);
+	if (GL_LIKELY(!dirty && !near && !changed && reserves < RESERVES))
 		return;
 	if (gl_peek(&gpu->overhead_blind) || (!dirty && gl_peek(&gpu->account->contexts) == 0))
 		return;
@@ -139,7 +135,7 @@ void gl_overhead_refresh(struct gl_gpu *gpu)
 		return;
 	if (!gl_try_lock(&gpu->overhead_lock))
 		return;
-	(void)measure(gpu, false);
+	(void)measure(gpu);
 	gl_unlock(&gpu->overhead_lock);
 }
 

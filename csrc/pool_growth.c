@@ -78,6 +78,7 @@ bool gl_pool_reserve(struct gl_gpu *gpu, CUmemoryPool handle, uint64_t bytes)
 		}
 		need = missing(gpu, handle, bytes, need, &kind);
 	}
+	gl_moving(gpu); /* until settled */
 	return true;
 }
 
@@ -126,6 +127,7 @@ bool gl_pool_settle(struct gl_gpu *gpu, CUmemoryPool handle)
 		now = pool->charged;
 		learn_step(gpu, pool);
 	}
+	gl_moved(gpu);
 	gl_unlock(&gpu->books_lock);
 	gl_unrelax(mode);
 	if (GL_LIKELY(now <= allowed || !gl_over_limit(gpu)))

@@ -29,8 +29,7 @@ static int change_trying_hard(struct gl_gpu *gpu, enum gl_memory_kind kind, uint
 	if (gl_segment_reap() > 0)
 		r = change(gpu, kind, (int64_t)bytes, gl_limit_bytes(gpu));
 	if (r == -ENOMEM) {
-		gl_pools_refresh(gpu);
-		gl_overhead_refresh(gpu);
+		(void)gl_overhead_measure(gpu); /* refreshes the pools too */
 		r = change(gpu, kind, (int64_t)bytes, gl_limit_bytes(gpu));
 	}
 	if (r == -ENOMEM && gl_pools_trim(gpu))

@@ -124,6 +124,8 @@ struct gl_gpu {
 	uint64_t overhead_bytes;    /* charged now */
 	uint64_t overhead_seen;     /* what the last measurement said; a lower one must be seen twice (overhead.c) */
 	uint64_t overhead_at_bytes; /* lowest that was charged in all since the last measurement */
+	uint64_t overhead_with_bytes; /* what was charged in all at the last measurement */
+	uint32_t moving;            /* calls under way between whose start and end books and card may differ */
 	uint64_t overhead_at_ns;
 	uint32_t overhead_reserves; /* reservations since the last measurement */
 	uint32_t overhead_dirty;    /* something happened that costs memory nobody asked for */
@@ -296,8 +298,22 @@ void gl_block_each(bool (*fn)(struct gl_block *block, void *arg), void *arg);
 
 /* ---- charge.c: the steps that every allocation hook takes ---- */
 
+/* Around what makes the books and the card differ for a moment: a reservation before the driver gives the memory, or
+ * a free before it is off the books.  A measurement in between is taken with caution.  gpu may be NULL. */
+static inline void gl_moving(struct gl_gpu *gpu)
+{
+	if (gpu)
+		(void)__atomic_fetch_add(&gpu->moving, 1, __ATOMIC_ACQ_REL);
+}
+static inline void gl_moved(struct gl_gpu *gpu)
+{
+	if (gpu)
+		(void)__atomic_fetch_sub(&gpu->moving, 1, __ATOMIC_ACQ_REL);
+}
+
 struct gl_charge {
 	struct gl_gpu *gpu; /* NULL: no current context, the driver will say so */
+	bool moving;
 	CUcontext context;
 	enum gl_memory_kind kind;
 	uint64_t bytes;
@@ -313,6 +329,10 @@ bool gl_charge_correct(struct gl_charge *charge, uint64_t bytes);
 bool gl_charge_keep(struct gl_charge *charge, enum gl_space space, uint64_t key);
 /* The driver did not give it: takes the charge back and returns the driver's code. */
 CUresult gl_charge_drop(struct gl_charge *charge, CUresult result);
+/* A block was taken out of the table because the driver is about to free what it stands for; after its answer,
+ * the charge is given back, or the block put back if the driver refused.  Nothing if block->space is 0. */
+void gl_charge_leaving(const struct gl_block *block);
+void gl_charge_left(const struct gl_block *block, CUresult result);
 /* Gives back what a block that was taken out of the table was charged. */
 void gl_charge_release(const struct gl_block *block);
 /* The driver has this device, but it cannot be put under quota (device.c says why): nothing may be made on it. */
@@ -334,10 +354,8 @@ uint64_t gl_overhead_watch(struct gl_gpu *gpu);
 bool gl_overhead_fits(struct gl_gpu *gpu, uint64_t before);
 /* After an allocation: false if so little is left that the card's rounding may pass the quota, and does; undo. */
 bool gl_overhead_fits_rounded(struct gl_gpu *gpu);
-/* A context was ended: measures now, and believes a lower figure at once. */
-void gl_overhead_settle(struct gl_gpu *gpu);
 /* Around the making of a context: begin reserves what one was seen to cost (false: the quota refuses); end measures
- * and learns (false: the truth is over the quota; end the context, then call gl_overhead_settle). */
+ * and learns (false: the truth is over the quota; end the context, then measure again). */
 struct gl_context_cost {
 	uint64_t reserved, overhead_before, card_before;
 	struct gl_card_listing {
