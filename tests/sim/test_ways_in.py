@@ -253,7 +253,7 @@ def test_a_program_s_own_global_function_is_found_before_the_driver_s(
 def test_a_look_up_from_inside_the_driver_gets_the_driver_s_own(
     program: Program, compile_c: Any, run_process: Any, stub: Any
 ) -> None:
-    """The driver of straw loads its second part and calls what it finds there; given ours, it would never end."""
+    """The driver of straw loads its second part and calls what it finds; given ours, it would never end."""
     second = compile_c(
         "int cuInit(unsigned f) { return (int)f + 77; }\n", "-shared", "-fPIC", name="second.so"
     )
