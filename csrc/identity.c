@@ -6,7 +6,8 @@
 
 #include "shim.h"
 
-static size_t read_file(const char *path, char *out, size_t size)
+/* Bytes read, 0 if there is no such file, or negative errno. */
+static long read_file(const char *path, char *out, size_t size)
 {
 	size_t got = 0;
 	int fd = gl_open(path, O_RDONLY, 0);
@@ -19,7 +20,7 @@ static size_t read_file(const char *path, char *out, size_t size)
 	if (fd >= 0)
 		gl_close(fd);
 	out[got] = 0;
-	return got;
+	return fd >= 0 || fd == -ENOENT ? (long)got : fd;
 }
 
 static uint64_t number(const char *text)
@@ -43,7 +44,7 @@ struct gl_identity gl_identity_read(void)
 {
 	struct gl_identity id = {0};
 	char stat[1024];
-	read_file("/proc/self/stat", stat, sizeof stat);
+	(void)read_file("/proc/self/stat", stat, sizeof stat);
 	const char *open = strchr(stat, '('), *close = strrchr(stat, ')'); /* the name may hold both */
 	if (open && close && close > open) {
 		size_t length = (size_t)(close - open - 1);
@@ -65,12 +66,14 @@ static uint64_t hash(uint64_t h, const char *text, size_t length)
 
 /* "auto-<uid>-<hash>": the processes of one user in one container, service or login session, which the kernel
  * tells by their cgroup.  Children stay in it whatever they do: exec, setsid, a cleaned environment. */
-void gl_default_tenant(char out[GL_TENANT_NAME_BYTES])
+int gl_default_tenant(char out[GL_TENANT_NAME_BYTES])
 {
 	char cgroup[4096], *at = out;
-	size_t length = read_file("/proc/self/cgroup", cgroup, sizeof cgroup);
+	long length = read_file("/proc/self/cgroup", cgroup, sizeof cgroup);
+	if (length < 0)
+		return (int)length; /* without descriptors to spare, say: a wrong guess would be another tenant's quota */
 	uint64_t space = namespace_inode("/proc/self/ns/cgroup"), uid = (uint64_t)gl_syscall(SYS_geteuid);
-	uint64_t h = hash(hash(UINT64_C(0xcbf29ce484222325), cgroup, length), (const char *)&space, sizeof space);
+	uint64_t h = hash(hash(UINT64_C(0xcbf29ce484222325), cgroup, (size_t)length), (const char *)&space, sizeof space);
 	char digits[20];
 	int n = 0;
 	memcpy(at, "auto-", 5);
@@ -84,4 +87,5 @@ void gl_default_tenant(char out[GL_TENANT_NAME_BYTES])
 	for (int i = 60; i >= 0; i -= 4)
 		*at++ = "0123456789abcdef"[(h >> i) & 15];
 	*at = 0;
+	return 0;
 }

@@ -43,24 +43,27 @@ static void path_of(const char *tenant, char *out, size_t size)
 	out[at] = 0;
 }
 
-static void join_path(char out[128])
+static int join_path(char out[128])
 {
-	char automatic[GL_TENANT_NAME_BYTES];
+	char automatic[GL_TENANT_NAME_BYTES] = "";
 	const char *tenant = gl_self.quota.tenant;
+	int r = 0;
 	if (!*tenant) {
-		gl_default_tenant(automatic);
+		r = gl_default_tenant(automatic);
 		tenant = automatic;
 	}
 	path_of(tenant, out, 128);
+	return r;
 }
 
 bool gl_segment_exists(void)
 {
 	char path[128];
-	join_path(path);
+	if (join_path(path) != 0)
+		return true; /* joining it will say why not */
 	int fd = gl_open(path, O_RDWR | O_NOFOLLOW, 0);
 	if (fd < 0)
-		return false;
+		return fd == -EMFILE || fd == -ENFILE;
 	bool found = inhabited(fd);
 	gl_close(fd);
 	return found;
@@ -117,6 +120,13 @@ static void start_anew(int fd, struct gl_usage *usage)
 		memset(usage, 0, sizeof *usage);
 }
 
+/* Makes sure of the room for a part of the file: where /dev/shm is full, the first touch would be a SIGBUS. */
+static int make_room(int fd, uint64_t offset, uint64_t bytes)
+{
+	const long keep_size = 1;
+	return gl_syscall(SYS_fallocate, fd, keep_size, (long)offset, (long)bytes) == -ENOSPC ? -ENOSPC : 0;
+}
+
 /* Maps the file, made or remade if no living process uses it.  The caller holds the set-up lock. */
 static int map_file(int fd, const char *path)
 {
@@ -132,15 +142,18 @@ static int map_file(int fd, const char *path)
 	if (at == MAP_FAILED)
 		return -ENOMEM;
 	gl_self.usage = at;
+	int r = 0;
 	if (alone) {
 		start_anew(fd, gl_self.usage);
-		write_header(gl_self.usage, path);
+		r = make_room(fd, 0, gl_slot_offset(0));
+		if (r == 0)
+			write_header(gl_self.usage, path);
 	}
-	if (valid(&gl_self.usage->header))
+	if (r == 0 && valid(&gl_self.usage->header))
 		return 0;
 	munmap(at, sizeof(struct gl_usage));
 	gl_self.usage = NULL;
-	return -EPROTO;
+	return r ? r : -EPROTO;
 }
 
 static void describe(struct gl_slot *s)
@@ -167,6 +180,9 @@ static int claim_slot(void)
 				continue;
 			if (gl_record_lock(gl_self.fd, F_WRLCK, gl_slot_offset(i)) != 0)
 				continue;
+			int r = make_room(gl_self.fd, gl_slot_offset(i), sizeof(struct gl_slot));
+			if (r != 0)
+				return r; /* closing the file drops the lock */
 			if (i >= used)
 				gl_put(&h->slots_used, i + 1);
 			gl_self.slot = (int)i;
@@ -227,8 +243,9 @@ static const char *reason(int error)
 int gl_segment_attach(void)
 {
 	char path[128];
-	join_path(path);
-	int r = attach(path);
+	int r = join_path(path);
+	if (r == 0)
+		r = attach(path);
 	if (r == 0)
 		gl_log(GL_INFO, "in tenant segment %s as slot %d", path, gl_self.slot);
 	else

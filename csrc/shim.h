@@ -243,12 +243,12 @@ struct gl_identity {
 	char name[16];
 };
 struct gl_identity gl_identity_read(void);
-/* The tenant of a process that names none. */
-void gl_default_tenant(char out[GL_TENANT_NAME_BYTES]);
+/* The tenant of a process that names none.  0 or negative errno. */
+int gl_default_tenant(char out[GL_TENANT_NAME_BYTES]);
 
 /* ---- segment.c: the tenant's segment and this process's slot ---- */
 
-/* The segment of the default tenant (no GPULIMIT_TENANT) is there with living processes. */
+/* The segment of the default tenant (no GPULIMIT_TENANT) is there with living processes, or that cannot be told. */
 bool gl_segment_exists(void);
 struct gl_device *gl_segment_find_device(const uint8_t uuid[16], uint32_t *index);
 /* Opens or makes the segment of gl_self.quota's tenant and claims a slot.  0 or negative errno (logged). */
