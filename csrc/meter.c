@@ -161,6 +161,8 @@ void gl_launch_begin(struct gl_launch *l, enum gl_launch_kind kind, uint64_t key
 	l->cost->graph = kind == GL_GRAPH;
 	pass_gate(m, l);
 	bool known = gl_peek(&l->cost->samples) != 0;
+	if (GL_UNLIKELY(!known))
+		gl_overhead_mark(gpu); /* its code may only now be loaded onto the card */
 	l->cost_ns = known ? gl_peek(&l->cost->cost_ns) : UNKNOWN_NS;
 	uint32_t overlap = gl_peek(&m->overlap[gpu->index]);
 	l->charged_ns = GL_LIKELY(overlap == 0) ? l->cost_ns : l->cost_ns * overlap / 1024;
