@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Builds limiter._native: the quota parser, the ledger and the shared-memory layout, as the shim has them.
+"""Builds limiter._native: the quota parser, the ledger and the shared-memory layout, as the shim has them,
+and csrc/node, what only the daemon needs.
 
 cffi reads the headers of csrc/ themselves, between their marks, and compares sizes and offsets with what the
 C compiler makes of them, so there is no second copy to go stale. setuptools runs this file (`cffi_modules`);
@@ -16,8 +17,14 @@ from pathlib import Path
 from cffi import FFI
 
 CSRC = Path(__file__).resolve().parent.parent / "csrc"
-HEADERS = ("layout.h", "quota.h", "ledger.h", "live.h")
-SOURCES = ("quota.c", "quota_list.c", "quota_text.c", "ledger.c", "live.c")
+HEADERS = (
+    *("layout.h", "quota.h", "ledger.h", "live.h", "slots.h"),
+    *("node/usage.h", "node/policy.h", "node/doorbell.h"),
+)
+SOURCES = (
+    *("quota.c", "quota_list.c", "quota_text.c", "ledger.c", "live.c", "slots.c"),
+    *("node/guard.c", "node/usage.c", "node/policy.c", "node/doorbell.c"),
+)
 PART = re.compile(r"/\* cffi: begin \*/(.*?)/\* cffi: end \*/", re.DOTALL)
 CONSTANT = re.compile(r"^(#define \w+) .*$", re.MULTILINE)
 
@@ -56,7 +63,7 @@ def make(csrc: Path) -> FFI:
         f"#include <string.h>\n{includes}{PAIRS}",
         sources=[str(csrc / name) for name in SOURCES],
         include_dirs=[str(CSRC)],
-        depends=[str(path) for path in sorted(CSRC.glob("*.h"))],
+        depends=[str(path) for path in sorted([*CSRC.glob("*.h"), *CSRC.glob("node/*.h")])],
         define_macros=[("_GNU_SOURCE", None)],
         extra_compile_args=["-std=gnu11", "-fvisibility=hidden"],
     )

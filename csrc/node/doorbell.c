@@ -1,0 +1,67 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "doorbell.h"
+
+#include <limits.h>
+
+#include "../sys.h"
+#include "guard.h"
+
+#ifndef SYS_futex_waitv
+#define SYS_futex_waitv 449
+#endif
+enum { SIZE_U32 = 2, POLL_NS = 2000000 };
+
+/* The kernel's struct futex_waitv, which older headers lack. */
+struct wait_for {
+	uint64_t value, address;
+	uint32_t flags, reserved;
+};
+
+struct looking {
+	const struct gl_bell *bells;
+	uint32_t count;
+};
+
+static int look(void *argument)
+{
+	const struct looking *l = argument;
+	for (uint32_t i = 0; i < l->count; i++)
+		if (gl_load(l->bells[i].word) != l->bells[i].seen)
+			return -EAGAIN;
+	return -ETIMEDOUT;
+}
+
+static int poll_until(const struct gl_bell *bells, uint32_t count, uint64_t deadline_ns)
+{
+	struct looking l = {bells, count};
+	for (;;) {
+		int r = gl_guarded(look, &l);
+		uint64_t now = gl_now_ns();
+		if (r != -ETIMEDOUT || now >= deadline_ns)
+			return r;
+		uint64_t left = deadline_ns - now;
+		struct timespec pause = {0, left < POLL_NS ? (long)left : POLL_NS};
+		(void)gl_syscall(SYS_nanosleep, &pause, NULL);
+	}
+}
+
+int gl_bells_wait(const struct gl_bell *bells, uint32_t count, uint64_t deadline_ns, int poll)
+{
+	struct wait_for waits[GL_MAX_BELLS];
+	if (count > GL_MAX_BELLS)
+		return -EINVAL;
+	if (poll || count == 0)
+		return poll_until(bells, count, deadline_ns);
+	for (uint32_t i = 0; i < count; i++)
+		waits[i] = (struct wait_for){bells[i].seen, (uintptr_t)bells[i].word, SIZE_U32, 0};
+	struct timespec until = {(time_t)(deadline_ns / 1000000000u), (long)(deadline_ns % 1000000000u)};
+	int r = (int)gl_syscall(SYS_futex_waitv, waits, count, 0, &until, CLOCK_MONOTONIC);
+	/* EPERM: sandboxes that do not know the call. */
+	return r == -ENOSYS || r == -EPERM ? poll_until(bells, count, deadline_ns) : r;
+}
+
+void gl_bell_ring(uint32_t *word)
+{
+	__atomic_fetch_add(word, 1, __ATOMIC_RELEASE);
+	gl_futex_wake(word, INT_MAX);
+}

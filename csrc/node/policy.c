@@ -1,0 +1,169 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "policy.h"
+
+#include <limits.h>
+#include <string.h>
+
+#include "../sys.h"
+#include "guard.h"
+
+/* What one call is about; each fills in what its work needs. */
+struct writing {
+	struct gl_policy *policy;
+	struct gl_state *state;
+	struct gl_header *header;
+	const struct gl_policy_device *allow;
+	const struct gl_state_gpu *gpu;
+	const char *tenant;
+	uint64_t magic, created_ns, heartbeat_ns, daemon_start_ns, granted_ns, run_ahead_ns;
+	uint32_t device, shared, pid, size;
+};
+
+static int begin(void *argument)
+{
+	const struct writing *w = argument;
+	struct gl_header *h = w->header;
+	h->magic = w->magic;
+	h->version = GL_LAYOUT_VERSION;
+	h->size = w->size;
+	h->created_ns = w->created_ns;
+	memcpy(h->tenant, w->tenant, strnlen(w->tenant, sizeof h->tenant - 1));
+	if (w->state)
+		w->state->daemon_pid = w->pid;
+	gl_store(&h->ready, 1u);
+	return 0;
+}
+
+int gl_node_policy_begin(struct gl_policy *policy, const char *tenant, uint64_t created_ns)
+{
+	struct writing w = {.header = &policy->header, .magic = GL_POLICY_MAGIC, .size = sizeof *policy,
+			    .tenant = tenant, .created_ns = created_ns};
+	return gl_guarded(begin, &w);
+}
+
+int gl_node_state_begin(struct gl_state *state, uint64_t created_ns, uint32_t pid)
+{
+	struct writing w = {.state = state, .header = &state->header, .magic = GL_STATE_MAGIC, .size = sizeof *state,
+			    .tenant = "", .created_ns = created_ns, .pid = pid};
+	return gl_guarded(begin, &w);
+}
+
+static int check(void *argument)
+{
+	const struct gl_header *h = &((const struct gl_policy *)argument)->header;
+	bool right = gl_load(&h->ready) == 1 && h->magic == GL_POLICY_MAGIC && h->version == GL_LAYOUT_VERSION &&
+		     h->size == sizeof(struct gl_policy);
+	return right ? 0 : -EPROTO;
+}
+
+int gl_node_policy_check(const struct gl_policy *policy)
+{
+	return gl_guarded(check, (void *)policy);
+}
+
+static int beat(void *argument)
+{
+	const struct writing *w = argument;
+	if (w->policy) {
+		gl_store(&w->policy->daemon_start_ns, w->daemon_start_ns);
+		gl_store(&w->policy->heartbeat_ns, w->heartbeat_ns);
+	} else {
+		gl_store(&w->state->daemon_start_ns, w->daemon_start_ns);
+		gl_store(&w->state->heartbeat_ns, w->heartbeat_ns);
+	}
+	return 0;
+}
+
+int gl_node_policy_beat(struct gl_policy *policy, uint64_t heartbeat_ns, uint64_t daemon_start_ns)
+{
+	struct writing w = {.policy = policy, .heartbeat_ns = heartbeat_ns, .daemon_start_ns = daemon_start_ns};
+	return gl_guarded(beat, &w);
+}
+
+int gl_node_state_beat(struct gl_state *state, uint64_t heartbeat_ns, uint64_t daemon_start_ns)
+{
+	struct writing w = {.state = state, .heartbeat_ns = heartbeat_ns, .daemon_start_ns = daemon_start_ns};
+	return gl_guarded(beat, &w);
+}
+
+static void changed(struct gl_policy_device *d)
+{
+	__atomic_fetch_add(&d->change, 1, __ATOMIC_RELEASE);
+	gl_futex_wake(&d->change, INT_MAX);
+}
+
+static int allow(void *argument)
+{
+	const struct writing *w = argument;
+	struct gl_policy_device *d = &w->policy->device[w->device];
+	memcpy(d->uuid, w->allow->uuid, sizeof d->uuid);
+	gl_store(&d->suspended, w->allow->suspended);
+	gl_store(&d->memory_limit_bytes, w->allow->memory_limit_bytes);
+	gl_store(&d->compute_limit_percent, w->allow->compute_limit_percent);
+	gl_store(&d->compute_request_percent, w->allow->compute_request_percent);
+	gl_store(&d->weight, w->allow->weight);
+	gl_store(&d->priority, w->allow->priority);
+	gl_store(&d->ready, w->allow->ready);
+	changed(d);
+	return 0;
+}
+
+int gl_node_policy_allow(struct gl_policy *policy, uint32_t device, const struct gl_policy_device *from)
+{
+	struct writing w = {.policy = policy, .device = device, .allow = from};
+	return device < GL_MAX_DEVICES ? gl_guarded(allow, &w) : -EINVAL;
+}
+
+static int grant(void *argument)
+{
+	const struct writing *w = argument;
+	struct gl_policy_device *d = &w->policy->device[w->device];
+	gl_store(&d->granted_ns, w->granted_ns);
+	gl_store(&d->run_ahead_ns, w->run_ahead_ns);
+	gl_store(&d->shared, w->shared); /* after the grant that it makes count */
+	changed(d);
+	return 0;
+}
+
+int gl_node_policy_grant(struct gl_policy *policy, uint32_t device, uint64_t granted_ns, uint64_t run_ahead_ns,
+			 uint32_t shared)
+{
+	struct writing w = {.policy = policy, .device = device, .granted_ns = granted_ns, .run_ahead_ns = run_ahead_ns,
+			    .shared = shared};
+	return device < GL_MAX_DEVICES ? gl_guarded(grant, &w) : -EINVAL;
+}
+
+static int command(void *argument)
+{
+	struct gl_policy *policy = argument;
+	__atomic_fetch_add(&policy->commands, 1, __ATOMIC_RELEASE);
+	gl_futex_wake(&policy->commands, INT_MAX);
+	return 0;
+}
+
+int gl_node_policy_command(struct gl_policy *policy)
+{
+	return gl_guarded(command, policy);
+}
+
+static int write_gpu(void *argument)
+{
+	const struct writing *w = argument;
+	struct gl_state_gpu *gpu = &w->state->gpu[w->device];
+	memcpy(gpu->uuid, w->gpu->uuid, sizeof gpu->uuid);
+	gl_store(&gpu->tenants, w->gpu->tenants);
+	gl_store(&gpu->memory_total_bytes, w->gpu->memory_total_bytes);
+	gl_store(&gpu->memory_used_bytes, w->gpu->memory_used_bytes);
+	gl_store(&gpu->utilisation_percent, w->gpu->utilisation_percent);
+	gl_store(&gpu->healthy, w->gpu->healthy);
+	gl_store(&gpu->sampled_ns, w->gpu->sampled_ns);
+	gl_store(&gpu->ready, 1u);
+	gl_store(&w->state->gpus, w->shared);
+	return 0;
+}
+
+int gl_node_state_gpu(struct gl_state *state, uint32_t index, const struct gl_state_gpu *from, uint32_t gpus)
+{
+	struct writing w = {.state = state, .device = index, .gpu = from, .shared = gpus};
+	return index < GL_MAX_DEVICES ? gl_guarded(write_gpu, &w) : -EINVAL;
+}

@@ -1,0 +1,28 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What the daemon writes: tenants' policies, and the node's state.  Whoever waits on a policy entry is woken when it
+ * changes.  All return 0, -EINVAL (no such entry) or -EFAULT (the file was cut short).
+ */
+#ifndef GL_NODE_POLICY_H
+#define GL_NODE_POLICY_H
+
+#include "../layout.h"
+
+/* cffi: begin */
+int gl_node_policy_begin(struct gl_policy *policy, const char *tenant, uint64_t created_ns);
+int gl_node_state_begin(struct gl_state *state, uint64_t created_ns, uint32_t pid);
+/* A policy or state that this layout can read: 0, -EPROTO or -EFAULT. */
+int gl_node_policy_check(const struct gl_policy *policy);
+/* heartbeat_ns by CLOCK_MONOTONIC, daemon_start_ns by CLOCK_REALTIME. */
+int gl_node_policy_beat(struct gl_policy *policy, uint64_t heartbeat_ns, uint64_t daemon_start_ns);
+int gl_node_state_beat(struct gl_state *state, uint64_t heartbeat_ns, uint64_t daemon_start_ns);
+/* Takes over all of *from but granted_ns, run_ahead_ns, shared and change. */
+int gl_node_policy_allow(struct gl_policy *policy, uint32_t device, const struct gl_policy_device *from);
+int gl_node_policy_grant(struct gl_policy *policy, uint32_t device, uint64_t granted_ns, uint64_t run_ahead_ns,
+			 uint32_t shared);
+/* A command waits for one of the tenant's processes. */
+int gl_node_policy_command(struct gl_policy *policy);
+int gl_node_state_gpu(struct gl_state *state, uint32_t index, const struct gl_state_gpu *from, uint32_t gpus);
+/* cffi: end */
+
+#endif

@@ -1,0 +1,111 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "usage.h"
+
+#include <string.h>
+
+#include "../slots.h"
+#include "../sys.h"
+#include "guard.h"
+
+static void add_slot(const struct gl_slot *slot, struct gl_sample *sample)
+{
+	if (!(gl_peek(&slot->generation) & 1))
+		return;
+	sample->slots++;
+	for (uint32_t d = 0; d < GL_MAX_DEVICES; d++) {
+		const struct gl_account *a = &slot->account[d];
+		if (!sample->device[d].ready)
+			continue;
+		sample->device[d].waiting += gl_peek(&a->waiting) != 0;
+		sample->device[d].outstanding_ns += gl_peek(&a->outstanding_ns);
+	}
+}
+
+struct sampling {
+	struct gl_usage *usage;
+	struct gl_sample *sample;
+};
+
+static int sample_now(void *argument)
+{
+	const struct sampling *s = argument;
+	struct gl_usage *usage = s->usage;
+	const struct gl_header *h = &usage->header;
+	*s->sample = (struct gl_sample){.doorbell = gl_load(&h->doorbell), .created_ns = gl_peek(&h->created_ns)};
+	if (gl_load(&h->ready) != 1 || h->magic != GL_USAGE_MAGIC || h->version != GL_LAYOUT_VERSION ||
+	    h->size != sizeof *usage)
+		return -EPROTO;
+	for (uint32_t d = 0; d < GL_MAX_DEVICES; d++) {
+		s->sample->device[d].ready = gl_load(&usage->device[d].ready) == 1;
+		s->sample->device[d].spent_ns = gl_peek(&usage->device[d].spent_ns);
+		memcpy(s->sample->device[d].uuid, usage->device[d].uuid, 16);
+	}
+	uint32_t used = gl_peek(&h->slots_used);
+	for (uint32_t i = 0; i < used && i < GL_MAX_SLOTS; i++)
+		add_slot(&usage->slot[i], s->sample);
+	return 0;
+}
+
+int gl_node_sample(struct gl_usage *usage, struct gl_sample *sample)
+{
+	struct sampling s = {usage, sample};
+	return gl_guarded(sample_now, &s);
+}
+
+struct beginning {
+	struct gl_usage *usage;
+	const char *tenant;
+	uint64_t created_ns;
+};
+
+static int begin_now(void *argument)
+{
+	const struct beginning *b = argument;
+	struct gl_header *h = &b->usage->header;
+	h->magic = GL_USAGE_MAGIC;
+	h->version = GL_LAYOUT_VERSION;
+	h->size = sizeof *b->usage;
+	h->created_ns = b->created_ns;
+	memcpy(h->tenant, b->tenant, strnlen(b->tenant, sizeof h->tenant - 1));
+	gl_store(&h->ready, 1u);
+	return 0;
+}
+
+int gl_node_usage_begin(struct gl_usage *usage, const char *tenant, uint64_t created_ns)
+{
+	struct beginning b = {usage, tenant, created_ns};
+	return gl_guarded(begin_now, &b);
+}
+
+struct reaping {
+	struct gl_usage *usage;
+	int fd;
+	uint32_t slot;
+};
+
+static int reap_now(void *argument)
+{
+	const struct reaping *r = argument;
+	return gl_slot_reap(r->usage, r->fd, r->slot);
+}
+
+int gl_node_reap(struct gl_usage *usage, int fd)
+{
+	int cleared = 0;
+	for (uint32_t slot = 0; slot < GL_MAX_SLOTS; slot++) {
+		struct reaping r = {usage, fd, slot};
+		int one = gl_guarded(reap_now, &r);
+		if (one < 0) {
+			(void)gl_record_lock(fd, F_UNLCK, gl_slot_offset(slot)); /* it may have got that far */
+			return one;
+		}
+		cleared += one;
+	}
+	return cleared;
+}
+
+int gl_node_hold(int fd)
+{
+	/* Any byte that is no slot's and not the first, which guards joining. */
+	return gl_record_lock(fd, F_WRLCK, sizeof(struct gl_header));
+}

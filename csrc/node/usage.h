@@ -1,0 +1,38 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What the daemon does with a tenant's usage segment.  The tenant writes it, so nothing in it is believed beyond its
+ * bounds, and its file may be cut short meanwhile: that is -EFAULT, never a signal.
+ */
+#ifndef GL_NODE_USAGE_H
+#define GL_NODE_USAGE_H
+
+#include "../layout.h"
+
+/* cffi: begin */
+/* One device entry, summed over the slots in use. */
+struct gl_sample_device {
+	uint8_t uuid[16];
+	uint32_t ready;
+	uint32_t waiting;        /* processes with a thread that waits for GPU time */
+	uint64_t spent_ns;
+	uint64_t outstanding_ns;
+};
+
+struct gl_sample {
+	uint64_t created_ns;     /* another value: the books were begun anew */
+	uint32_t doorbell;       /* as it was before anything else was read */
+	uint32_t slots;          /* in use */
+	struct gl_sample_device device[16];
+};
+
+/* 0; -EPROTO: the header is wrong; -EFAULT. */
+int gl_node_sample(struct gl_usage *usage, struct gl_sample *sample);
+/* Gives an empty segment its header.  0 or -EFAULT. */
+int gl_node_usage_begin(struct gl_usage *usage, const char *tenant, uint64_t created_ns);
+/* gl_slot_reap for every slot: how many were cleared, or -EFAULT. */
+int gl_node_reap(struct gl_usage *usage, int fd);
+/* Keeps the file from being taken for abandoned while the daemon has it open: 0 or negative errno. */
+int gl_node_hold(int fd);
+/* cffi: end */
+
+#endif
