@@ -53,7 +53,7 @@ static void on_abort(int signal_number)
 
 static void mutate(void)
 {
-	static const char pieces[][8] = {"GiB", "%", "=", ",", "*=", "GPU-", "MIG-", "{\"", "\":", "}", "0", ".", "99999", " "};
+	static const char pieces[][8] = {"GiB", "%", "=", ",", "*=", "GPU-", "MIG-", "{\"", "\":", "}", "0", ".", "99999", " ", "\r\n", "\n", ": ", "HTTP/1.", "200"};
 	size_t changes = 1 + next_random() % 6;
 
 	now = seeds[next_random() % seed_count];

@@ -1,0 +1,75 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The little HTTP/1.1 that the library speaks with the daemon: writing a request into a buffer, and reading an answer
+ * as it comes in, piece by piece.  Pure: no socket, no allocation, bounds everywhere; fuzzed (tests/fuzz/http.c).
+ */
+#ifndef GL_HTTP_H
+#define GL_HTTP_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#pragma GCC visibility push(hidden)
+
+/* ---- text put together in a buffer ---- */
+
+/* Always a terminated string; what does not fit any more is left out and `full` is set. */
+struct gl_out {
+	char *text;
+	size_t size, length;
+	bool full;
+};
+void gl_out_begin(struct gl_out *out, char *buffer, size_t size);
+void gl_out_text(struct gl_out *out, const char *text);
+void gl_out_number(struct gl_out *out, uint64_t number);
+/* As a JSON string with its quotes.  Bytes beyond ASCII become '?': the kernel may cut a name inside a character. */
+void gl_out_json(struct gl_out *out, const char *text);
+
+/* A whole request.  body NULL: none.  token "": none. */
+void gl_http_request(struct gl_out *out, const char *method, const char *path, const char *token, const char *body);
+
+/* ---- an answer ---- */
+
+enum {
+	GL_HTTP_LINE = 512,           /* longer header lines are skipped, unless their header is one that is kept */
+	GL_HTTP_MOST_HEAD = 1 << 14,  /* bytes of status line, headers, trailers and chunk sizes together */
+	GL_HTTP_MOST_BODY = 1 << 20,
+};
+
+enum gl_http_state {
+	GL_HTTP_STATUS, GL_HTTP_HEADERS, GL_HTTP_BODY, GL_HTTP_UNTIL_END, GL_HTTP_CHUNK_SIZE, GL_HTTP_CHUNK,
+	GL_HTTP_CHUNK_END, GL_HTTP_TRAILERS, GL_HTTP_DONE, GL_HTTP_BAD
+};
+
+/* The headers that matter are kept, as "" or 0 if they were not there; the body is only counted. */
+struct gl_answer {
+	int status;             /* 100..599; valid once the state is past GL_HTTP_STATUS */
+	char worker[64];        /* Gpulimit-Worker: letters, digits, '-', '_', '.' */
+	char tenant[64];        /* Gpulimit-Tenant: the same letters */
+	char usage[80];         /* Gpulimit-Usage */
+	char policy[80];        /* Gpulimit-Policy */
+	char source[16];        /* Gpulimit-Source */
+	char error[208];        /* Gpulimit-Error: printable ASCII */
+	char command[24];       /* Gpulimit-Command: N NAME */
+	uint64_t command_number;
+	uint32_t host_pid;      /* Gpulimit-Host-Pid */
+	/* Of the parser. */
+	enum gl_http_state state;
+	const char *wrong;      /* GL_HTTP_BAD: why */
+	size_t head_bytes, body_bytes;
+	uint64_t left;          /* bytes of the body or the chunk to come */
+	bool has_length, chunked, too_long;
+	size_t line_length;
+	char line[GL_HTTP_LINE];
+};
+
+void gl_answer_begin(struct gl_answer *answer);
+/* Takes in the next bytes.  1: complete (further bytes are ignored); 0: more to come; -1: not an answer. */
+int gl_answer_feed(struct gl_answer *answer, const char *data, size_t size);
+/* The peer has closed.  The same; 0 cannot be: an answer that is cut short is no answer. */
+int gl_answer_end(struct gl_answer *answer);
+
+#pragma GCC visibility pop
+
+#endif
