@@ -65,8 +65,9 @@ static CUresult grow(CUmemoryPool pool, uint64_t used)
 
 static void shrink(CUmemoryPool pool, uint64_t keep)
 {
+	if (keep >= pool->reserved)
+		return; /* a threshold of all there is, as frameworks set it, has no next step */
 	uint64_t target = step_up(pool, keep > pool->used ? keep : pool->used);
-
 	if (target >= pool->reserved)
 		return;
 	if (!pool->on_host)

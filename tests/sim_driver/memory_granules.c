@@ -35,6 +35,16 @@ int main(void)
 	OK(cuMemFreeAsync(a, NULL));
 	OK(cuStreamSynchronize(NULL));
 	SAME(518 * MIB, used());
+	cuuint64_t keep = UINT64_MAX; /* as PyTorch sets it */
+	OK(cuMemPoolSetAttribute(pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &keep));
+	OK(cuMemAllocAsync(&a, 33 * MIB, NULL));
+	OK(cuStreamSynchronize(NULL));
+	SAME(582 * MIB, used());
+	OK(cuMemFreeAsync(a, NULL));
+	OK(cuStreamSynchronize(NULL));
+	SAME(582 * MIB, used());
+	OK(cuMemPoolTrimTo(pool, 0));
+	SAME(518 * MIB, used());
 	OK(cuCtxCreate_v2(&second, 0, 0));
 	SAME(2 * 518 * MIB, used());
 	OK(nvmlInit_v2());
