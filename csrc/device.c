@@ -42,7 +42,27 @@ struct gl_device *gl_device_add(const uint8_t uuid[16], int index, uint64_t card
 		limit = card_bytes; /* no memory quota at all */
 	*own_limit = limit < card_bytes ? limit : card_bytes;
 	*own_percent = gl_quota_compute_for(&gl_self.quota, index, text);
-	return gl_segment_device(uuid, card_bytes, *own_limit, *own_percent, gl_self.quota.weight, entry);
+	uint32_t hint = 0, percent = *own_percent, weight = gl_self.quota.weight;
+	const struct gl_policy_device *policy = gl_policy_for(uuid, &hint);
+	if (policy) { /* the entry shows the tenant's quota, not this process's */
+		limit = gl_peek(&policy->memory_limit_bytes);
+		percent = gl_peek(&policy->compute_limit_percent);
+		weight = gl_peek(&policy->weight);
+	}
+	return gl_segment_device(uuid, card_bytes, limit < card_bytes ? limit : card_bytes, percent, weight, entry);
+}
+
+/* An environment that made the tenant's quota has had its say: whoever may change the quota may also raise it.  One
+ * that asks for less than the tenant has keeps this process below it. */
+static void forget_proposal(struct gl_gpu *gpu)
+{
+	const struct gl_policy_device *policy = gl_policy_of(gpu);
+	if (policy && !gl_self.daemon.proposed)
+		return;
+	if (gpu->own_limit_bytes >= gl_peek(policy ? &policy->memory_limit_bytes : &gpu->device->memory_limit_bytes))
+		gpu->own_limit_bytes = gpu->total_bytes;
+	if (gpu->own_compute_percent >= gl_compute_percent(gpu))
+		gpu->own_compute_percent = 100;
 }
 
 static bool set_up(struct gl_gpu *gpu, int ordinal)
@@ -64,8 +84,9 @@ static bool set_up(struct gl_gpu *gpu, int ordinal)
 	if (!gpu->device)
 		return false;
 	gpu->account = &gl_self.own->account[gpu->index];
+	forget_proposal(gpu);
 	gl_log(GL_INFO, "device %d (%s): memory %llu of %llu bytes, compute %u%%", ordinal, text,
-	       (unsigned long long)gl_limit_bytes(gpu), (unsigned long long)total, gpu->own_compute_percent);
+	       (unsigned long long)gl_limit_bytes(gpu), (unsigned long long)total, gl_compute_percent(gpu));
 	return true;
 }
 
@@ -122,7 +143,8 @@ bool gl_uuid_bytes(const char *text, uint8_t out[16])
 
 uint64_t gl_limit_bytes(const struct gl_gpu *gpu)
 {
-	uint64_t limit = gl_load(&gpu->device->memory_limit_bytes);
+	const struct gl_policy_device *policy = gl_policy_of(gpu);
+	uint64_t limit = gl_load(policy ? &policy->memory_limit_bytes : &gpu->device->memory_limit_bytes);
 	if (gpu->own_limit_bytes < limit)
 		limit = gpu->own_limit_bytes;
 	return limit < gpu->total_bytes ? limit : gpu->total_bytes;

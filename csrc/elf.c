@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Finds functions of libc's dynamic-loading family (dlsym, dlvsym, dlopen, dladdr) in libc's own symbol table.
+ * Finds functions of libc's dynamic-loading family (dlsym, dlvsym, dlopen, dladdr), and of its threads, in libc's own
+ * symbol table.
  * We define dlsym ourselves, so asking the linker for it would find us; and the look-up hook runs so early under
  * sanitizers, and in so many libcs (musl has no dlvsym), that it may call no libc function at all.  So this file
  * walks the loader's list of objects by hand.  Built without sanitizers (see Makefile).
@@ -113,7 +114,7 @@ static bool is_libc(const char *path)
 		if (*p == '/')
 			base = p + 1;
 	return begins(base, "libc.so") || begins(base, "libc-2") || begins(base, "libdl.so") || begins(base, "libdl-2") ||
-	       begins(base, "ld-musl") || begins(base, "libc.musl");
+	       begins(base, "libpthread.so") || begins(base, "libpthread-2") || begins(base, "ld-musl") || begins(base, "libc.musl");
 }
 
 void *gl_elf_libc_symbol(const char *name)

@@ -53,12 +53,18 @@ static uint64_t usable_bytes(nvmlDevice_t handle, uint64_t total)
 static uint64_t limit_of(const struct gl_card *card, uint64_t card_bytes)
 {
 	const struct gl_device *device = card->device;
+	const struct gl_policy_device *policy = NULL;
 	uint64_t limit = card_bytes, own;
+	uint32_t hint = 0;
+	uint8_t uuid[16];
 
 	if (gl_quota_memory_for(&gl_self.quota, card->index, card->uuid, card_bytes, &own) && own < limit)
 		limit = own;
-	if (device && gl_load(&device->memory_limit_bytes) < limit)
-		limit = gl_load(&device->memory_limit_bytes);
+	if (gl_uuid_bytes(card->uuid, uuid))
+		policy = gl_policy_for(uuid, &hint);
+	const uint64_t *tenants = policy ? &policy->memory_limit_bytes : device ? &device->memory_limit_bytes : NULL;
+	if (tenants && gl_load(tenants) < limit)
+		limit = gl_load(tenants);
 	return limit;
 }
 

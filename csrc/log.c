@@ -12,7 +12,7 @@
 
 enum { LINES = 200 };
 
-static enum gl_level wanted(void)
+static enum gl_level read_level(void)
 {
 	const char *text = getenv("GPULIMIT_LOG");
 	if (!text)
@@ -22,6 +22,17 @@ static enum gl_level wanted(void)
 	if (strcmp(text, "info") == 0)
 		return GL_INFO;
 	return strcmp(text, "warn") == 0 ? GL_WARN : GL_ERROR;
+}
+
+/* Read once: the program may be changing its environment while the shim's thread has something to say. */
+static enum gl_level wanted(void)
+{
+	uint32_t known = gl_peek(&gl_self.log_level);
+	if (!known) {
+		known = 1 + read_level();
+		gl_put(&gl_self.log_level, known);
+	}
+	return (enum gl_level)(known - 1);
 }
 
 void gl_log(enum gl_level level, const char *format, ...)

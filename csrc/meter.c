@@ -9,8 +9,6 @@
 
 #include "launch.h"
 
-#define MARK_NS UINT64_C(1000000)      /* between marks under a limit */
-#define FREE_MARK_NS UINT64_C(4000000) /* and without: only statistics depend on them */
 #define LOOK_NS UINT64_C(200000)       /* between looks at the marks under way */
 #define UNKNOWN_NS UINT64_C(20000)     /* charged for a launch that nothing is known of */
 enum { CLOCK_EVERY = 8, UNKNOWN_AHEAD = 2, UNKNOWN_WAIT_NS = 100000000 };
@@ -115,10 +113,9 @@ static void wait_for_first_sample(struct gl_meter *m, struct gl_launch *l)
 
 static void pass_gate(struct gl_meter *m, struct gl_launch *l)
 {
-	bool limited = gl_compute_percent(l->gpu) < 100;
-	if (GL_LIKELY(!limited && !gl_peek(&l->gpu->device->suspended)))
+	if (GL_LIKELY(gl_bucket_free(m, l->gpu)))
 		return;
-	if (limited && l->stream && GL_UNLIKELY(gl_peek(&l->cost->samples) == 0))
+	if (l->stream && GL_UNLIKELY(gl_peek(&l->cost->samples) == 0))
 		wait_for_first_sample(m, l);
 	if (GL_LIKELY(gl_bucket_open(m, l->gpu)))
 		return;
@@ -188,10 +185,11 @@ static void after_launch(struct gl_meter *m, struct gl_launch *l)
 		gl_unlock(&s->lock);
 		return;
 	}
-	uint64_t every = gl_compute_percent(l->gpu) < 100 ? MARK_NS : FREE_MARK_NS;
+	uint64_t every = gl_bucket_mark_ns(l->gpu);
 	if (GL_LIKELY(estimate < every && launches % CLOCK_EVERY != 0))
 		return;
 	uint64_t now = gl_now_ns();
+	(void)gl_policy_fresh(now);
 	if (estimate >= every || now - gl_peek(&s->marked_ns) >= every)
 		mark(m, s);
 	else if (now - gl_peek(&s->looked_ns) >= LOOK_NS)

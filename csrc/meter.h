@@ -103,6 +103,9 @@ struct gl_meter {
 	uint32_t overlap[GL_MAX_DEVICES];   /* measured over summed costs, in 1/1024: streams that overlap; 0: 1024 */
 	uint64_t busy_sum_ns[GL_MAX_DEVICES], cost_sum_ns[GL_MAX_DEVICES]; /* for it */
 	uint32_t waiting[GL_MAX_DEVICES];   /* threads of this process waiting for GPU time */
+	uint32_t unpaced[GL_MAX_DEVICES];   /* launches went that no wall clock paced */
+	uint64_t own_granted_ns[GL_MAX_DEVICES], own_at_ns[GL_MAX_DEVICES]; /* bucket of a process below its tenant */
+	uint64_t rang_ns[GL_MAX_DEVICES];   /* when it last told the daemon that it has work */
 	struct gl_clock clock[GL_CLOCKS];
 	struct gl_stream stream[GL_STREAMS];
 	struct gl_cost cost[GL_COSTS];
@@ -147,7 +150,7 @@ bool gl_mark_put(struct gl_stream *stream, enum gl_mark_kind kind, struct gl_cos
 		 uint64_t launch_took_ns);
 /* Takes in the marks that the GPU has reached; the caller holds stream->lock. */
 void gl_marks_collect(struct gl_meter *m, struct gl_stream *stream);
-/* The same for every stream of the context that has marks under way and is not being used right now. */
+/* The same for every stream of the context (NULL: of all) that has marks under way and is not being used right now. */
 void gl_marks_collect_all(struct gl_meter *m, CUcontext context);
 
 /* ---- bucket.c ---- */
@@ -156,12 +159,14 @@ void gl_marks_collect_all(struct gl_meter *m, CUcontext context);
 void gl_spend(struct gl_meter *m, struct gl_gpu *gpu, uint64_t ns);
 /* Puts an earlier charge right. */
 void gl_spend_correct(struct gl_meter *m, struct gl_gpu *gpu, uint64_t charged_ns, uint64_t measured_ns);
-/* The tenant has GPU time in hand.  A few ns. */
+/* Nothing holds launches back: no limit, nobody to share with, not suspended.  A few ns. */
+bool gl_bucket_free(struct gl_meter *m, struct gl_gpu *gpu);
+/* A launch may go now.  A few ns. */
 bool gl_bucket_open(struct gl_meter *m, struct gl_gpu *gpu);
-/* Sleeps until it has. */
+/* Sleeps until it may. */
 void gl_bucket_wait(struct gl_meter *m, struct gl_gpu *gpu, CUcontext context);
-/* Percent of GPU time the tenant may use now. */
-uint32_t gl_compute_percent(const struct gl_gpu *gpu);
+/* The time between marks that the gpu's rules need. */
+uint64_t gl_bucket_mark_ns(const struct gl_gpu *gpu);
 
 #pragma GCC visibility pop
 

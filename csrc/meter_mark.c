@@ -175,7 +175,7 @@ void gl_marks_collect_all(struct gl_meter *m, CUcontext context)
 {
 	for (uint32_t i = 0; i < GL_STREAMS; i++) {
 		struct gl_stream *s = &m->stream[i];
-		if (gl_load(&s->state) != 2 || s->context != context || gl_peek(&s->head) == gl_peek(&s->tail))
+		if (gl_load(&s->state) != 2 || (context && s->context != context) || gl_peek(&s->head) == gl_peek(&s->tail))
 			continue;
 		if (gl_try_lock(&s->lock)) {
 			gl_marks_collect(m, s);

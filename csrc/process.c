@@ -47,23 +47,53 @@ static const char *from_environment(const char *name, void *unused)
 	return getenv(name);
 }
 
-/* Reads the quota and joins the tenant; the outcome holds for CUDA and NVML. */
-static uint32_t attach(void)
+/* Joins the tenant that the daemon names, or without a daemon the environment. */
+static uint32_t join(bool view)
 {
-	if (gl_self.attached != GL_NEW)
-		return gl_self.attached;
-	int kept = errno;
-	start_afresh_after_fork();
-	gl_self.pid = gl_getpid();
-	gl_self.attached = GL_FAILED;
-	if (gl_quota_read(&gl_self.quota, from_environment, NULL) != 0)
-		gl_log(GL_ERROR, "%s; every CUDA call of this process is refused", gl_self.quota.error);
-	else if (!gl_self.quota.set && !gl_segment_exists())
-		gl_self.attached = GL_TRANSPARENT;
-	else if (gl_segment_attach() == 0)
-		gl_self.attached = GL_ATTACHED;
-	errno = kept;
+	int daemon = gl_register(view);
+	if (daemon < 0)
+		return GL_FAILED;
+	if (!daemon && !gl_self.quota.set && !gl_segment_exists())
+		return GL_TRANSPARENT;
+	if (gl_segment_attach() != 0)
+		return GL_FAILED;
+	if (daemon)
+		gl_put(&gl_self.own->host_pid, gl_self.daemon.host_pid);
+	return GL_ATTACHED;
+}
+
+/* What only asked NVML so far now calls CUDA: the daemon is to know.  If it is not there, the thread tells it later. */
+static uint32_t view_no_more(void)
+{
+	uint32_t tenant_of_view = gl_self.daemon.view && gl_self.daemon.registered;
+	if (tenant_of_view && gl_register_whole() == -EACCES)
+		return GL_FAILED;
 	return gl_self.attached;
+}
+
+/* Reads the quota and joins the tenant; the outcome holds for CUDA and NVML. */
+static uint32_t attach(bool view)
+{
+	int kept = errno;
+	uint32_t outcome = gl_self.attached;
+	if (outcome == GL_NEW) {
+		start_afresh_after_fork();
+		gl_self.pid = gl_getpid();
+		outcome = GL_FAILED;
+		if (gl_quota_read(&gl_self.quota, from_environment, NULL) != 0)
+			gl_log(GL_ERROR, "%s; every CUDA call of this process is refused", gl_self.quota.error);
+		else
+			outcome = join(view);
+		/* A daemon that a view did not reach is asked again, with patience, when CUDA is called. */
+		if (!view || outcome != GL_FAILED)
+			gl_self.attached = outcome;
+	}
+	if (!view && outcome == GL_ATTACHED)
+		outcome = view_no_more();
+	if (!view && outcome == GL_ATTACHED && gl_self.daemon.registered)
+		gl_agent_start();
+	errno = kept;
+	return outcome;
 }
 
 int gl_begin_slow(void)
@@ -71,7 +101,7 @@ int gl_begin_slow(void)
 	gl_driver_load();
 	gl_lock(&gl_self.setup_lock);
 	if (gl_self.state == GL_NEW)
-		gl_store(&gl_self.state, attach());
+		gl_store(&gl_self.state, attach(false));
 	gl_unlock(&gl_self.setup_lock);
 	return (int)gl_self.state;
 }
@@ -81,7 +111,7 @@ int gl_begin_nvml_slow(void)
 	gl_nvml_load();
 	gl_lock(&gl_self.setup_lock);
 	if (gl_self.nvml_state == GL_NEW)
-		gl_store(&gl_self.nvml_state, attach());
+		gl_store(&gl_self.nvml_state, attach(true));
 	gl_unlock(&gl_self.setup_lock);
 	return (int)gl_self.nvml_state;
 }

@@ -43,10 +43,15 @@ static void path_of(const char *tenant, char *out, size_t size)
 	out[at] = 0;
 }
 
+static const char *daemons_tenant(void)
+{
+	return gl_self.daemon.registered ? gl_self.daemon.tenant : NULL;
+}
+
 static int join_path(char out[128])
 {
 	char automatic[GL_TENANT_NAME_BYTES] = "";
-	const char *tenant = gl_self.quota.tenant;
+	const char *tenant = daemons_tenant() ? daemons_tenant() : gl_self.quota.tenant;
 	int r = 0;
 	if (!*tenant) {
 		r = gl_default_tenant(automatic);
@@ -73,7 +78,7 @@ static int open_file(const char *path)
 {
 	/* Without O_CREAT first: fs.protected_regular refuses O_CREAT on another's file in a sticky directory. */
 	int fd = gl_open(path, O_RDWR | O_NOFOLLOW, 0);
-	if (fd == -ENOENT)
+	if (fd == -ENOENT && !daemons_tenant())
 		fd = gl_open(path, O_RDWR | O_NOFOLLOW | O_CREAT, 0600);
 	if (fd < 0)
 		return fd;
@@ -127,13 +132,14 @@ static int make_room(int fd, uint64_t offset, uint64_t bytes)
 	return gl_syscall(SYS_fallocate, fd, keep_size, (long)offset, (long)bytes) == -ENOSPC ? -ENOSPC : 0;
 }
 
-/* Maps the file, made or remade if no living process uses it.  The caller holds the set-up lock. */
+/* Maps the file, made or remade if no living process uses it; a daemon's stays as it is, since the time that it has
+ * granted is counted against the time spent there.  The caller holds the set-up lock. */
 static int map_file(int fd, const char *path)
 {
 	struct stat st;
 	if (gl_syscall(SYS_fstat, fd, &st) != 0)
 		return -EIO;
-	bool alone = !inhabited(fd);
+	bool alone = !daemons_tenant() && !inhabited(fd);
 	if (!alone && st.st_size != sizeof(struct gl_usage))
 		return -EPROTO;
 	if (st.st_size != sizeof(struct gl_usage) && gl_syscall(SYS_ftruncate, fd, (long)sizeof(struct gl_usage)) != 0)
@@ -235,7 +241,7 @@ static const char *reason(int error)
 	case -EPERM: return "it is not a file of this user; set GPULIMIT_TENANT to a name of your own";
 	case -EUSERS: return "it has no room for another process";
 	case -ETIMEDOUT: return "a process holds its set-up lock";
-	case -ENOENT: return "there is no /dev/shm";
+	case -ENOENT: return daemons_tenant() ? "the daemon's /dev/shm is another" : "there is no /dev/shm";
 	default: return strerror(-error);
 	}
 }

@@ -18,6 +18,7 @@
 #define GL_SHIM_H
 
 #include "abi.h"
+#include "daemon.h"
 #include "layout.h"
 #include "ledger.h"
 #include "quota.h"
@@ -175,6 +176,8 @@ struct gl_process {
 	struct gl_meter *meter;
 	uint32_t capturing;    /* captures open in this process, as seen by the hooks */
 	uint32_t log_lines;
+	uint32_t log_level;    /* 1 + enum gl_level; 0: not read yet */
+	struct gl_daemon daemon;
 };
 extern struct gl_process gl_self;
 
@@ -220,6 +223,10 @@ struct gl_device *gl_device_add(const uint8_t uuid[16], int index, uint64_t card
 bool gl_uuid_bytes(const char *text, uint8_t out[16]);
 /* The limit in force now: the smaller of the tenant's, this process's and the card. */
 uint64_t gl_limit_bytes(const struct gl_gpu *gpu);
+/* What the daemon's policy says of the gpu; NULL without a daemon (policy.c). */
+const struct gl_policy_device *gl_policy_of(const struct gl_gpu *gpu);
+/* Percent of GPU time that the tenant may use now (bucket.c). */
+uint32_t gl_compute_percent(const struct gl_gpu *gpu);
 /* Bytes that all processes of the tenant have reserved; dead ones are given back first. */
 uint64_t gl_used_bytes(const struct gl_gpu *gpu);
 
@@ -251,7 +258,8 @@ int gl_default_tenant(char out[GL_TENANT_NAME_BYTES]);
 /* The segment of the default tenant (no GPULIMIT_TENANT) is there with living processes, or that cannot be told. */
 bool gl_segment_exists(void);
 struct gl_device *gl_segment_find_device(const uint8_t uuid[16], uint32_t *index);
-/* Opens or makes the segment of gl_self.quota's tenant and claims a slot.  0 or negative errno (logged). */
+/* Opens or makes the segment of gl_self.quota's tenant, or opens the one that the daemon has made, and claims a slot.
+ * 0 or negative errno (logged). */
 int gl_segment_attach(void);
 /* Gives back what dead processes held.  Returns the number of slots cleared. */
 int gl_segment_reap(void);

@@ -1,0 +1,338 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Registering with the daemon.  There is to be one if GPULIMIT_SOCKET names its socket, or HYPERVISOR_IP and
+ * HYPERVISOR_PORT its address, or its usual socket exists; else the environment is all there is.
+ *
+ *   the daemon does not answer    tried again for GPULIMIT_WAIT seconds; then GPULIMIT_ON_LOSS decides: closed (the
+ *                                 process gets no GPU) or open (the environment's quota alone)
+ *   its answer makes no sense     GPULIMIT_ON_LOSS decides at once
+ *   it refuses the process        final
+ *
+ * A process that only calls NVML registers as a view: one short try, so that nvidia-smi never hangs; without an answer
+ * it sees the card as it is, and a CUDA call later registers in earnest.  A view has no thread.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "shim.h"
+
+#define USUAL_SOCKET "/run/gpulimit/hypervisor.sock"
+#define SECOND UINT64_C(1000000000)
+#define REFUSED "every CUDA call of this process is refused"
+enum { USUAL_WAIT_S = 10, MOST_WAIT_S = 86400, RETRY_NS = 50000000, NO_DAEMON = 0, THERE = 1, WRONG = -1 };
+
+/* ---- settings ---- */
+
+/* Seconds with up to nine decimals. */
+static bool parse_seconds(const char *text, uint64_t *ns)
+{
+	uint64_t whole = 0, part = 0, unit = SECOND;
+	const char *p = text;
+	for (; *p >= '0' && *p <= '9' && whole <= MOST_WAIT_S; p++)
+		whole = whole * 10 + (uint64_t)(*p - '0');
+	bool digits = p > text;
+	if (*p == '.')
+		for (p++; *p >= '0' && *p <= '9' && unit > 1; p++) {
+			unit /= 10;
+			part += (uint64_t)(*p - '0') * unit;
+		}
+	*ns = whole * SECOND + part;
+	return digits && !*p && whole <= MOST_WAIT_S;
+}
+
+static bool read_policy_on_loss(struct gl_daemon *d)
+{
+	const char *wait = getenv("GPULIMIT_WAIT"), *loss = getenv("GPULIMIT_ON_LOSS");
+	d->wait_ns = USUAL_WAIT_S * SECOND;
+	d->closed = !loss || strcmp(loss, "open") != 0;
+	if (wait && !parse_seconds(wait, &d->wait_ns)) {
+		gl_log(GL_ERROR, "GPULIMIT_WAIT: \"%.40s\" is not a number of seconds from 0 to 86400; " REFUSED, wait);
+		return false;
+	}
+	if (loss && d->closed && strcmp(loss, "closed") != 0) {
+		gl_log(GL_ERROR, "GPULIMIT_ON_LOSS: \"%.40s\" is neither open nor closed; " REFUSED, loss);
+		return false;
+	}
+	return true;
+}
+
+static int socket_endpoint(struct gl_endpoint *to, const char *path)
+{
+	struct gl_out out;
+	gl_out_begin(&out, to->path, sizeof to->path);
+	gl_out_text(&out, path);
+	if (*path == '/' && !out.full)
+		return THERE;
+	gl_log(GL_ERROR, "GPULIMIT_SOCKET: \"%.120s\" is not an absolute path of at most 107 characters; " REFUSED, path);
+	return WRONG;
+}
+
+/* "10.1.2.3" and "8000" */
+static bool parse_address(const char *ip, const char *port, struct gl_endpoint *to)
+{
+	uint8_t bytes[6] = {0};
+	for (int i = 0; i < 5; i++) {
+		const char **p = i < 4 ? &ip : &port;
+		uint32_t n = 0, most = i < 4 ? 255 : 65535;
+		if (**p < '0' || **p > '9')
+			return false;
+		for (; **p >= '0' && **p <= '9'; ++*p)
+			if ((n = n * 10 + (uint32_t)(**p - '0')) > most)
+				return false;
+		if (*(*p)++ != (i < 3 ? '.' : 0))
+			return false;
+		bytes[i] = (uint8_t)(i < 4 ? n : n >> 8);
+		bytes[i + 1] = (uint8_t)n;
+	}
+	memcpy(&to->ip, bytes, 4);
+	memcpy(&to->port, bytes + 4, 2);
+	return true;
+}
+
+static bool read_token(const char *path, char *out, size_t size)
+{
+	int fd = gl_open(path, O_RDONLY | O_NONBLOCK, 0);
+	long n = fd < 0 ? fd : gl_syscall(SYS_read, fd, out, size - 1);
+	if (fd >= 0)
+		gl_close(fd);
+	while (n > 0 && (out[n - 1] == '\n' || out[n - 1] == '\r'))
+		n--;
+	out[n > 0 ? n : 0] = 0;
+	for (long i = 0; i < n; i++)
+		if (out[i] <= ' ' || out[i] > '~')
+			return false;
+	return n > 0 && n < (long)size - 1;
+}
+
+static int address_endpoint(struct gl_endpoint *to, const char *ip, const char *port)
+{
+	const char *file = getenv("GPULIMIT_TOKEN_FILE");
+	if (!parse_address(ip, port, to)) {
+		gl_log(GL_ERROR, "HYPERVISOR_IP, HYPERVISOR_PORT: \"%.40s\", \"%.40s\" is not an address; " REFUSED, ip, port);
+		return WRONG;
+	}
+	if (file && !read_token(file, to->token, sizeof to->token)) {
+		gl_log(GL_ERROR, "GPULIMIT_TOKEN_FILE: no token can be read from \"%.120s\"; " REFUSED, file);
+		return WRONG;
+	}
+	return THERE;
+}
+
+static int find_endpoint(struct gl_endpoint *to)
+{
+	const char *path = getenv("GPULIMIT_SOCKET"), *ip = getenv("HYPERVISOR_IP"), *port = getenv("HYPERVISOR_PORT");
+	if (path && *path)
+		return socket_endpoint(to, path);
+	if (ip && *ip && port && *port)
+		return address_endpoint(to, ip, port);
+	if (gl_syscall(SYS_faccessat, AT_FDCWD, USUAL_SOCKET, F_OK) == 0)
+		return socket_endpoint(to, USUAL_SOCKET);
+	return NO_DAEMON;
+}
+
+/* ---- the request ---- */
+
+static void member(struct gl_out *out, const char *name, const char *value)
+{
+	if (!value)
+		return;
+	if (out->text[out->length - 1] != '{')
+		gl_out_text(out, ",");
+	gl_out_json(out, name);
+	gl_out_text(out, ":");
+	gl_out_json(out, value);
+}
+
+static void member_number(struct gl_out *out, const char *name, uint64_t value)
+{
+	if (out->text[out->length - 1] != '{')
+		gl_out_text(out, ",");
+	gl_out_json(out, name);
+	gl_out_text(out, ":");
+	gl_out_number(out, value);
+}
+
+/* The quota's parser asks for each variable that it knows, and so names them for us. */
+static const char *note_variable(const char *name, void *out)
+{
+	const char *value = getenv(name);
+	member(out, name, value);
+	return value;
+}
+
+static bool write_body(struct gl_daemon *d)
+{
+	struct gl_identity id = gl_identity_read();
+	struct gl_quota scratch;
+	struct gl_out out;
+	gl_out_begin(&out, d->body, sizeof d->body);
+	gl_out_text(&out, "{");
+	member_number(&out, "version", GL_LAYOUT_VERSION);
+	member_number(&out, "pid", gl_self.pid);
+	member_number(&out, "start_ticks", id.start_ticks);
+	member(&out, "name", id.name);
+	member(&out, "tenant", gl_self.quota.tenant);
+	member(&out, "pod_name", getenv("POD_NAME"));
+	member(&out, "pod_namespace", getenv("POD_NAMESPACE"));
+	if (d->view)
+		gl_out_text(&out, ",\"view\":true");
+	gl_out_text(&out, ",\"environment\":{");
+	(void)gl_quota_read(&scratch, note_variable, &out);
+	gl_out_text(&out, "}}");
+	if (out.full)
+		gl_log(GL_ERROR, "the quota's variables are too long for the daemon; " REFUSED);
+	return !out.full;
+}
+
+/* ---- the answer ---- */
+
+static bool begins(const char *text, const char *prefix, const char *rest)
+{
+	size_t n = strlen(prefix);
+	return strncmp(text, prefix, n) == 0 && strcmp(text + n, rest) == 0;
+}
+
+/* What is wrong with a registration's answer; NULL: nothing. */
+static const char *fault_of(const struct gl_answer *a)
+{
+	if (a->status != 200)
+		return "an unexpected status";
+	if (!*a->worker || !*a->tenant || !a->host_pid)
+		return "headers are missing";
+	if (!begins(a->usage, "gpulimit.u.", a->tenant) || !begins(a->policy, "gpulimit.p.", a->tenant))
+		return "the segments are not the tenant's";
+	return NULL;
+}
+
+static bool is_refusal(const struct gl_answer *a)
+{
+	return a->status == 403 || a->status == 409 || a->status == 422;
+}
+
+/* Not an answer, or one that says that the daemon is not ready: worth another try. */
+static bool is_passing(int r, const struct gl_answer *a)
+{
+	return r ? r != -EPROTO : a->status >= 500;
+}
+
+static int ask(uint64_t deadline_ns, struct gl_answer *answer)
+{
+	struct gl_daemon *d = &gl_self.daemon;
+	char request[sizeof d->body + 1024];
+	struct gl_out out;
+	gl_out_begin(&out, request, sizeof request);
+	gl_http_request(&out, "POST", "/v1/workers", d->endpoint.token, d->body);
+	return gl_wire_ask(&d->endpoint, request, out.length, deadline_ns, NULL, answer);
+}
+
+static int take_in(const struct gl_answer *a)
+{
+	struct gl_daemon *d = &gl_self.daemon;
+	int r = gl_policy_map(a->policy, a->tenant);
+	if (r)
+		return r;
+	memcpy(d->tenant, a->tenant, sizeof d->tenant);
+	memcpy(d->worker, a->worker, sizeof d->worker);
+	d->proposed = strcmp(a->source, "environment") == 0;
+	d->host_pid = a->host_pid;
+	d->command = 0;
+	gl_store(&d->registered, 1u);
+	return 0;
+}
+
+static int lost(const char *what, const char *why)
+{
+	struct gl_daemon *d = &gl_self.daemon;
+	const char *where = *d->endpoint.path ? d->endpoint.path : "its address";
+	if (d->view)
+		gl_log(GL_WARN, "the daemon at %s %s: %s; NVML shows the card as it is", where, what, why);
+	else if (d->closed)
+		gl_log(GL_ERROR, "the daemon at %s %s: %s; " REFUSED, where, what, why);
+	else
+		gl_log(GL_WARN, "the daemon at %s %s: %s; going on with the environment's quota alone", where, what, why);
+	return d->view || d->closed ? WRONG : NO_DAEMON;
+}
+
+static const char *cause(int error)
+{
+	return error == -ETIMEDOUT ? "it is silent" : error == -ECONNRESET ? "it hung up" : strerror(-error);
+}
+
+/* What came of asking. */
+static int conclude(int r, const struct gl_answer *a)
+{
+	char text[48];
+	struct gl_out out;
+	gl_out_begin(&out, text, sizeof text);
+	gl_out_text(&out, "status ");
+	gl_out_number(&out, (uint64_t)a->status);
+	if (r == 0 && is_refusal(a)) {
+		gl_log(gl_self.daemon.view ? GL_WARN : GL_ERROR, "the daemon refuses this process: %s; " REFUSED,
+		       *a->error ? a->error : text);
+		return WRONG;
+	}
+	if (r == -EPROTO)
+		return lost("gives a wrong answer", a->wrong);
+	if (r)
+		return lost("does not answer", cause(r));
+	const char *fault = fault_of(a);
+	if (fault)
+		return lost("gives a wrong answer", *a->error ? a->error : a->status != 200 ? text : fault);
+	r = take_in(a);
+	if (r)
+		return lost("names a policy that cannot be used",
+			    r == -EPROTO ? "it is damaged or of another version" : strerror(-r));
+	gl_log(GL_INFO, "registered as worker %s of tenant %s", a->worker, a->tenant);
+	return THERE;
+}
+
+int gl_register(bool view)
+{
+	struct gl_daemon *d = &gl_self.daemon;
+	struct gl_answer answer;
+	*d = (struct gl_daemon){.view = view};
+	int there = find_endpoint(&d->endpoint);
+	if (there != THERE)
+		return there;
+	if (!read_policy_on_loss(d) || !write_body(d))
+		return WRONG;
+	uint64_t begin = gl_now_ns(), deadline = begin + (view ? 0 : d->wait_ns);
+	for (;;) {
+		/* Even GPULIMIT_WAIT=0 leaves a daemon that is there the time to answer. */
+		int r = ask(deadline > begin + SECOND ? deadline : begin + SECOND, &answer);
+		if (!is_passing(r, &answer) || gl_now_ns() + RETRY_NS >= deadline)
+			return conclude(r, &answer);
+		struct timespec nap = {0, RETRY_NS};
+		(void)gl_syscall(SYS_nanosleep, &nap, NULL);
+	}
+}
+
+int gl_register_again(uint64_t deadline_ns)
+{
+	struct gl_daemon *d = &gl_self.daemon;
+	struct gl_answer answer;
+	int r = ask(deadline_ns, &answer);
+	if (r)
+		return r;
+	if (is_refusal(&answer) || fault_of(&answer))
+		return answer.status >= 500 ? -EAGAIN : -EACCES;
+	/* A running process cannot change its tenant: its memory is in the books of the one that it joined. */
+	if (strcmp(answer.tenant, d->tenant) != 0)
+		return -EACCES;
+	bool proposed = d->proposed;
+	r = take_in(&answer);
+	d->proposed = proposed;
+	return r;
+}
+
+int gl_register_whole(void)
+{
+	struct gl_daemon *d = &gl_self.daemon;
+	d->view = 0;
+	if (!write_body(d))
+		return -EACCES;
+	int r = gl_register_again(gl_now_ns() + SECOND);
+	if (r == -EACCES)
+		gl_log(GL_ERROR, "the daemon refuses this process; " REFUSED);
+	return r;
+}

@@ -1,0 +1,114 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The tenant's policy: a file of the daemon's, mapped read-only.  Launches read it without a lock or a system call.
+ * A file that is not what it should be is never mapped; its owner, who alone could cut it short later, is root or the
+ * user himself.  When a restarted daemon has made a new file, that one is mapped beside the old one, which
+ * other threads may still be reading.
+ */
+#include <string.h>
+#include <sys/stat.h>
+
+#include "shim.h"
+
+#define DIRECTORY "/dev/shm/"
+#define AHEAD_NS UINT64_C(1000000000) /* a heartbeat further in the future is nonsense */
+
+/* For a card that the policy does not name: as in a list of quotas, it gets nothing. */
+static const struct gl_policy_device nothing = {.ready = 1, .compute_limit_percent = 1};
+
+static int check_file(int fd, struct stat *st)
+{
+	uint32_t me = (uint32_t)gl_syscall(SYS_geteuid);
+	if (gl_syscall(SYS_fstat, fd, st) != 0)
+		return -EIO;
+	if (!S_ISREG(st->st_mode) || (st->st_uid != 0 && st->st_uid != me) || (st->st_mode & 022))
+		return -EPERM;
+	return st->st_size == sizeof(struct gl_policy) ? 0 : -EPROTO;
+}
+
+static bool valid(const struct gl_policy *policy, const char *tenant)
+{
+	const struct gl_header *h = &policy->header;
+	return gl_load(&h->ready) == 1 && h->magic == GL_POLICY_MAGIC && h->version == GL_LAYOUT_VERSION &&
+	       h->size == sizeof *policy && strncmp(h->tenant, tenant, sizeof h->tenant) == 0;
+}
+
+static int map_file(int fd, const char *tenant)
+{
+	struct gl_daemon *daemon = &gl_self.daemon;
+	struct stat st;
+	int r = check_file(fd, &st);
+	if (r)
+		return r;
+	if (daemon->policy && daemon->policy_inode == st.st_ino && daemon->policy_device == st.st_dev)
+		return valid(daemon->policy, tenant) ? 0 : -EPROTO;
+	void *at = mmap(NULL, sizeof(struct gl_policy), PROT_READ, MAP_SHARED, fd, 0);
+	if (at == MAP_FAILED)
+		return -ENOMEM;
+	if (!valid(at, tenant)) {
+		munmap(at, sizeof(struct gl_policy));
+		return -EPROTO;
+	}
+	daemon->policy_device = st.st_dev;
+	daemon->policy_inode = st.st_ino;
+	gl_store(&daemon->policy, (const struct gl_policy *)at);
+	return 0;
+}
+
+int gl_policy_map(const char *name, const char *tenant)
+{
+	char path[128];
+	struct gl_out out;
+	gl_out_begin(&out, path, sizeof path);
+	gl_out_text(&out, DIRECTORY);
+	gl_out_text(&out, name);
+	/* O_NONBLOCK: what is there may be a FIFO. */
+	int fd = gl_open(path, O_RDONLY | O_NOFOLLOW | O_NONBLOCK, 0);
+	if (fd < 0)
+		return fd;
+	int kept = errno, r = map_file(fd, tenant);
+	errno = kept;
+	gl_close(fd);
+	return r;
+}
+
+static bool is_for(const struct gl_policy_device *entry, const uint8_t uuid[16])
+{
+	return gl_load(&entry->ready) == 1 && memcmp(entry->uuid, uuid, 16) == 0;
+}
+
+const struct gl_policy_device *gl_policy_for(const uint8_t uuid[16], uint32_t *hint)
+{
+	const struct gl_policy *policy = gl_load(&gl_self.daemon.policy);
+	if (!policy)
+		return NULL;
+	const struct gl_policy_device *entry = &policy->device[gl_peek(hint) % GL_MAX_DEVICES];
+	if (GL_LIKELY(is_for(entry, uuid)))
+		return entry;
+	for (uint32_t i = 0; i < GL_MAX_DEVICES; i++)
+		if (is_for(&policy->device[i], uuid)) {
+			gl_put(hint, i);
+			return &policy->device[i];
+		}
+	return &nothing;
+}
+
+const struct gl_policy_device *gl_policy_of(const struct gl_gpu *gpu)
+{
+	return gl_policy_for(gpu->uuid, &gl_self.daemon.entry[gpu->index]);
+}
+
+bool gl_policy_fresh(uint64_t now_ns)
+{
+	const struct gl_policy *policy = gl_load(&gl_self.daemon.policy);
+	if (!policy)
+		return false;
+	uint64_t beat = gl_peek(&policy->heartbeat_ns);
+	bool away = beat > now_ns ? beat - now_ns > AHEAD_NS : now_ns - beat > GL_HEARTBEAT_NS;
+	if (away != gl_peek(&gl_self.daemon.away)) {
+		gl_put(&gl_self.daemon.away, (uint32_t)away);
+		gl_log(GL_WARN, away ? "the daemon is away: memory limits hold, GPU time goes by the wall clock"
+				     : "the daemon is back");
+	}
+	return !away;
+}
