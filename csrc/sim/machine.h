@@ -71,7 +71,7 @@ enum { SIM_SLOT_FREE = 0, SIM_SLOT_CUDA = 1, SIM_SLOT_NVML = 2 };
 struct sim_proc {
 	uint32_t kind;
 	int32_t pid; /* as the process itself sees it */
-	uint64_t start_ticks, pidns;
+	uint64_t start_ticks, pidns; /* start_ticks: mixed with something that changes at exec */
 	uint64_t bytes[SIM_MAX_GPUS];
 	uint64_t gpu_ns[SIM_MAX_GPUS];
 	uint64_t first_busy_ns[SIM_MAX_GPUS];
