@@ -4,31 +4,21 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 from typing import Any
 
 import pytest
 
-from limiter.doctor.driver import probe
 from limiter.workload.allocations import TAKERS
 
-pytestmark = [pytest.mark.gpu, pytest.mark.timeout(180)]
-
-
-@pytest.fixture(scope="module")
-def real_gpu() -> None:
-    answer = probe("driver", {k: v for k, v in os.environ.items() if k != "LD_PRELOAD"})
-    if answer.get("simulated", True) or not answer["gpus"]:
-        pytest.skip("no real GPU")
+pytestmark = [pytest.mark.gpu, pytest.mark.timeout(180), pytest.mark.alone]
 
 
 @pytest.fixture
-def gpulimit(real_gpu, run_process, sim_env) -> Any:
+def gpulimit(run_process, card_env) -> Any:
     """Run a command with the real driver."""
-    env = {k: v for k, v in sim_env.items() if k not in ("LD_LIBRARY_PATH", "GPULIMIT_SIM_STATE")}
     return lambda *arguments, **options: run_process(
-        [sys.executable, "-m", "limiter", *arguments], env=env, **options
+        [sys.executable, "-m", "limiter", *arguments], env=card_env, **options
     )
 
 
