@@ -86,14 +86,31 @@ static void mark(struct gl_meter *m, struct gl_stream *s)
 	gl_unlock(&s->lock);
 }
 
-/* A burst ends here: it is to be measured to its end in every stream, and not together with the pause to come. */
+/* Whether this thread may record an event in a stream that it does not launch in just now: not in another thread's
+ * default stream, which it cannot name, and, while a capture is open, neither in a capturing stream nor in the legacy
+ * stream, which all others wait for. */
+static bool markable(const struct gl_stream *s, uint64_t *thread)
+{
+	if (s->thread && !*thread)
+		*thread = (uint64_t)gl_syscall(SYS_gettid);
+	if (s->thread && s->thread != *thread)
+		return false;
+	bool legacy = !s->thread && (s->handle == NULL || s->handle == CU_STREAM_LEGACY);
+	return !__atomic_load_n(&gl_self.capturing, __ATOMIC_SEQ_CST) || (!legacy && !captures(s->handle, s->thread != 0));
+}
+
+/* A burst ends here: it is to be measured to its end in every stream, and not together with the pause to come.  A
+ * capture that another thread begins meanwhile waits until this is done (hook_capture.c). */
 static void mark_all(struct gl_meter *m, CUcontext context)
 {
+	uint64_t thread = 0;
+	__atomic_fetch_add(&gl_self.marking, 1, __ATOMIC_SEQ_CST);
 	for (uint32_t i = 0; i < GL_STREAMS; i++) {
 		struct gl_stream *s = &m->stream[i];
-		if (gl_load(&s->state) == 2 && s->context == context && gl_peek(&s->launches))
+		if (gl_load(&s->state) == 2 && s->context == context && gl_peek(&s->launches) && markable(s, &thread))
 			mark(m, s);
 	}
+	__atomic_fetch_sub(&gl_self.marking, 1, __ATOMIC_SEQ_CST);
 }
 
 /* Under a limit a program must not run far ahead on launches of unknown length: it could owe seconds before the first

@@ -147,7 +147,7 @@ static void drop_all(struct gl_stream *stream)
 
 void gl_marks_collect(struct gl_meter *m, struct gl_stream *stream)
 {
-	CUstreamCaptureMode before = gl_peek(&gl_self.capturing) ? gl_relax() : -1;
+	CUstreamCaptureMode before = gl_relax(); /* always: another thread may begin a capture at any moment */
 	while (stream->tail != stream->head) {
 		struct gl_mark *mark = &stream->mark[stream->tail % GL_MARKS];
 		uint64_t raw, host;
