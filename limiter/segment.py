@@ -124,19 +124,23 @@ def read_file(path: Path) -> Usage:
     # O_NONBLOCK: opening a FIFO put there must not hang.
     fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
     try:
-        status = os.fstat(fd)
-        check_file(path, status)
-        usage = copy(path, fd)
-        tenant = path.name.removeprefix(PREFIX)
-        return Usage(
-            tenant=tenant,
-            owner_uid=status.st_uid,
-            created_ns=usage.header.created_ns,
-            devices=devices_of(usage),
-            processes=processes_of(usage, fd),
-        )
+        return read_open(fd, path)
     finally:
         os.close(fd)
+
+
+def read_open(fd: int, path: Path) -> Usage:
+    """Return the usage in a segment file that is open already, and stays open."""
+    status = os.fstat(fd)
+    check_file(path, status)
+    usage = copy(path, fd)
+    return Usage(
+        tenant=path.name.removeprefix(PREFIX),
+        owner_uid=status.st_uid,
+        created_ns=usage.header.created_ns,
+        devices=devices_of(usage),
+        processes=processes_of(usage, fd),
+    )
 
 
 def check_file(path: Path, status: os.stat_result) -> None:

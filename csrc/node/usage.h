@@ -29,7 +29,8 @@ struct gl_sample {
 int gl_node_sample(struct gl_usage *usage, struct gl_sample *sample);
 /* Gives an empty segment its header.  0 or -EFAULT. */
 int gl_node_usage_begin(struct gl_usage *usage, const char *tenant, uint64_t created_ns);
-/* gl_slot_reap for every slot: how many were cleared, or -EFAULT. */
+/* gl_slot_reap for every slot: how many were cleared, -EFAULT, or -ETIMEDOUT if the
+ * tenant's own writing kept it from getting through. */
 int gl_node_reap(struct gl_usage *usage, int fd);
 /* Keeps the file from being taken for abandoned while the daemon has it open: 0 or negative errno. */
 int gl_node_hold(int fd);

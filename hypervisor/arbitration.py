@@ -1,0 +1,263 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The thread that divides GPU time: sleeps on the tenants' doorbells, reads their books, asks the arbiter
+of each GPU, publishes what it decides, and beats the daemon's heart, so that a beating heart means that
+time is divided.
+
+A thread of its own, since turns last milliseconds and the loop's work must not delay them. It works on a
+roster that the loop replaces as a whole; `adopted` tells which one is in use, so that the loop knows when
+nobody touches an old segment any more.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from hypervisor.core.arbiter import Arbiter
+from hypervisor.core.model import GpuUuid, TenantName
+from hypervisor.core.pace import Decision, Grant, Pace, Seen, Terms
+from hypervisor.edge.doorbell import Doorbells
+from hypervisor.edge.segments import MOST_DEVICES, PolicySegment, StateSegment, UsageSegment, uuid_bytes
+from hypervisor.errors import SegmentError
+
+logger = logging.getLogger(__name__)
+BEAT_NS = 100_000_000
+SHORTEST_SLEEP_NS = 150_000
+"""Between two looks, however much the bells ring: bounds what tenants can cost."""
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One tenant in the roster."""
+
+    tenant: TenantName
+    usage: UsageSegment
+    policy: PolicySegment
+    terms: Mapping[GpuUuid, Terms]
+
+
+@dataclass(frozen=True, slots=True)
+class Roster:
+    """All tenants and GPUs."""
+
+    number: int = 0
+    gpus: tuple[GpuUuid, ...] = ()
+    """A GPU's place here is its entry in every policy."""
+    members: tuple[Member, ...] = ()
+    state: StateSegment | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """A tenant on one GPU at the last look, for people and metrics."""
+
+    seen: Seen
+    grant: Grant
+    has_turn: bool
+
+
+@dataclass(slots=True)
+class Row:
+    """What the thread keeps of a tenant."""
+
+    created_ns: int = 0
+    doorbell: int = 0
+    seen: dict[GpuUuid, Seen] = field(default_factory=dict)
+    is_broken: bool = False
+
+
+class Arbitration:
+    """The thread's work. `placed(tenant, gpus)` and `broken(tenant, reason)` are called from the thread."""
+
+    def __init__(
+        self,
+        pace: Pace,
+        *,
+        start_ns: int,
+        placed: Callable[[TenantName, frozenset[GpuUuid]], None],
+        broken: Callable[[TenantName, str], None],
+        poll: bool = False,
+    ) -> None:
+        self._pace = pace
+        self._start_ns = start_ns
+        self._placed = placed
+        self._broken = broken
+        self._bells = Doorbells(poll=poll)
+        self._roster = Roster()
+        self._rows: dict[TenantName, Row] = {}
+        self._arbiters: dict[GpuUuid, Arbiter] = {}
+        self._published: dict[tuple[TenantName, GpuUuid], Grant] = {}
+        self._beat_at_ns = 0
+        self._is_stopping = False
+        self.adopted = 0
+        self.stepped_at_ns = 0
+        self.steps = 0
+        self.shares: dict[GpuUuid, dict[TenantName, Share]] = {}
+
+    def replace(self, roster: Roster) -> None:
+        """Work with another roster from the next look on."""
+        self._roster = roster
+        self._bells.ring()
+
+    def stop(self) -> None:
+        """End `run`."""
+        self._is_stopping = True
+        self._bells.ring()
+
+    def run(self) -> None:
+        """Divide GPU time until stopped."""
+        while not self._is_stopping:
+            own = self._bells.own_value()
+            begin_ns = time.monotonic_ns()
+            next_at_ns = self.step(begin_ns)
+            self._sleep(own, begin_ns, next_at_ns)
+
+    def step(self, now_ns: int) -> int:
+        """Look once at everything; return when to look again if no bell rings."""
+        roster = self._take_over()
+        for member in roster.members:
+            self._look(member)
+        next_at_ns = self._beat_at_ns + BEAT_NS
+        for entry, gpu in enumerate(roster.gpus):
+            next_at_ns = min(next_at_ns, self._divide(roster, entry, gpu, now_ns))
+        if now_ns >= self._beat_at_ns + BEAT_NS:
+            self._beat(roster, now_ns)
+            next_at_ns = min(next_at_ns, now_ns + BEAT_NS)
+        self.steps += 1
+        self.stepped_at_ns = now_ns
+        return next_at_ns
+
+    def _take_over(self) -> Roster:
+        """Return the roster in force, and forget those who have left."""
+        roster = self._roster
+        if roster.number == self.adopted:
+            return roster
+        names = {member.tenant for member in roster.members}
+        for name in self._rows.keys() - names:
+            del self._rows[name]
+            self._bells.forget(name)
+        self._published = {key: grant for key, grant in self._published.items() if key[0] in names}
+        self._beat_at_ns = 0  # newcomers must not wait for their first heartbeat
+        self.adopted = roster.number
+        return roster
+
+    def _look(self, member: Member) -> None:
+        """Read a tenant's books."""
+        row = self._rows.setdefault(member.tenant, Row())
+        if row.is_broken:
+            return
+        try:
+            sample = member.usage.sample()
+        except SegmentError as error:
+            self._give_up(member, row, str(error))
+            return
+        if row.created_ns != sample.created_ns:  # the books were begun anew, and with them the count of time
+            row.created_ns = sample.created_ns
+            self._published = {k: g for k, g in self._published.items() if k[0] != member.tenant}
+        row.doorbell = sample.doorbell
+        seen = seen_in(sample, self._roster.gpus) if sample.slots else {}
+        if seen.keys() != row.seen.keys():
+            self._placed(member.tenant, frozenset(seen))
+        row.seen = seen
+
+    def _give_up(self, member: Member, row: Row, reason: str) -> None:
+        """A tenant that spoils its own books gets no GPU time: nothing of it can be measured any more."""
+        row.is_broken = True
+        row.seen = {}
+        for entry in range(MOST_DEVICES):
+            self._publish(member, entry, Grant(0, 1, is_shared=True))
+        self._broken(member.tenant, reason)
+
+    def _divide(self, roster: Roster, entry: int, gpu: GpuUuid, now_ns: int) -> int:
+        """Let the arbiter of one GPU decide, and publish it."""
+        here = {m.tenant: m for m in roster.members if gpu in self._rows[m.tenant].seen}
+        if not here:
+            self.shares.pop(gpu, None)
+            self._arbiters.pop(gpu, None)
+            return now_ns + BEAT_NS
+        arbiter = self._arbiters.setdefault(gpu, Arbiter(self._pace))
+        seen = {name: self._rows[name].seen[gpu] for name in here}
+        terms = {name: member.terms[gpu] for name, member in here.items()}
+        decision = arbiter.step(now_ns, seen, terms)
+        for name, member in here.items():
+            grant = decision.grants[name]
+            if self._published.get((name, gpu)) != grant:
+                self._publish(member, entry, grant)
+                self._published[name, gpu] = grant
+        self.shares[gpu] = shares_of(decision, seen)
+        return decision.next_at_ns
+
+    def _publish(self, member: Member, entry: int, grant: Grant) -> None:
+        try:
+            member.policy.grant(
+                entry,
+                granted_ns=grant.granted_ns,
+                run_ahead_ns=grant.run_ahead_ns,
+                is_shared=grant.is_shared,
+            )
+        except SegmentError as error:
+            logger.warning("%s", error)
+
+    def _beat(self, roster: Roster, now_ns: int) -> None:
+        self._beat_at_ns = now_ns
+        beating: list[Any] = [member.policy for member in roster.members]
+        if roster.state is not None:
+            beating.append(roster.state)
+        for segment in beating:
+            try:
+                segment.beat(now_ns, self._start_ns)
+            except SegmentError as error:
+                logger.warning("%s", error)
+
+    def _sleep(self, own: int, begin_ns: int, next_at_ns: int) -> None:
+        """Sleep until a bell rings, but long enough that tenants who ring all the time cannot wear us out."""
+        left_ns = begin_ns + SHORTEST_SLEEP_NS - time.monotonic_ns()
+        if left_ns > 0:
+            time.sleep(left_ns / 1e9)
+        words = {
+            m.tenant: (m.usage.bell(), self._rows[m.tenant].doorbell)
+            for m in self._roster.members
+            if m.tenant in self._rows and not self._rows[m.tenant].is_broken
+        }
+        broken = self._bells.wait(words, own, now_ns=time.monotonic_ns(), deadline_ns=next_at_ns)
+        if broken is not None:
+            member = next((m for m in self._roster.members if m.tenant == broken), None)
+            if member is not None:
+                self._give_up(member, self._rows[member.tenant], f"{member.usage.name}: was cut short")
+
+
+def seen_in(sample: Any, gpus: tuple[GpuUuid, ...]) -> dict[GpuUuid, Seen]:
+    """Return a tenant's figures on the node's GPUs; other entries, or a second for one, are not heard."""
+    known = {uuid_bytes(gpu): gpu for gpu in gpus}
+    found: dict[GpuUuid, Seen] = {}
+    for device in sample.device:
+        gpu = known.get(bytes(device.uuid)) if device.ready else None
+        if gpu is not None and gpu not in found:
+            found[gpu] = Seen(device.spent_ns, device.outstanding_ns, device.waiting)
+    return found
+
+
+def shares_of(decision: Decision, seen: Mapping[TenantName, Seen]) -> dict[TenantName, Share]:
+    return {
+        name: Share(figures, decision.grants[name], has_turn=decision.turn == name)
+        for name, figures in seen.items()
+    }
+
+
+class ArbitrationThread(threading.Thread):
+    """Runs an Arbitration; `failure` is why it ended, if it did on its own."""
+
+    def __init__(self, work: Arbitration, failed: Callable[[BaseException], None]) -> None:
+        super().__init__(name="arbitration", daemon=True)
+        self._work = work
+        self._failed = failed
+
+    def run(self) -> None:
+        try:
+            self._work.run()
+        except BaseException as error:
+            self._failed(error)

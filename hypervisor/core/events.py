@@ -1,0 +1,41 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What happened lately, for people; and how often each kind did, for metrics."""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+MOST = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One line of the log."""
+
+    number: int
+    at_ns: int
+    """CLOCK_REALTIME."""
+    kind: str
+    tenant: str
+    text: str
+
+
+class EventLog:
+    """The newest events, and a count of all by kind."""
+
+    def __init__(self) -> None:
+        self._events: deque[Event] = deque(maxlen=MOST)
+        self.counts: Counter[str] = Counter()
+
+    def add(self, kind: str, text: str, *, now_ns: int, tenant: str = "") -> Event:
+        """Add an event and return it."""
+        self.counts[kind] += 1
+        event = Event(self.counts.total(), now_ns, kind, tenant, text)
+        self._events.append(event)
+        return event
+
+    def newest(self, count: int = MOST) -> Iterable[Event]:
+        """Return the newest events, oldest first."""
+        return tuple(self._events)[-count:]

@@ -1,0 +1,161 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The values that the parts of the daemon pass to each other. All frozen; units are in the names."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, NewType
+
+from limiter.quota import Priority, Quota
+
+TenantName = NewType("TenantName", str)
+WorkerId = NewType("WorkerId", str)
+GpuUuid = NewType("GpuUuid", str)
+"""As NVML says it: "GPU-3430f778-…"."""
+
+Source = Literal["pod", "api", "config", "default", "environment"]
+"""Who said the quota that holds, strongest first."""
+
+DEFAULT_WEIGHT = 100
+NO_QUOTA = Quota()
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """One GPU of the node."""
+
+    uuid: GpuUuid
+    index: int
+    """In NVML's order."""
+    memory_bytes: int
+    name: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class GpuSample:
+    """What NVML says about a GPU at one moment."""
+
+    gpu: Gpu
+    memory_used_bytes: int
+    utilisation_percent: int | None
+    """None: not supported."""
+    pids: tuple[tuple[int, int], ...]
+    """(host pid, bytes) of processes on it."""
+    error: str = ""
+    """What went wrong, if it did; then the rest is of the last good answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessKey:
+    """A process, told apart from a later one with the same pid."""
+
+    host_pid: int
+    start_ticks: int
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where a process comes from, by the kernel's word."""
+
+    uid: int
+    gid: int
+    container_id: str | None = None
+    pod_uid: str | None = None
+    cgroup: str = ""
+    """Its path; tells a service or login session from another."""
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """The process at the other end of a Unix socket, by the kernel's word."""
+
+    pid: int
+    """0: not visible from the daemon's pid namespace."""
+    uid: int
+    gid: int
+    groups: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What a process says about itself: hints, and a quota that it proposes."""
+
+    pid: int = 0
+    """In its own namespace."""
+    name: str = ""
+    tenant: str = ""
+    quota: Quota = NO_QUOTA
+    pod: str = ""
+    """"namespace/name", for show."""
+    is_view: bool = False
+    """It only asks NVML so far."""
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A process that wants to be registered."""
+
+    key: ProcessKey
+    origin: Origin
+    wish: Wish = Wish()
+
+
+@dataclass(frozen=True, slots=True)
+class Registration:
+    """What a registered process is told."""
+
+    worker: WorkerId
+    host_pid: int
+    tenant: TenantName
+    usage: str
+    policy: str
+    source: Source
+
+
+@dataclass(frozen=True, slots=True)
+class Worker:
+    """A registered process."""
+
+    id: WorkerId
+    key: ProcessKey
+    tenant: TenantName
+    origin: Origin
+    pid: int
+    name: str
+    registered_at_ns: int
+    is_view: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A quota, and who said it."""
+
+    quota: Quota
+    source: Source
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceQuota:
+    """A quota on one GPU, with nothing left open."""
+
+    memory_bytes: int
+    """The card's whole memory: no limit."""
+    is_memory_limited: bool
+    compute_percent: int
+    request_percent: int
+    weight: int
+    priority: Priority
+
+
+def device_quota(quota: Quota, gpu: Gpu) -> DeviceQuota:
+    """Return what a quota means on one GPU."""
+    memory = quota.memory_bytes(gpu.memory_bytes, index=gpu.index, uuid=gpu.uuid)
+    request = quota.request_percent or 0
+    return DeviceQuota(
+        memory_bytes=gpu.memory_bytes if memory is None else memory,
+        is_memory_limited=memory is not None,
+        compute_percent=quota.compute_percent(index=gpu.index, uuid=gpu.uuid),
+        request_percent=request,
+        weight=quota.weight or request or DEFAULT_WEIGHT,
+        priority=quota.priority or "normal",
+    )

@@ -1,0 +1,270 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Puts the daemon together, runs its parts, and ends them in order. The only file that knows them all."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import grp
+import logging
+import os
+import resource
+import signal
+import socket
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from aiohttp import web
+
+from hypervisor import config, log
+from hypervisor.api import Api
+from hypervisor.arbitration import Arbitration, ArbitrationThread
+from hypervisor.config import Config
+from hypervisor.core.events import EventLog
+from hypervisor.core.pace import Pace
+from hypervisor.edge import health, notify
+from hypervisor.edge.nvml import Nvml
+from hypervisor.edge.segments import Segments
+from hypervisor.edge.server import Server
+from hypervisor.errors import ConfigError
+from hypervisor.inventory import Inventory, note
+from hypervisor.node import Node
+from hypervisor.tenancy import Tenancy
+from limiter import environment
+from limiter.errors import GpulimitError
+
+logger = logging.getLogger(__name__)
+SWEEP_S = 1.0
+ENDING_S = 2.0
+SWITCH_S = 0.0005
+"""How long one thread may keep another from the interpreter; the default of 5 ms is half a turn."""
+
+
+class Daemon:
+    """All parts."""
+
+    def __init__(self, told: Config) -> None:
+        settings = told.settings
+        self.config = told
+        self.loop = asyncio.get_running_loop()
+        self.events = EventLog()
+        self.segments = Segments(self._set_aside)
+        state = self.segments.state(settings.state_segment)
+        self.arbitration = Arbitration(
+            Pace(settings.tick, settings.quantum, settings.run_ahead),
+            start_ns=time.time_ns(),
+            placed=lambda name, gpus: self._from_thread(self.node.placed, name, gpus),
+            broken=lambda name, reason: self._from_thread(self.node.spoiled, name, reason),
+        )
+        self.thread = ArbitrationThread(self.arbitration, self._arbitration_failed)
+        tenancy = Tenancy(self.segments, self.arbitration, state, lambda *a: self.node.reaped(*a))
+        self.node = Node(
+            told,
+            tenancy=tenancy,
+            segments=self.segments,
+            inventory=Inventory(state, self.events),
+            events=self.events,
+            operators_gid=gid_of(settings.socket_group),
+        )
+        self.server = Server(Api(self.node, self.arbitration))
+        self.node.wake = self.server.wake
+        self.nvml = Nvml(
+            nvml_environment(is_simulated=told.is_simulated),
+            sampled=self.node.sampled,
+            failed=self.node.inventory.failed,
+        )
+        self.runners: list[web.AppRunner] = []
+        self.stopping = asyncio.Event()
+        self.failure: BaseException | None = None
+
+    def _set_aside(self, name: str, reason: str) -> None:
+        note(self.events, "segment_set_aside", f"{name}: {reason}", level=logging.WARNING)
+
+    def _from_thread(self, call: object, *arguments: object) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop has ended, and the thread is about to
+            self.loop.call_soon_threadsafe(call, *arguments)  # type: ignore[arg-type]
+
+    def _arbitration_failed(self, error: BaseException) -> None:
+        """Without arbitration the daemon is of no use: it ends, and is started again."""
+        self.failure = error
+        self._from_thread(self.stopping.set)
+
+    async def run(self) -> None:
+        """Run until a signal, or until a part that is needed has failed."""
+        settings = self.config.settings
+        self.node.load()
+        self.thread.start()
+        try:
+            async with asyncio.TaskGroup() as group:
+                tasks = [
+                    group.create_task(self.nvml.run(), name="nvml"),
+                    group.create_task(self._sweep(), name="sweep"),
+                ]
+                await self._listen()
+                notify.notify("READY=1")
+                logger.info("listening on %s", settings.socket)
+                await self.stopping.wait()
+                notify.notify("STOPPING=1")
+                for task in tasks:
+                    task.cancel()
+        finally:
+            await self._end()
+        if self.failure is not None:
+            raise self.failure
+
+    async def _listen(self) -> None:
+        settings = self.config.settings
+        unix = await self._runner(self.server.unix_application())
+        await web.SockSite(unix, unix_socket(settings.socket), backlog=4096).start()
+        if settings.tcp_addr:
+            app = self.server.tcp_application(read_token(settings.tcp_token_file))
+            await self._tcp(await self._runner(app), settings.tcp_addr)
+        if settings.metrics_addr:
+            pages = health.application(reasons=self.node.reasons_not_ready, metrics=self._metrics)
+            await self._tcp(await self._runner(pages), settings.metrics_addr)
+
+    async def _runner(self, app: web.Application) -> web.AppRunner:
+        runner = web.AppRunner(app, access_log=None, shutdown_timeout=ENDING_S, handle_signals=False)
+        await runner.setup()
+        self.runners.append(runner)
+        return runner
+
+    async def _tcp(self, runner: web.AppRunner, address: str) -> None:
+        host, _, port = address.rpartition(":")
+        try:
+            await web.TCPSite(runner, host.strip("[]"), int(port)).start()
+        except OSError as error:
+            raise ConfigError(address, "", f"cannot listen there: {error.strerror}") from error
+
+    def _metrics(self) -> str:
+        lines = ["# TYPE gpulimit_daemon_events_total counter"]
+        lines += [
+            f'gpulimit_daemon_events_total{{kind="{kind}"}} {count}'
+            for kind, count in sorted(self.events.counts.items())
+        ]
+        return "\n".join([*lines, "# TYPE gpulimit_tenants gauge", f"gpulimit_tenants {self._tenants()}", ""])
+
+    def _tenants(self) -> int:
+        return len(self.node.registry.tenants)
+
+    async def _sweep(self) -> None:
+        """Do what is due every second."""
+        watchdog_s = notify.watchdog_s()
+        while True:
+            await asyncio.sleep(min(SWEEP_S, watchdog_s or SWEEP_S))
+            self.node.sweep(time.monotonic_ns())
+            if time.monotonic_ns() - self.arbitration.stepped_at_ns < 1_000_000_000:
+                notify.notify("WATCHDOG=1")
+
+    def reread(self) -> None:
+        """SIGHUP: take up the quotas of the configuration file; one that cannot be read changes nothing."""
+        notify.notify("RELOADING=1")
+        try:
+            self.node.reread(config.reread_quotas(self.config.path))
+        except ConfigError as error:
+            note(self.events, "config_refused", str(error), level=logging.ERROR)
+        notify.notify("READY=1")
+
+    async def _end(self) -> None:
+        """Answer who waits, stop deciding, and leave quotas and books where they are."""
+        self.server.drain()
+        for runner in self.runners:
+            await runner.cleanup()
+        self.node.save()
+        self.node.close()
+        self.arbitration.stop()
+        if self.thread.ident is not None:
+            await asyncio.to_thread(self.thread.join, ENDING_S)
+        if not self.thread.is_alive():
+            await self.node.tenancy.close()
+
+
+def unix_socket(path: str) -> socket.socket:
+    """Return a socket listening at `path`, which appears in one step, so that nobody meets a half-made one.
+
+    Everybody may connect: who may do what is decided by who they are.
+    """
+    place = Path(path)
+    fresh = place.with_name(f".{place.name}.new")
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+    try:
+        place.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+        fresh.unlink(missing_ok=True)
+        listener.bind(str(fresh))
+        fresh.chmod(0o666)
+        fresh.rename(place)
+    except OSError as error:
+        listener.close()
+        raise ConfigError("socket", "", f"{path}: {error.strerror or error}") from error
+    return listener
+
+
+def gid_of(group: str) -> int | None:
+    """Return a group's number. Raises ConfigError."""
+    try:
+        return grp.getgrnam(group).gr_gid if group else None
+    except KeyError as error:
+        raise ConfigError("socket_group", "", f"no group {group!r}") from error
+
+
+def read_token(path: str) -> str:
+    """Return the token in a file that only its owner can read. Raises ConfigError."""
+    place = Path(path)
+    try:
+        token = place.read_text(encoding="ascii").strip()
+        mode = place.stat().st_mode
+    except (OSError, ValueError) as error:
+        raise ConfigError("tcp_token_file", "", f"{path}: {error}") from error
+    if mode & 0o077:
+        raise ConfigError("tcp_token_file", "", f"{path}: others may read it; chmod 600")
+    if len(token) < 16:
+        raise ConfigError("tcp_token_file", "", f"{path}: a token has at least 16 characters")
+    return token
+
+
+def nvml_environment(*, is_simulated: bool) -> dict[str, str]:
+    """Return the environment of the process that asks NVML: it is never limited itself."""
+    variables = {k: v for k, v in os.environ.items() if k != "LD_PRELOAD"}
+    if is_simulated:
+        environment.use_simulated_driver(variables)
+    return variables
+
+
+def raise_file_limit() -> None:
+    """Let many processes connect: as many files as the system allows."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+async def serve(told: Config) -> None:
+    """Run a daemon."""
+    daemon = Daemon(told)
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, daemon.stopping.set)
+    loop.add_signal_handler(signal.SIGHUP, daemon.reread)
+    await daemon.run()
+
+
+def main(arguments: Sequence[str]) -> int:
+    """`gpulimit daemon`."""
+    try:
+        told = config.load(arguments)
+        log.set_up(form=told.settings.log_format, level=told.settings.log_level)
+        raise_file_limit()
+        sys.setswitchinterval(SWITCH_S)
+        asyncio.run(serve(told))
+    except GpulimitError as error:
+        print(f"gpulimit daemon: {error}", file=sys.stderr)
+        return error.exit_status
+    except BaseExceptionGroup as group:
+        known, unknown = group.split(GpulimitError)
+        if unknown is not None:
+            raise unknown from None
+        assert known is not None
+        print(f"gpulimit daemon: {known.exceptions[0]}", file=sys.stderr)
+        return 2
+    return 0

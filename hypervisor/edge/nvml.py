@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+"""NVML, in a child process: a driver call that hangs cannot be interrupted, but a process can be killed.
+
+The child prints one JSON line a period. When a line is late the child is killed and started again, after a
+pause that grows; the daemon goes on with what it knew.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from hypervisor.core.model import Gpu, GpuSample, GpuUuid
+
+logger = logging.getLogger(__name__)
+PERIOD_S = 1.0
+TIMEOUT_S = 5.0
+LONGEST_PAUSE_S = 30.0
+LONGEST_LINE = 1 << 20
+MOST_GPUS = 16
+
+
+class Nvml:
+    """Keeps a child going and hands its samples on."""
+
+    def __init__(
+        self,
+        environment: Mapping[str, str],
+        *,
+        sampled: Callable[[tuple[GpuSample, ...]], None],
+        failed: Callable[[str], None],
+        period_s: float = PERIOD_S,
+        timeout_s: float = TIMEOUT_S,
+    ) -> None:
+        self._environment = dict(environment)
+        self._sampled = sampled
+        self._failed = failed
+        self._period_s = period_s
+        self._timeout_s = timeout_s
+        self.restarts = 0
+
+    async def run(self) -> None:
+        """Sample for ever."""
+        pause_s = self._period_s
+        while True:
+            lines = await self._run_child()
+            pause_s = self._period_s if lines > 1 else min(LONGEST_PAUSE_S, pause_s * 2)
+            self.restarts += 1
+            await asyncio.sleep(pause_s)
+
+    async def _run_child(self) -> int:
+        """Run one child to its end; return how many good lines it gave."""
+        argv = (sys.executable, "-m", "hypervisor.nvml_probe", str(self._period_s))
+        child = await asyncio.create_subprocess_exec(
+            *argv, env=self._environment, stdout=asyncio.subprocess.PIPE, limit=LONGEST_LINE
+        )
+        assert child.stdout is not None
+        lines = 0
+        try:
+            while True:
+                line = await asyncio.wait_for(child.stdout.readline(), self._period_s + self._timeout_s)
+                if not line:
+                    self._failed("the process that asks NVML ended")
+                    return lines
+                self._take(line)
+                lines += 1
+        except TimeoutError:
+            self._failed(f"NVML did not answer for {self._timeout_s:g} s")
+            return lines
+        except ValueError as error:
+            self._failed(f"the process that asks NVML talks nonsense: {error}")
+            return lines
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                child.kill()
+            # A process stuck in the driver may take its time to die; do not wait for it for ever.
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(child.wait(), 1.0)
+
+    def _take(self, line: bytes) -> None:
+        data = json.loads(line)
+        if data.get("error"):
+            self._failed(str(data["error"]))
+            return
+        self._sampled(tuple(sample_of(row) for row in data["gpus"][:MOST_GPUS]))
+
+
+def sample_of(row: dict[str, Any]) -> GpuSample:
+    gpu = Gpu(GpuUuid(row["uuid"]), row["index"], row["memory_bytes"], row["name"])
+    return GpuSample(
+        gpu=gpu,
+        memory_used_bytes=row["memory_used_bytes"],
+        utilisation_percent=row["utilisation_percent"],
+        pids=tuple((pid, used) for pid, used in row["pids"]),
+        error=row["error"],
+    )

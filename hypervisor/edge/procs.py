@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Processes of the host: who is at the other end, when it started, where it belongs, and when it dies."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import socket
+import struct
+from collections.abc import Callable
+from pathlib import Path
+
+from hypervisor.core import cgroup
+from hypervisor.core.model import Origin, Peer, ProcessKey
+from hypervisor.errors import Refused
+
+SO_PEERPIDFD = 77
+SO_PEERGROUPS = 59
+CREDENTIALS = struct.Struct("iII")
+MOST_GROUPS = 4096
+
+
+def peer_of(connection: socket.socket) -> Peer:
+    """Return who connected."""
+    raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, CREDENTIALS.size)
+    pid, uid, gid = CREDENTIALS.unpack(raw)
+    try:
+        groups = connection.getsockopt(socket.SOL_SOCKET, SO_PEERGROUPS, MOST_GROUPS * 4)
+    except OSError:
+        groups = b""
+    return Peer(pid, uid, gid, frozenset({gid, *struct.unpack(f"{len(groups) // 4}I", groups)}))
+
+
+def pidfd_of(connection: socket.socket, pid: int) -> int:
+    """Return a pidfd of who connected. Raises OSError if it has gone.
+
+    Before Linux 6.5 it is opened by number; whoever asks then still waits for the answer, so the number is
+    its own.
+    """
+    try:
+        return connection.getsockopt(socket.SOL_SOCKET, SO_PEERPIDFD)
+    except OSError:
+        return os.pidfd_open(pid)
+
+
+def start_ticks(pid: int) -> int | None:
+    """Return when a process started, in clock ticks since boot; None: there is none."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text(errors="replace")
+    except OSError:
+        return None
+    return int(text.rpartition(")")[2].split()[19])
+
+
+def namespace_pid(pid: int) -> int:
+    """Return the pid that a process has in its own, innermost namespace; 0: unknown."""
+    with contextlib.suppress(OSError):
+        for line in Path(f"/proc/{pid}/status").read_text(errors="replace").splitlines():
+            if line.startswith("NSpid:"):
+                return int(line.split()[-1])
+    return 0
+
+
+def cgroup_text(pid: int | str) -> str:
+    try:
+        return Path(f"/proc/{pid}/cgroup").read_text(errors="replace")
+    except OSError:
+        return ""
+
+
+class Processes:
+    """Identifies processes and watches over registered ones."""
+
+    def __init__(self) -> None:
+        # Where the daemon is itself in a container, what runs beside it there counts as plain processes.
+        self._own = cgroup.parse(cgroup_text("self"))
+        self._watched: dict[ProcessKey, int] = {}
+
+    def identify(self, peer: Peer) -> tuple[ProcessKey, Origin]:
+        """Return who a peer is. Raises Refused."""
+        if peer.pid == 0:
+            raise Refused(403, "the daemon cannot see this process: it must run in the host's pid namespace")
+        ticks = start_ticks(peer.pid)
+        if ticks is None:
+            raise Refused(403, f"process {peer.pid} has gone")
+        text = cgroup_text(peer.pid)
+        member = cgroup.parse(text)
+        container = member.container_id
+        if member.pod_uid is None and container == self._own.container_id:
+            container = None
+        return ProcessKey(peer.pid, ticks), Origin(peer.uid, peer.gid, container, member.pod_uid, text)
+
+    def is_of_the_node(self, peer: Peer) -> bool:
+        """Whether a peer runs in no pod and no container, but for the daemon's own."""
+        member = cgroup.parse(cgroup_text(peer.pid))
+        if peer.pid == 0 or member.pod_uid != self._own.pod_uid:
+            return False
+        return member.container_id == self._own.container_id
+
+    def watch(self, key: ProcessKey, pidfd: int, died: Callable[[ProcessKey], None]) -> None:
+        """Call `died` once the process has gone; takes the pidfd over."""
+        if key in self._watched:
+            os.close(pidfd)
+            return
+        self._watched[key] = pidfd
+        asyncio.get_running_loop().add_reader(pidfd, self._ended, key, died)
+
+    def _ended(self, key: ProcessKey, died: Callable[[ProcessKey], None]) -> None:
+        self.unwatch(key)
+        died(key)
+
+    def unwatch(self, key: ProcessKey) -> None:
+        """Stop watching."""
+        pidfd = self._watched.pop(key, None)
+        if pidfd is not None:
+            asyncio.get_running_loop().remove_reader(pidfd)
+            os.close(pidfd)
+
+    def close(self) -> None:
+        """Stop watching all."""
+        for key in list(self._watched):
+            self.unwatch(key)

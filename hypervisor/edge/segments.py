@@ -1,0 +1,276 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Shared memory: makes, checks, reads and writes the segments of tenants and of the node.
+
+A usage segment is its tenant's to write, and anybody may put a file into /dev/shm: what is there is used
+only if it is a plain file of the right owner, size and layout, and is set aside otherwise. It is mapped,
+since doorbells and books need it, but touched only by C code that survives the file being cut short. The
+daemon's record lock on it keeps the tenant's processes from taking it for abandoned; closing any descriptor
+of the file would drop that lock, so the file is opened once and read through `fd`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import mmap
+import os
+import stat
+import time
+from collections.abc import Callable
+from typing import Any
+
+import posix_ipc
+from limiter._native import ffi, lib
+
+from hypervisor.core.model import DeviceQuota, GpuSample, GpuUuid
+from hypervisor.errors import SegmentError
+from limiter import segment
+
+DIRECTORY = segment.DIRECTORY
+USAGE, POLICY, ASIDE = "gpulimit.u.", "gpulimit.p.", "gpulimit.aside."
+MOST_DEVICES = int(lib.GL_MAX_DEVICES)
+PRIORITIES = {"low": 1, "normal": 2, "high": 3}
+
+
+def uuid_bytes(gpu: GpuUuid) -> bytes:
+    """Return the 16 bytes in "GPU-8-4-4-4-12"."""
+    return bytes.fromhex(gpu.partition("-")[2].replace("-", ""))[:16].ljust(16, b"\0")
+
+
+def check(result: int, what: str) -> int:
+    """Raise SegmentError for a negative errno."""
+    if result < 0:
+        raise SegmentError(f"{what}: {os.strerror(-result)}")
+    return result
+
+
+class Segment:
+    """A mapped segment; `view` is the C structure. Close it when nobody uses `view` any more."""
+
+    def __init__(self, name: str, kind: str, fd: int, size: int) -> None:
+        self.name = name
+        self.fd = fd
+        try:
+            self._map = mmap.mmap(fd, size)
+        except (OSError, ValueError) as error:
+            os.close(fd)
+            raise SegmentError(f"{name}: {error}") from error
+        self.view: Any = ffi.from_buffer(f"struct {kind} *", self._map, require_writable=True)
+
+    def close(self) -> None:
+        if self.view is None:
+            return
+        ffi.release(self.view)
+        self.view = None
+        self._map.close()
+        os.close(self.fd)
+
+
+class UsageSegment(Segment):
+    """A tenant's usage segment."""
+
+    def __init__(self, tenant: str, fd: int) -> None:
+        super().__init__(USAGE + tenant, "gl_usage", fd, segment.SIZE)
+        self.tenant = tenant
+        self._sample: Any = ffi.new("struct gl_sample *")
+
+    def sample(self) -> Any:
+        """Return the sums of the moment, in a buffer that the next call overwrites. Raises SegmentError."""
+        check(lib.gl_node_sample(self.view, self._sample), self.name)
+        return self._sample
+
+    def count_living(self) -> int:
+        """Return how many processes live in it, after giving back what the dead held. Raises SegmentError."""
+        self.reap()
+        sample = ffi.new("struct gl_sample *")
+        check(lib.gl_node_sample(self.view, sample), self.name)
+        return int(sample.slots)
+
+    def reap(self) -> int:
+        """Give back what dead processes hold; return how many there were."""
+        return check(lib.gl_node_reap(self.view, self.fd), self.name)
+
+    def read(self) -> segment.Usage:
+        """Return all of it. Raises LayoutMismatch."""
+        return segment.read_open(self.fd, DIRECTORY / self.name)
+
+    def bell(self) -> Any:
+        """Return a pointer to the doorbell."""
+        return ffi.addressof(self.view.header, "doorbell")
+
+
+class PolicySegment(Segment):
+    """A tenant's policy segment."""
+
+    def __init__(self, tenant: str, fd: int) -> None:
+        super().__init__(POLICY + tenant, "gl_policy", fd, ffi.sizeof("struct gl_policy"))
+
+    def allow(self, entry: int, gpu: GpuUuid, quota: DeviceQuota, *, is_suspended: bool) -> None:
+        """Set the limits of one GPU and wake who waits."""
+        values = ffi.new("struct gl_policy_device *")
+        values.uuid = uuid_bytes(gpu)
+        values.ready, values.suspended = 1, is_suspended
+        values.memory_limit_bytes = quota.memory_bytes
+        values.compute_limit_percent = quota.compute_percent
+        values.compute_request_percent = quota.request_percent
+        values.weight, values.priority = quota.weight, PRIORITIES[quota.priority]
+        check(lib.gl_node_policy_allow(self.view, entry, values), self.name)
+
+    def withdraw(self, entry: int) -> None:
+        """Drop an entry, of an earlier daemon say."""
+        nothing = ffi.new("struct gl_policy_device *")
+        check(lib.gl_node_policy_allow(self.view, entry, nothing), self.name)
+
+    def grant(self, entry: int, *, granted_ns: int, run_ahead_ns: int, is_shared: bool) -> None:
+        """Say how far the tenant may go on one GPU and wake who waits."""
+        check(lib.gl_node_policy_grant(self.view, entry, granted_ns, run_ahead_ns, is_shared), self.name)
+
+    def beat(self, now_ns: int, start_ns: int) -> None:
+        """Say that the daemon is there."""
+        check(lib.gl_node_policy_beat(self.view, now_ns, start_ns), self.name)
+
+    def command(self) -> None:
+        """Say that a command waits."""
+        check(lib.gl_node_policy_command(self.view), self.name)
+
+
+class StateSegment(Segment):
+    """The node's state, for everybody."""
+
+    def __init__(self, name: str, fd: int) -> None:
+        super().__init__(name, "gl_state", fd, ffi.sizeof("struct gl_state"))
+
+    def beat(self, now_ns: int, start_ns: int) -> None:
+        check(lib.gl_node_state_beat(self.view, now_ns, start_ns), self.name)
+
+    def show(self, index: int, sample: GpuSample, *, tenants: int, now_ns: int, gpus: int) -> None:
+        """Publish what NVML says about a GPU; a failed answer keeps the time of the last good one."""
+        values = ffi.new("struct gl_state_gpu *")
+        values.uuid = uuid_bytes(sample.gpu.uuid)
+        values.tenants = tenants
+        values.memory_total_bytes = sample.gpu.memory_bytes
+        values.memory_used_bytes = sample.memory_used_bytes
+        values.utilisation_percent = sample.utilisation_percent or 0
+        values.healthy = not sample.error
+        values.sampled_ns = self.view.gpu[index].sampled_ns if sample.error else now_ns
+        check(lib.gl_node_state_gpu(self.view, index, values, gpus), self.name)
+
+
+class Segments:
+    """Makes and opens them. `set_aside(name, reason)` is told of each file that could not be used."""
+
+    def __init__(self, set_aside: Callable[[str, str], None]) -> None:
+        self._told = set_aside
+
+    def usage(self, tenant: str, uid: int) -> UsageSegment:
+        """Open a tenant's usage segment if it can be used, else make a new one that belongs to `uid`."""
+        size = segment.SIZE
+        fd = self._open(USAGE + tenant, size, owner=uid)
+        found = UsageSegment(tenant, fd) if fd is not None else None
+        if found is not None and lib.gl_node_sample(found.view, found._sample) < 0:
+            found.close()
+            self._aside(USAGE + tenant, "its header is not of this layout")
+            found = None
+        if found is None:
+            fd = self._create(USAGE + tenant, size, mode=0o600, owner=uid)
+            found = UsageSegment(tenant, fd)
+            check(lib.gl_node_usage_begin(found.view, tenant.encode(), time.time_ns()), found.name)
+        check(lib.gl_node_hold(found.fd), found.name)
+        return found
+
+    def policy(self, tenant: str) -> PolicySegment:
+        """Open the policy of an earlier daemon, which processes may still have mapped, or make one."""
+        size = ffi.sizeof("struct gl_policy")
+        fd = self._open(POLICY + tenant, size, owner=os.geteuid())
+        found = PolicySegment(tenant, fd) if fd is not None else None
+        if found is not None and lib.gl_node_policy_check(found.view) < 0:
+            found.close()
+            self._aside(POLICY + tenant, "its header is not of this layout")
+            found = None
+        if found is None:
+            fd = self._create(POLICY + tenant, size, mode=0o644, owner=os.geteuid())
+            found = PolicySegment(tenant, fd)
+            check(lib.gl_node_policy_begin(found.view, tenant.encode(), time.time_ns()), found.name)
+        return found
+
+    def state(self, name: str) -> StateSegment:
+        """Make the node's segment anew. Raises SegmentError if another daemon holds it."""
+        size = ffi.sizeof("struct gl_state")
+        fd = self._open(name, size, owner=os.geteuid())
+        if fd is None:
+            fd = self._create(name, size, mode=0o644, owner=os.geteuid())
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(fd)
+            raise SegmentError(
+                f"another daemon of this node is running ({DIRECTORY / name} is held)"
+            ) from None
+        state = StateSegment(name, fd)
+        check(lib.gl_node_state_begin(state.view, time.time_ns(), os.getpid()), name)
+        return state
+
+    def has_usage(self, tenant: str) -> bool:
+        """Whether a tenant has left a usage segment, fit for use or not."""
+        return (DIRECTORY / (USAGE + tenant)).exists()
+
+    def remove(self, tenant: str) -> None:
+        """Remove a tenant's segments."""
+        for prefix in (USAGE, POLICY):
+            with contextlib.suppress(posix_ipc.ExistentialError):
+                posix_ipc.unlink_shared_memory(f"/{prefix}{tenant}")
+
+    def _open(self, name: str, size: int, *, owner: int) -> int | None:
+        """Return a descriptor of an existing file that can be used; None: there is none (any more)."""
+        path = DIRECTORY / name
+        flags = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK  # a FIFO put there must not hang us
+        try:
+            fd = os.open(path, flags)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            self._aside(name, error.strerror or "cannot be opened")
+            return None
+        status = os.fstat(fd)
+        reason = None
+        if not stat.S_ISREG(status.st_mode) or status.st_nlink != 1:
+            reason = "it is not a plain file"
+        elif status.st_uid != owner:
+            reason = f"it belongs to user {status.st_uid}"
+        elif status.st_size != size:
+            reason = f"it has {status.st_size} bytes and not {size}"
+        if reason is None:
+            return fd
+        os.close(fd)
+        self._aside(name, reason)
+        return None
+
+    def _aside(self, name: str, reason: str) -> None:
+        """Rename a file out of the way: whoever has it mapped goes on undisturbed. One is kept per name."""
+        try:
+            (DIRECTORY / name).rename(DIRECTORY / (ASIDE + name.removeprefix("gpulimit.")))
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise SegmentError(
+                f"{DIRECTORY / name} cannot be used ({reason}) nor set aside: {error}"
+            ) from error
+        self._told(name, reason)
+
+    @staticmethod
+    def _create(name: str, size: int, *, mode: int, owner: int) -> int:
+        """Return a descriptor of a new segment, all zero."""
+        try:
+            made = posix_ipc.SharedMemory(f"/{name}", posix_ipc.O_CREX, mode=mode, size=size)
+            fd: int = made.fd
+            os.fchmod(fd, mode)  # whatever the umask
+            if owner != os.geteuid():
+                os.fchown(fd, owner, -1)
+        except PermissionError as error:
+            posix_ipc.unlink_shared_memory(f"/{name}")
+            raise SegmentError(
+                f"cannot give {name} to user {owner}: the daemon must run as root to serve others"
+            ) from error
+        except (OSError, posix_ipc.Error) as error:
+            raise SegmentError(f"cannot make {DIRECTORY / name}: {error}") from error
+        return fd

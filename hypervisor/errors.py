@@ -1,0 +1,39 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The daemon's errors.
+
+GpulimitError
+├── ConfigError     an option cannot be used; names key, value and where it came from; exit status 2
+├── Refused         a process, a quota or a request is turned away, with an HTTP status
+└── SegmentError    shared memory cannot be made or used
+"""
+
+from __future__ import annotations
+
+from limiter.errors import GpulimitError
+
+LONGEST_REASON = 200
+
+
+class ConfigError(GpulimitError):
+    """An option, or a key in the configuration file, that cannot be used."""
+
+    exit_status = 2
+
+    def __init__(self, key: str, origin: str, reason: str) -> None:
+        super().__init__(f"{origin}: {key}: {reason}" if origin else f"{key}: {reason}")
+        self.key = key
+        self.origin = origin
+        self.reason = reason
+
+
+class Refused(GpulimitError):
+    """Turned away; `str()` is one line of printable ASCII that a header can carry."""
+
+    def __init__(self, status: int, reason: str) -> None:
+        plain = "".join(c if " " <= c <= "~" else "?" for c in reason)
+        super().__init__(plain if len(plain) <= LONGEST_REASON else plain[: LONGEST_REASON - 3] + "...")
+        self.status = status
+
+
+class SegmentError(GpulimitError):
+    """A segment cannot be made, opened or written."""

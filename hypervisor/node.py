@@ -1,0 +1,332 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The node: what the daemon knows and does, between the HTTP calls, the segments and the arbitration.
+
+Everything here runs on the loop's thread; what other threads report comes in through `call_soon_threadsafe`.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Callable
+from typing import Any, cast
+
+from hypervisor.config import Config, Quotas
+from hypervisor.core.commands import Command, CommandName
+from hypervisor.core.events import EventLog
+from hypervisor.core.model import (
+    Claim,
+    GpuSample,
+    GpuUuid,
+    Peer,
+    ProcessKey,
+    Registration,
+    TenantName,
+    Wish,
+    Worker,
+    WorkerId,
+)
+from hypervisor.core.quota_policy import Admission, QuotaBook
+from hypervisor.core.registry import Registry, Tenant
+from hypervisor.edge.procs import Processes, peer_of, pidfd_of
+from hypervisor.edge.segments import Segments
+from hypervisor.edge.store import Saved, SavedTenant, Store
+from hypervisor.errors import Refused, SegmentError
+from hypervisor.inventory import Inventory, note
+from hypervisor.tenancy import Tenancy
+from limiter.quota import Quota
+from limiter.segment import TENANT
+
+logger = logging.getLogger(__name__)
+ROOT = 0
+
+
+class Node:
+    """The live node."""
+
+    def __init__(
+        self,
+        config: Config,
+        *,
+        tenancy: Tenancy,
+        segments: Segments,
+        inventory: Inventory,
+        events: EventLog,
+        operators_gid: int | None,
+    ) -> None:
+        self.config = config
+        self.events = events
+        self.tenancy = tenancy
+        book = QuotaBook(admission=cast(Admission, config.settings.admission))
+        book.default, book.config = config.quotas.default, config.quotas.tenants
+        self.registry = Registry(
+            book,
+            boot=os.urandom(4).hex(),
+            overcommit_percent=config.settings.memory_overcommit,
+        )
+        self.inventory = inventory
+        self.wake: Callable[[WorkerId], None] = lambda _: None
+        self.broken: dict[TenantName, str] = {}
+        self._segments = segments
+        self._store = Store(config.settings.state_dir)
+        self._processes = Processes()
+        self._operators_gid = operators_gid
+        self._saved = Saved()
+
+    def note(self, kind: str, text: str, *, tenant: str = "", level: int = logging.INFO) -> None:
+        """Write an event down."""
+        note(self.events, kind, text, tenant=tenant, level=level)
+
+    # ---- processes ----
+
+    def peer(self, connection: Any) -> Peer:
+        """Return who is at the other end of a connection."""
+        return peer_of(connection)
+
+    def register(self, connection: Any, wish: Wish) -> Registration:
+        """Take a process in. Raises Refused."""
+        if not self.tenancy.gpus:
+            raise Refused(503, "the daemon does not know this node's GPUs yet: NVML has not answered")
+        peer = peer_of(connection)
+        key, origin = self._processes.identify(peer)
+        try:
+            pidfd = pidfd_of(connection, peer.pid)
+        except OSError as error:
+            raise Refused(403, f"process {peer.pid} has gone") from error
+        try:
+            worker, gone = self.registry.register(Claim(key, origin, wish), now_ns=time.monotonic_ns())
+        except Refused as error:
+            os.close(pidfd)
+            self.note("refused", f"process {peer.pid} ({wish.name}): {error}", level=logging.WARNING)
+            raise
+        self._processes.watch(key, pidfd, self.died)
+        for earlier in gone:
+            self._left(earlier)
+        try:
+            self._settle(worker)
+        except SegmentError as error:
+            self._processes.unwatch(key)
+            self.registry.remove(worker.id, now_ns=time.monotonic_ns())
+            self.note("segment_failed", str(error), tenant=worker.tenant, level=logging.ERROR)
+            raise Refused(500, str(error)) from error
+        return self._registration(worker)
+
+    def _settle(self, worker: Worker) -> None:
+        tenant = self.registry.tenants[worker.tenant]
+        if worker.tenant in self.broken:
+            del self.broken[worker.tenant]
+            self.tenancy.reopen(tenant)
+        self.tenancy.open(tenant)
+        self.tenancy.publish([tenant])
+        self.save()
+        text = f"process {worker.key.host_pid} ({worker.name})"
+        self.note("registered", text, tenant=worker.tenant, level=logging.DEBUG)
+
+    def _registration(self, worker: Worker) -> Registration:
+        opened = self.tenancy.open_tenants[worker.tenant]
+        source = self.registry.tenants[worker.tenant].held.source
+        return Registration(
+            worker.id, worker.key.host_pid, worker.tenant, opened.usage.name, opened.policy.name, source
+        )
+
+    def died(self, key: ProcessKey) -> None:
+        """A registered process has gone."""
+        worker = self.registry.worker_of(key)
+        if worker is not None:
+            self.registry.remove(worker.id, now_ns=time.monotonic_ns())
+            self._left(worker)
+
+    def _left(self, worker: Worker) -> None:
+        self._processes.unwatch(worker.key)
+        self.wake(worker.id)
+        self.tenancy.reap(worker.tenant)
+        text = f"process {worker.key.host_pid} ({worker.name})"
+        self.note("exited", text, tenant=worker.tenant, level=logging.DEBUG)
+
+    def reaped(self, slots: int) -> None:
+        """Dead processes' slots were cleared."""
+        if slots:
+            self.events.counts["slots_cleared"] += slots
+
+    # ---- commands ----
+
+    def worker(self, worker_id: WorkerId) -> Worker | None:
+        """Return a worker, if it is known to this daemon."""
+        return self.registry.workers.get(worker_id)
+
+    def next_command(self, worker_id: WorkerId, after: int) -> Command | None:
+        """Return the next command for a worker."""
+        queue = self.registry.queues.get(worker_id)
+        return queue.next(after) if queue is not None else None
+
+    def finished(self, worker_id: WorkerId, number: int, message: str, *, ok: bool) -> None:
+        """A worker tells how a command went."""
+        worker = self.registry.workers[worker_id]
+        text = f"command {number} of process {worker.key.host_pid}: {'done' if ok else 'failed'} {message}"
+        self.note("command_done" if ok else "command_failed", text.strip(), tenant=worker.tenant)
+
+    def command(self, tenant: Tenant, name: CommandName) -> None:
+        """Tell all of a tenant's workers to do something."""
+        for worker_id in tenant.workers:
+            self.registry.queues[worker_id].post(name)
+            self.wake(worker_id)
+        opened = self.tenancy.open_tenants.get(tenant.name)
+        if opened is not None:
+            opened.policy.command()
+
+    # ---- operators ----
+
+    def is_operator(self, peer: Peer) -> bool:
+        """Whether a peer may change quotas: root, the daemon's user or its group, and not from inside a
+        pod.
+        """
+        if not ({peer.uid} & {ROOT, os.geteuid()} or self._operators_gid in peer.groups):
+            return False
+        return self._processes.is_of_the_node(peer)
+
+    def known_tenant(self, name: TenantName) -> Tenant:
+        """Return a tenant. Raises Refused."""
+        tenant = self.registry.tenants.get(name)
+        if tenant is None:
+            raise Refused(404, f"no tenant {name!a} here")
+        return tenant
+
+    def set_quota(self, name: TenantName, said: Quota | None) -> None:
+        """Set, or with None take back, an operator's quota for a tenant, there or not yet. Raises Refused."""
+        if not TENANT.fullmatch(name):
+            raise Refused(422, f"{name!a} is not a tenant's name")
+        api = self.registry.book.api
+        before = api.get(name)
+        put(api, name, said)
+        try:
+            if name in self.registry.tenants:
+                self.registry.decide_again(name)
+        except Refused:
+            put(api, name, before)
+            raise
+        self.save()
+        self.note("quota_set", "quota set" if said is not None else "quota taken back", tenant=name)
+        self._follow(name)
+
+    def _follow(self, name: TenantName) -> None:
+        """Let a tenant, if it is there, follow its quota."""
+        tenant = self.registry.tenants.get(name)
+        if tenant is not None:
+            self.tenancy.publish([tenant])
+            self.command(tenant, "refresh")
+
+    def suspend(self, name: TenantName, *, is_suspended: bool) -> None:
+        """Hold back a tenant's launches, or let them go again. Raises Refused."""
+        tenant = self.known_tenant(name)
+        tenant.is_suspended = is_suspended
+        self.tenancy.publish([tenant])
+        self.command(tenant, "suspend" if is_suspended else "resume")
+        self.save()
+        self.note("suspended" if is_suspended else "resumed", "by an operator", tenant=name)
+
+    def reread(self, quotas: Quotas) -> None:
+        """Take up the configuration file's quotas."""
+        self.registry.book.default, self.registry.book.config = quotas.default, quotas.tenants
+        for name in list(self.registry.tenants):
+            try:
+                if self.registry.decide_again(name):
+                    self._follow(name)
+            except Refused as error:
+                self.note("quota_kept", f"keeps its quota: {error}", tenant=name, level=logging.WARNING)
+        self.note("config_read", "quotas read again")
+
+    # ---- GPUs ----
+
+    def sampled(self, samples: tuple[GpuSample, ...]) -> None:
+        """NVML has answered."""
+        if self.inventory.take(samples):
+            self.registry.gpus = {gpu.uuid: gpu for gpu in self.inventory.gpus}
+            self.tenancy.gpus = list(self.inventory.gpus)
+            self._adopt()
+            self.tenancy.publish(self.registry.tenants.values())
+        self._show_gpus()
+
+    def _show_gpus(self) -> None:
+        self.inventory.show({gpu.uuid: self.tenants_on(gpu.uuid) for gpu in self.inventory.gpus})
+
+    def tenants_on(self, gpu: GpuUuid) -> int:
+        """Return how many tenants have processes on a GPU."""
+        return sum(gpu in tenant.gpus for tenant in self.registry.tenants.values())
+
+    def placed(self, name: TenantName, gpus: frozenset[GpuUuid]) -> None:
+        """A tenant has shown up on a GPU, or left one."""
+        if name in self.registry.tenants:
+            self.registry.place(name, gpus)
+            self._show_gpus()
+
+    def spoiled(self, name: TenantName, reason: str) -> None:
+        """A tenant's books cannot be used any more."""
+        self.broken[name] = reason
+        self.note("books_spoiled", f"gets no GPU time: {reason}", tenant=name, level=logging.ERROR)
+
+    # ---- time passing, beginning and end ----
+
+    def sweep(self, now_ns: int) -> None:
+        """Forget tenants whose last process went long ago, and close what nobody looks at."""
+        self.tenancy.close_retired()
+        for tenant in self.registry.empty_tenants(before_ns=now_ns - self.config.settings.linger):
+            opened = self.tenancy.open_tenants.get(tenant.name)
+            try:
+                if opened is not None and tenant.name not in self.broken and opened.usage.count_living():
+                    continue
+            except SegmentError as error:
+                logger.warning("%s", error)
+            self.broken.pop(tenant.name, None)
+            self.tenancy.retire(tenant.name)
+            self.registry.forget(tenant.name)
+            self.note("tenant_gone", "has no process left", tenant=tenant.name)
+            self.save()
+
+    def _adopt(self) -> None:
+        """Take over the tenants that an earlier daemon had, if processes of theirs live."""
+        saved, self._saved = self._saved, Saved()
+        self.registry.book.api.update(saved.api)
+        for name, was in saved.tenants.items():
+            if name in self.registry.tenants or not self._segments.has_usage(name):
+                continue
+            tenant = Tenant(name, was.uid, was.held, was.held.quota, was.pod_uid, was.pod, was.is_suspended)
+            try:
+                if self.tenancy.open(tenant).usage.count_living():
+                    self.registry.adopt(tenant, now_ns=time.monotonic_ns())
+                    self.note("adopted", "was there before this daemon", tenant=name)
+                else:
+                    self.tenancy.retire(name)
+            except SegmentError as error:
+                self.tenancy.retire(name)
+                self.note("segment_failed", str(error), tenant=name, level=logging.WARNING)
+
+    def load(self) -> None:
+        """Read what an earlier daemon saved; its tenants are adopted once the GPUs are known."""
+        self._saved = self._store.load()
+        self.registry.book.api.update(self._saved.api)
+
+    def save(self) -> None:
+        """Write down what must survive this daemon."""
+        tenants = {
+            t.name: SavedTenant(t.uid, t.held, t.pod_uid, t.pod, t.is_suspended)
+            for t in self.registry.tenants.values()
+        }
+        self._store.save(Saved(dict(self.registry.book.api), tenants))
+
+    def reasons_not_ready(self) -> list[str]:
+        """Return what keeps the daemon from doing its work."""
+        if not self.tenancy.gpus:
+            return [f"no GPU known: {self.inventory.trouble or 'NVML has not answered yet'}"]
+        return []
+
+    def close(self) -> None:
+        """Stop watching processes."""
+        self._processes.close()
+
+
+def put(book: dict[TenantName, Quota], name: TenantName, said: Quota | None) -> None:
+    if said is None:
+        book.pop(name, None)
+    else:
+        book[name] = said

@@ -1,0 +1,178 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The tenants' segments while the daemon runs: opens them, publishes limits, gives back what the dead held,
+and closes a segment only when the arbitration thread no longer looks at it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from hypervisor.arbitration import Arbitration, Member, Roster
+from hypervisor.core.model import DeviceQuota, Gpu, GpuUuid, TenantName, device_quota
+from hypervisor.core.pace import Terms
+from hypervisor.core.registry import Tenant
+from hypervisor.edge.segments import (
+    MOST_DEVICES,
+    PRIORITIES,
+    PolicySegment,
+    Segment,
+    Segments,
+    StateSegment,
+    UsageSegment,
+)
+from hypervisor.errors import SegmentError
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class Open:
+    """A tenant's two segments."""
+
+    usage: UsageSegment
+    policy: PolicySegment
+    quotas: dict[GpuUuid, DeviceQuota]
+    is_suspended: bool = False
+    reaping: asyncio.Task[None] | None = None
+    must_reap_again: bool = False
+
+
+class Tenancy:
+    """All open segments; used on the loop alone."""
+
+    def __init__(
+        self,
+        segments: Segments,
+        arbitration: Arbitration,
+        state: StateSegment,
+        reaped: Callable[[int], None],
+    ) -> None:
+        self._segments = segments
+        self._arbitration = arbitration
+        self._state = state
+        self._reaped = reaped
+        self.open_tenants: dict[TenantName, Open] = {}
+        self.gpus: list[Gpu] = []
+        """Their order is that of the policies' entries; it only grows."""
+        self._number = 0
+        self._retired: list[tuple[int, Segment]] = []
+
+    def open(self, tenant: Tenant) -> Open:
+        """Return a tenant's segments, made and published at the first call. Raises SegmentError."""
+        known = self.open_tenants.get(tenant.name)
+        if known is not None:
+            return known
+        usage = self._segments.usage(tenant.name, tenant.uid)
+        try:
+            policy = self._segments.policy(tenant.name)
+        except SegmentError:
+            usage.close()
+            raise
+        opened = self.open_tenants[tenant.name] = Open(usage, policy, {})
+        self._publish(tenant, opened)
+        self.publish_roster()
+        return opened
+
+    def reopen(self, tenant: Tenant) -> Open:
+        """Give a tenant that spoiled its usage segment a new one."""
+        self.retire(tenant.name)
+        return self.open(tenant)
+
+    def publish(self, tenants: Iterable[Tenant]) -> None:
+        """Publish the limits of tenants whose quota, or whose node, has changed."""
+        for tenant in tenants:
+            opened = self.open_tenants.get(tenant.name)
+            if opened is not None:
+                self._publish(tenant, opened)
+        self.publish_roster()
+
+    def _publish(self, tenant: Tenant, opened: Open) -> None:
+        quotas = {gpu.uuid: device_quota(tenant.held.quota, gpu) for gpu in self.gpus}
+        is_first = not opened.quotas
+        for entry, gpu in enumerate(self.gpus):
+            quota = quotas[gpu.uuid]
+            if opened.quotas.get(gpu.uuid) != quota or opened.is_suspended != tenant.is_suspended:
+                opened.policy.allow(entry, gpu.uuid, quota, is_suspended=tenant.is_suspended)
+        if is_first:
+            for entry in range(len(self.gpus), MOST_DEVICES):
+                opened.policy.withdraw(entry)
+        opened.quotas, opened.is_suspended = quotas, tenant.is_suspended
+
+    def publish_roster(self) -> None:
+        """Tell the arbitration who there is now."""
+        self._number += 1
+        members = tuple(member_of(name, o) for name, o in self.open_tenants.items() if o.quotas)
+        gpus = tuple(gpu.uuid for gpu in self.gpus)
+        self._arbitration.replace(Roster(self._number, gpus, members, self._state))
+
+    def reap(self, name: TenantName) -> None:
+        """Give back what the tenant's dead processes hold: in a thread, since its books may be a trap."""
+        opened = self.open_tenants.get(name)
+        if opened is None:
+            return
+        if opened.reaping is not None:
+            opened.must_reap_again = True
+            return
+        opened.reaping = asyncio.create_task(self._reap(name, opened), name=f"reap {name}")
+
+    async def _reap(self, name: TenantName, opened: Open) -> None:
+        opened.must_reap_again = True
+        try:
+            while opened.must_reap_again:
+                opened.must_reap_again = False
+                cleared = await asyncio.to_thread(opened.usage.reap)
+                self._reaped(cleared)
+        except SegmentError as error:
+            logger.warning("cannot clear up after %s: %s", name, error)
+        finally:
+            opened.reaping = None
+
+    def retire(self, name: TenantName) -> None:
+        """Remove a tenant's segments."""
+        opened = self.open_tenants.pop(name, None)
+        if opened is None:
+            return
+        self.publish_roster()
+        self._retired += [(self._number, opened.usage), (self._number, opened.policy)]
+        self._segments.remove(name)
+
+    def close_retired(self) -> None:
+        """Close what the arbitration has let go of."""
+        left = []
+        for number, segment in self._retired:
+            if self._arbitration.adopted >= number:
+                segment.close()
+            else:
+                left.append((number, segment))
+        self._retired = left
+
+    async def close(self) -> None:
+        """Close all; the arbitration has stopped. The files stay, for the tenants and the next daemon."""
+        tasks = [o.reaping for o in self.open_tenants.values() if o.reaping is not None]
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for opened in self.open_tenants.values():
+            opened.usage.close()
+            opened.policy.close()
+        for _, segment in self._retired:
+            segment.close()
+        self._state.close()
+
+
+def member_of(name: TenantName, opened: Open) -> Member:
+    """Return a tenant as the arbitration sees it."""
+    terms = {gpu: terms_of(quota, opened.is_suspended) for gpu, quota in opened.quotas.items()}
+    return Member(name, opened.usage, opened.policy, terms)
+
+
+def terms_of(quota: DeviceQuota, is_suspended: bool) -> Terms:
+    """Return what the arbiter has to know of a quota."""
+    return Terms(
+        limit_percent=quota.compute_percent,
+        request_percent=quota.request_percent,
+        weight=quota.weight,
+        priority=PRIORITIES[quota.priority],
+        is_suspended=is_suspended,
+    )
