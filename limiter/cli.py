@@ -13,7 +13,7 @@ import importlib
 import os
 import sys
 from collections.abc import Sequence
-from typing import Protocol, cast
+from typing import NoReturn, Protocol, cast
 
 from limiter.errors import GpulimitError
 
@@ -21,11 +21,16 @@ COMMANDS = {
     "run": "run a program under a memory and compute quota",
     "lib": "print the path of libgpulimit.so, for LD_PRELOAD",
     "status": "show tenants, their memory and GPU time",
+    "daemon": "run the node daemon",
     "load": "run the built-in workload",
     "demo": "show everything at once, on a simulated GPU where there is no real one",
     "doctor": "check that quotas can hold on this machine",
     "version": "print the version",
 }
+
+
+PROGRAMS = {"daemon": "hypervisor"}
+"""Commands that another package runs; it is started in this process's place, not imported."""
 
 
 class Command(Protocol):
@@ -75,6 +80,12 @@ def build_parser(name: str, command: Command) -> argparse.ArgumentParser:
     return parser
 
 
+def become(package: str, arguments: Sequence[str]) -> NoReturn:
+    """Let a package take over this process."""
+    # -P: what lies in the current folder must not be taken for the package.
+    os.execv(sys.executable, [sys.executable, "-P", "-m", package, *arguments])  # noqa: S606
+
+
 def dispatch(arguments: Sequence[str]) -> int:
     """Run the command that the arguments name; return its exit status."""
     if not arguments:
@@ -89,6 +100,8 @@ def dispatch(arguments: Sequence[str]) -> int:
     if name not in COMMANDS:
         print(f"gpulimit: no command {name!r}; try `gpulimit --help`", file=sys.stderr)
         return 2
+    if name in PROGRAMS:
+        become(PROGRAMS[name], arguments[1:])
     command = load_command(name)
     return command.run(build_parser(name, command).parse_args(list(arguments[1:])))
 

@@ -55,7 +55,7 @@ class Nvml:
 
     async def _run_child(self) -> int:
         """Run one child to its end; return how many good lines it gave."""
-        argv = (sys.executable, "-m", "hypervisor.nvml_probe", str(self._period_s))
+        argv = (sys.executable, "-P", "-m", "hypervisor.nvml_probe", str(self._period_s))
         child = await asyncio.create_subprocess_exec(
             *argv, env=self._environment, stdout=asyncio.subprocess.PIPE, limit=LONGEST_LINE
         )

@@ -27,7 +27,12 @@ def test_an_unknown_command_is_a_usage_error(capsys: pytest.CaptureFixture[str])
     assert "'frobnicate'" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("name", cli.COMMANDS)
+def test_the_daemon_s_help_is_its_own(run_process) -> None:
+    done = run_process([sys.executable, "-m", "limiter", "daemon", "--help"], env=dict(os.environ), expect=0)
+    assert done.stdout.startswith("usage: gpulimit daemon")
+
+
+@pytest.mark.parametrize("name", [name for name in cli.COMMANDS if name not in cli.PROGRAMS])
 def test_every_command_explains_itself(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as end:
         cli.main([name, "--help"])
