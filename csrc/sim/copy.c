@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "array.h"
+#include "graph.h"
 
 #define MOVED_MOST (64ull << 20)
 
@@ -31,6 +32,12 @@ bool sim_range_ok(uint64_t addr, uint64_t bytes)
 		bytes -= here;
 	}
 	return true;
+}
+
+/* What is recorded into a graph may name memory that the graph has yet to take. */
+static bool nameable(uint64_t addr, uint64_t bytes)
+{
+	return sim_range_ok(addr, bytes) || sim_graph_memory_planned(addr, bytes);
 }
 
 static uint64_t extent(size_t pitch, size_t slice, const sim_memcpy3d *p)
@@ -63,7 +70,7 @@ static CUresult find_side(const sim_memcpy3d *p, bool source, struct side *side)
 	side->base += z * side->slice + y * side->pitch + x;
 	if (!side->base || (p->Height > 1 && side->pitch < p->WidthInBytes))
 		return CUDA_ERROR_INVALID_VALUE;
-	if (side->device && !sim_range_ok((uintptr_t)side->base, extent(side->pitch, side->slice, p)))
+	if (side->device && !nameable((uintptr_t)side->base, extent(side->pitch, side->slice, p)))
 		return CUDA_ERROR_INVALID_VALUE;
 	return type < SIM_MEMORY_HOST || type > SIM_MEMORY_UNIFIED ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
 }
@@ -122,7 +129,7 @@ CUresult sim_memset_check(const sim_memset_params *s)
 		return CUDA_SUCCESS;
 	if ((s->height > 1 && s->pitch < row) || s->dst % s->elementSize)
 		return CUDA_ERROR_INVALID_VALUE;
-	return sim_range_ok(s->dst, (s->height - 1) * s->pitch + row) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+	return nameable(s->dst, (s->height - 1) * s->pitch + row) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
 uint64_t sim_memset_cost(CUcontext ctx, const sim_memset_params *s)

@@ -66,6 +66,7 @@ CUresult sim_payload_copy(struct sim_payload *to, const struct sim_payload *from
 void sim_payload_clear(struct sim_payload *payload);
 
 CUresult sim_graph_memory_plan(CUdevice device, uint64_t bytes, uint64_t *addr); /* an address, no memory yet */
+bool sim_graph_memory_planned(uint64_t addr, uint64_t bytes);
 CUresult sim_graph_memory_alloc(CUcontext ctx, CUdevice device, uint64_t addr, uint64_t bytes);
 
 #endif

@@ -5,6 +5,7 @@
  * until it is trimmed.
  */
 #define _GNU_SOURCE
+#include <stdlib.h>
 #include <sys/mman.h>
 
 #include "graph.h"
@@ -13,12 +14,33 @@ static struct {
 	uint64_t used, used_high, reserved, reserved_high;
 } memory[SIM_MAX_GPUS]; /* by device */
 
+/* Addresses stay planned: graphs may be instantiated again. */
+static struct plan {
+	struct plan *next;
+	uint64_t addr, bytes;
+} *plans;
+
 CUresult sim_graph_memory_plan(CUdevice device, uint64_t bytes, uint64_t *addr)
 {
 	if (bytes > sim_model_of(sim_device_gpu[device])->total_bytes)
 		return CUDA_ERROR_OUT_OF_MEMORY;
-	*addr = sim_backing(sim_page_up(bytes), false);
-	return *addr ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+	struct plan *plan = malloc(sizeof(*plan));
+	*addr = plan ? sim_backing(sim_page_up(bytes), false) : 0;
+	if (!*addr) {
+		free(plan);
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	}
+	*plan = (struct plan){ plans, *addr, bytes };
+	plans = plan;
+	return CUDA_SUCCESS;
+}
+
+bool sim_graph_memory_planned(uint64_t addr, uint64_t bytes)
+{
+	for (const struct plan *plan = plans; plan; plan = plan->next)
+		if (addr >= plan->addr && bytes <= plan->bytes && addr - plan->addr <= plan->bytes - bytes)
+			return true;
+	return false;
 }
 
 CUresult sim_graph_memory_alloc(CUcontext ctx, CUdevice device, uint64_t addr, uint64_t bytes)

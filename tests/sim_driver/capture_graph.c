@@ -49,13 +49,14 @@ int main(void)
 	OK(cuEventRecord(join_point, b));
 	OK(cuStreamWaitEvent(a, join_point, 0));
 	OK(cuMemAllocAsync(&temporary, 100, a));
+	OK(cuMemsetD8Async(temporary, 1, 100, a)); /* recorded: the memory is taken at the launch */
 	OK(cuMemFreeAsync(temporary, a));
 	OK(cuLaunchHostFunc(a, bump, (void *)&calls));
 	OK(cuStreamEndCapture(a, &graph));
 	OK(cuStreamIsCapturing(b, &status));
 	SAME(CU_STREAM_CAPTURE_STATUS_NONE, status);
 	OK(cuGraphGetNodes(graph, NULL, &nodes));
-	SAME(5, nodes);
+	SAME(6, nodes);
 	SAME(0, count());
 	OK(cuGraphInstantiateWithFlags(&exec, graph, 0));
 	OK(cuGraphDestroy(graph));
