@@ -181,6 +181,7 @@ def a_graph_with_memory_of_its_own_runs() -> dict[str, Any]:
     def take_and_free(stream: Handle) -> None:
         pointer = DevicePointer()
         call("cuMemAllocAsync", byref(pointer), c_size_t(4 * BLOCK), stream)
+        call("cuMemsetD8Async", pointer, 1, c_size_t(4 * BLOCK), stream)
         call("cuMemFreeAsync", pointer, stream)
 
     graph = capture(take_and_free)
