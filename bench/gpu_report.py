@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import importlib.metadata
 import json
+import os
 import platform
 import subprocess
 import time
@@ -24,6 +25,8 @@ PACKAGES = ("torch", "triton", "jax", "cupy", "cupy-cuda12x", "cupy-cuda13x", "n
 def card() -> dict[str, str]:
     """Return what nvidia-smi says of the first card."""
     fields = ("name", "driver_version", "memory.total")
+    if os.environ.get("GPULIMIT_TEST_GPU") == "sim":
+        return dict.fromkeys(fields, "SIMULATED, a rehearsal")
     command = ["nvidia-smi", "-i", "0", f"--query-gpu={','.join(fields)}", "--format=csv,noheader"]
     try:
         text = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
