@@ -78,12 +78,11 @@ static void worker_path(struct gl_out *out, char *text, size_t size, const char 
 
 static int ask(const char *method, const char *path, const char *body, unsigned int seconds, struct gl_answer *answer)
 {
-	struct gl_daemon *d = &gl_self.daemon;
 	char request[1024];
 	struct gl_out out;
 	gl_out_begin(&out, request, sizeof request);
-	gl_http_request(&out, method, path, d->endpoint.token, body);
-	return gl_wire_ask(&d->endpoint, request, out.length, gl_now_ns() + seconds * SECOND, tick, answer);
+	gl_http_request(&out, method, path, body);
+	return gl_wire_ask(gl_self.daemon.socket, request, out.length, gl_now_ns() + seconds * SECOND, tick, answer);
 }
 
 static int next_command(struct gl_answer *answer)
@@ -130,8 +129,9 @@ static uint64_t step(struct gl_answer *answer)
 	int r = next_command(answer);
 	if (r == 0 && answer->status == 404) {
 		r = gl_register_again(gl_now_ns() + ANSWER_S * SECOND);
-		gl_log(r ? GL_WARN : GL_INFO, r ? "the daemon does not take this process back (%s); its last limits hold"
-						: "registered again%s", r ? strerror(-r) : "");
+		/* By number: strerror takes locks of libc's. */
+		gl_log(r ? GL_WARN : GL_INFO, r ? "the daemon does not take this process back (%d); its last limits hold"
+						: "registered again (%d)", -r);
 		return r == 0 ? 0 : r == -EACCES ? 5 * SECOND : SECOND / 2;
 	}
 	if (r)

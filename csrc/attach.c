@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Registering with the daemon.  There is to be one if GPULIMIT_SOCKET names its socket, or HYPERVISOR_IP and
- * HYPERVISOR_PORT its address, or its usual socket exists; else the environment is all there is.
+ * Registering with the daemon.  There is to be one if GPULIMIT_SOCKET names its socket or the usual socket
+ * exists; else the environment is all there is.
  *
  *   the daemon does not answer    tried again for GPULIMIT_WAIT seconds; then GPULIMIT_ON_LOSS decides: closed (the
  *                                 process gets no GPU) or open (the environment's quota alone)
@@ -56,78 +56,21 @@ static bool read_policy_on_loss(struct gl_daemon *d)
 	return true;
 }
 
-static int socket_endpoint(struct gl_endpoint *to, const char *path)
+static int find_daemon(struct gl_daemon *d)
 {
+	const char *path = getenv("GPULIMIT_SOCKET");
 	struct gl_out out;
-	gl_out_begin(&out, to->path, sizeof to->path);
+	if (!path || !*path) {
+		path = USUAL_SOCKET;
+		if (gl_syscall(SYS_faccessat, AT_FDCWD, path, F_OK) != 0)
+			return NO_DAEMON;
+	}
+	gl_out_begin(&out, d->socket, sizeof d->socket);
 	gl_out_text(&out, path);
 	if (*path == '/' && !out.full)
 		return THERE;
 	gl_log(GL_ERROR, "GPULIMIT_SOCKET: \"%.120s\" is not an absolute path of at most 107 characters; " REFUSED, path);
 	return WRONG;
-}
-
-/* "10.1.2.3" and "8000" */
-static bool parse_address(const char *ip, const char *port, struct gl_endpoint *to)
-{
-	uint8_t bytes[6] = {0};
-	for (int i = 0; i < 5; i++) {
-		const char **p = i < 4 ? &ip : &port;
-		uint32_t n = 0, most = i < 4 ? 255 : 65535;
-		if (**p < '0' || **p > '9')
-			return false;
-		for (; **p >= '0' && **p <= '9'; ++*p)
-			if ((n = n * 10 + (uint32_t)(**p - '0')) > most)
-				return false;
-		if (*(*p)++ != (i < 3 ? '.' : 0))
-			return false;
-		bytes[i] = (uint8_t)(i < 4 ? n : n >> 8);
-		bytes[i + 1] = (uint8_t)n;
-	}
-	memcpy(&to->ip, bytes, 4);
-	memcpy(&to->port, bytes + 4, 2);
-	return true;
-}
-
-static bool read_token(const char *path, char *out, size_t size)
-{
-	int fd = gl_open(path, O_RDONLY | O_NONBLOCK, 0);
-	long n = fd < 0 ? fd : gl_syscall(SYS_read, fd, out, size - 1);
-	if (fd >= 0)
-		gl_close(fd);
-	while (n > 0 && (out[n - 1] == '\n' || out[n - 1] == '\r'))
-		n--;
-	out[n > 0 ? n : 0] = 0;
-	for (long i = 0; i < n; i++)
-		if (out[i] <= ' ' || out[i] > '~')
-			return false;
-	return n > 0 && n < (long)size - 1;
-}
-
-static int address_endpoint(struct gl_endpoint *to, const char *ip, const char *port)
-{
-	const char *file = getenv("GPULIMIT_TOKEN_FILE");
-	if (!parse_address(ip, port, to)) {
-		gl_log(GL_ERROR, "HYPERVISOR_IP, HYPERVISOR_PORT: \"%.40s\", \"%.40s\" is not an address; " REFUSED, ip, port);
-		return WRONG;
-	}
-	if (file && !read_token(file, to->token, sizeof to->token)) {
-		gl_log(GL_ERROR, "GPULIMIT_TOKEN_FILE: no token can be read from \"%.120s\"; " REFUSED, file);
-		return WRONG;
-	}
-	return THERE;
-}
-
-static int find_endpoint(struct gl_endpoint *to)
-{
-	const char *path = getenv("GPULIMIT_SOCKET"), *ip = getenv("HYPERVISOR_IP"), *port = getenv("HYPERVISOR_PORT");
-	if (path && *path)
-		return socket_endpoint(to, path);
-	if (ip && *ip && port && *port)
-		return address_endpoint(to, ip, port);
-	if (gl_syscall(SYS_faccessat, AT_FDCWD, USUAL_SOCKET, F_OK) == 0)
-		return socket_endpoint(to, USUAL_SOCKET);
-	return NO_DAEMON;
 }
 
 /* ---- the request ---- */
@@ -221,8 +164,8 @@ static int ask(uint64_t deadline_ns, struct gl_answer *answer)
 	char request[sizeof d->body + 1024];
 	struct gl_out out;
 	gl_out_begin(&out, request, sizeof request);
-	gl_http_request(&out, "POST", "/v1/workers", d->endpoint.token, d->body);
-	return gl_wire_ask(&d->endpoint, request, out.length, deadline_ns, NULL, answer);
+	gl_http_request(&out, "POST", "/v1/workers", d->body);
+	return gl_wire_ask(d->socket, request, out.length, deadline_ns, NULL, answer);
 }
 
 static int take_in(const struct gl_answer *a)
@@ -243,13 +186,12 @@ static int take_in(const struct gl_answer *a)
 static int lost(const char *what, const char *why)
 {
 	struct gl_daemon *d = &gl_self.daemon;
-	const char *where = *d->endpoint.path ? d->endpoint.path : "its address";
 	if (d->view)
-		gl_log(GL_WARN, "the daemon at %s %s: %s; NVML shows the card as it is", where, what, why);
+		gl_log(GL_WARN, "the daemon at %s %s: %s; NVML shows the card as it is", d->socket, what, why);
 	else if (d->closed)
-		gl_log(GL_ERROR, "the daemon at %s %s: %s; " REFUSED, where, what, why);
+		gl_log(GL_ERROR, "the daemon at %s %s: %s; " REFUSED, d->socket, what, why);
 	else
-		gl_log(GL_WARN, "the daemon at %s %s: %s; going on with the environment's quota alone", where, what, why);
+		gl_log(GL_WARN, "the daemon at %s %s: %s; going on with the environment's quota alone", d->socket, what, why);
 	return d->view || d->closed ? WRONG : NO_DAEMON;
 }
 
@@ -291,7 +233,7 @@ int gl_register(bool view)
 	struct gl_daemon *d = &gl_self.daemon;
 	struct gl_answer answer;
 	*d = (struct gl_daemon){.view = view};
-	int there = find_endpoint(&d->endpoint);
+	int there = find_daemon(d);
 	if (there != THERE)
 		return there;
 	if (!read_policy_on_loss(d) || !write_body(d))

@@ -12,14 +12,6 @@
 
 #pragma GCC visibility push(hidden)
 
-/* Where the daemon is: a Unix socket, or an address of this node and a token. */
-struct gl_endpoint {
-	char path[108];
-	uint32_t ip;   /* network order; used if path is "" */
-	uint16_t port; /* network order */
-	char token[256];
-};
-
 struct gl_daemon {
 	uint32_t registered; /* this process is one of the daemon's workers */
 	uint32_t view;       /* it registered for NVML alone */
@@ -29,7 +21,7 @@ struct gl_daemon {
 	uint32_t entry[GL_MAX_DEVICES]; /* by segment entry: where in the policy it was last found */
 	const struct gl_policy *policy; /* NULL: none; replaced, never unmapped */
 	uint64_t policy_device, policy_inode;
-	struct gl_endpoint endpoint;
+	char socket[108];
 	char tenant[64];
 	char worker[64];
 	uint64_t command;    /* number of the last one obeyed */
@@ -55,7 +47,7 @@ int gl_register_whole(void);
 /* One request, one answer.  0, or negative errno: -ETIMEDOUT by the deadline; -EPROTO: what came was not HTTP (answer->
  * wrong says why); others: as connect(2), or -ECONNRESET when it hung up early.  tick, if not NULL, is called about
  * once a second while waiting; when it returns false, the result is -ECANCELED. */
-int gl_wire_ask(const struct gl_endpoint *to, const char *request, size_t length, uint64_t deadline_ns, bool (*tick)(void),
+int gl_wire_ask(const char *socket, const char *request, size_t length, uint64_t deadline_ns, bool (*tick)(void),
 		struct gl_answer *answer);
 
 /* ---- policy.c ---- */

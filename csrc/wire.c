@@ -6,7 +6,6 @@
  * open and then reuse the numbers, it is looked at again after every sleep and before it is closed: if it is not
  * our socket any more, it is left alone.
  */
-#include <netinet/in.h>
 #include <poll.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -71,9 +70,9 @@ static void hang_up(struct wire *w)
 	gl_close(w->fd);
 }
 
-static int open_socket(struct wire *w, int family)
+static int open_socket(struct wire *w)
 {
-	w->fd = (int)gl_syscall(SYS_socket, family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+	w->fd = (int)gl_syscall(SYS_socket, AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
 	if (w->fd < 0)
 		return w->fd;
 	int high = (int)gl_syscall(SYS_fcntl, w->fd, F_DUPFD_CLOEXEC, HIGH_NUMBER);
@@ -85,35 +84,17 @@ static int open_socket(struct wire *w, int family)
 	return 0;
 }
 
-static long connect_once(struct wire *w, const struct gl_endpoint *to)
+static int connect_until(struct wire *w, const char *path)
 {
-	struct sockaddr_un un = {.sun_family = AF_UNIX};
-	struct sockaddr_in in = {.sin_family = AF_INET, .sin_port = to->port, .sin_addr = {to->ip}};
-	_Static_assert(sizeof un.sun_path >= sizeof to->path, "the path fits");
-	if (!*to->path)
-		return gl_syscall(SYS_connect, w->fd, &in, sizeof in);
-	memcpy(un.sun_path, to->path, sizeof to->path);
-	return gl_syscall(SYS_connect, w->fd, &un, sizeof un);
-}
-
-static int connect_until(struct wire *w, const struct gl_endpoint *to)
-{
-	int error = 0;
-	socklen_t size = sizeof error;
+	struct sockaddr_un to = {.sun_family = AF_UNIX};
 	long r;
-	/* A Unix socket whose queue is full says EAGAIN and does not go on by itself. */
-	while ((r = connect_once(w, to)) == -EAGAIN && gl_now_ns() < w->deadline_ns) {
+	memcpy(to.sun_path, path, strnlen(path, sizeof to.sun_path - 1));
+	/* A socket whose queue is full says EAGAIN and does not go on by itself; else it is connected at once. */
+	while ((r = gl_syscall(SYS_connect, w->fd, &to, sizeof to)) == -EAGAIN && gl_now_ns() < w->deadline_ns) {
 		struct timespec nap = {0, BUSY_NS + (long)(gl_now_ns() % BUSY_NS)};
 		(void)gl_syscall(SYS_nanosleep, &nap, NULL);
 	}
-	if (r == -EAGAIN)
-		return -ETIMEDOUT;
-	if (r != -EINPROGRESS && r != -EINTR)
-		return (int)r;
-	r = sleep_until(w, POLLOUT);
-	if (r == 0)
-		r = gl_syscall(SYS_getsockopt, w->fd, SOL_SOCKET, SO_ERROR, &error, &size);
-	return r ? (int)r : -error;
+	return r == -EAGAIN ? -ETIMEDOUT : (int)r;
 }
 
 static int send_all(struct wire *w, const char *data, size_t size)
@@ -152,15 +133,15 @@ static int receive(struct wire *w, struct gl_answer *answer)
 	}
 }
 
-int gl_wire_ask(const struct gl_endpoint *to, const char *request, size_t length, uint64_t deadline_ns, bool (*tick)(void),
+int gl_wire_ask(const char *socket, const char *request, size_t length, uint64_t deadline_ns, bool (*tick)(void),
 		struct gl_answer *answer)
 {
 	struct wire w = {.deadline_ns = deadline_ns, .tick = tick};
 	gl_answer_begin(answer);
-	int r = open_socket(&w, *to->path ? AF_UNIX : AF_INET);
+	int r = open_socket(&w);
 	if (r)
 		return r;
-	r = connect_until(&w, to);
+	r = connect_until(&w, socket);
 	if (r == 0)
 		r = send_all(&w, request, length);
 	/* It may have answered without reading all, and hung up. */
