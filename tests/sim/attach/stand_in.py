@@ -163,6 +163,8 @@ class Daemon:
             while found and len(body) < int(found.group(1)):
                 body += connection.recv(65536)
             request = REQUEST.match(head)
+            if not head:
+                return  # it ended before it asked
             assert request, head
             method, path = request.group(1).decode(), request.group(2).decode()
             answer = self.manners(self, method, path, body)
