@@ -1,12 +1,35 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who may use a GPU now, and for how long."""
+"""Who may use a GPU now, and for how long: weighted deficit round-robin in GPU time.
+
+Tenants that keep the GPU busy take turns: one at a time, a quantum of GPU time each, next the one with the
+least GPU time for its part; tenants inside their request go first, higher classes before lower. A turn also
+ends when its holder has nothing to do, or after two quanta of wall time, and the next begins when the
+holder's queue has run dry. The others slip their work in beside, each paced to its part. Limits cap all of
+it. One tenant alone on the GPU is not asked for anything.
+
+A tenant may go while it has spent less than it was granted; time that was granted and not used is taken
+back by granting less.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from hypervisor.core.model import TenantName
-from hypervisor.core.pace import Decision, Grant, Pace, Seen, Terms
+from hypervisor.core.pace import MS, Decision, Grant, Pace, Seen, Terms
+from hypervisor.core.shares import entitlements, filled
+from hypervisor.core.standing import LINGER_NS, Standing
+
+HANDOVER_NS = MS // 5
+"""The next turn begins when so much of the last one is still queued: it takes that long to wake up."""
+PIECE_NS = 1 * MS
+"""What a tenant that slips in may have queued, and gets at once after it was held back."""
+MOST_SLIP_NS = 2 * MS
+IDLE_TICK_NS = 100 * MS
+HIGH = 3
+"""The class whose work others wait for."""
+BEHIND_QUANTA = 2
+"""How far behind a tenant may be when it comes back: it does not save time up."""
 
 
 class Arbiter:
@@ -14,10 +37,227 @@ class Arbiter:
 
     def __init__(self, pace: Pace) -> None:
         self._pace = pace
+        self._standings: dict[TenantName, Standing] = {}
+        self._holder: TenantName | None = None
+        self._turn_from_ns = 0
+        self._turn_spent_ns = 0
+        self._turn_queued_ns = 0
+        """What its holder had submitted when it began."""
+        self._turn_beside_ns = 0
+        """What others used during the turn."""
+        self._draining: TenantName | None = None
+        self._virtual_ns = 0.0
+        self._urgent = 0
+        self._at_ns = 0
 
     def step(
         self, now_ns: int, seen: Mapping[TenantName, Seen], terms: Mapping[TenantName, Terms]
     ) -> Decision:
-        del terms
-        grants = {name: Grant(s.spent_ns, 0, is_shared=False) for name, s in seen.items()}
-        return Decision(grants, None, now_ns + 100_000_000)
+        """Decide anew from what the tenants on the GPU have used until now."""
+        self._take_in(now_ns, seen, terms)
+        if len(seen) == 1:
+            return self._alone(now_ns)
+        contenders = [n for n, s in self._standings.items() if s.takes_turns and s.may_run and s.seen.waiting]
+        self._end_turn(now_ns, contenders)
+        self._begin_turn(now_ns, contenders)
+        self._urgent = self._urgent_class()
+        for name, standing in self._standings.items():
+            if self._is_hushed(name):
+                standing.grant = held_back(standing)
+            else:
+                standing.grant = self._grant(name, standing, contenders)
+        grants = {name: s.grant for name, s in self._standings.items()}
+        return Decision(grants, self._holder, self._next_at(now_ns))
+
+    def _take_in(
+        self, now_ns: int, seen: Mapping[TenantName, Seen], terms: Mapping[TenantName, Terms]
+    ) -> None:
+        for name in self._standings.keys() - seen.keys():
+            del self._standings[name]
+        elapsed_ns, self._at_ns = now_ns - self._at_ns, now_ns
+        is_paused = self._holder in self._standings and self._is_hushed(self._holder)
+        if is_paused:
+            self._turn_beside_ns += elapsed_ns
+        for name, figures in seen.items():
+            standing = self._standings.get(name)
+            if standing is None:
+                standing = self._standings[name] = Standing(figures, now_ns)
+                standing.virtual_ns = self._virtual_ns
+            standing.terms = terms[name]
+            spent_ns = standing.take_in(figures, now_ns)
+            if name == self._holder:
+                self._turn_spent_ns += spent_ns
+            elif not is_paused:
+                self._turn_beside_ns += spent_ns
+        if self._holder not in self._standings:
+            self._holder = None
+        if self._draining not in self._standings:
+            self._draining = None
+        self._divide()
+
+    def _divide(self) -> None:
+        """Set each one's part: what it is entitled to, and a part of what others leave."""
+        active = {n: s.terms for n, s in self._standings.items() if s.is_active and s.may_run}
+        entitled = entitlements(active)
+        wanted = {}
+        for name in active:
+            standing = self._standings[name]
+            limit = standing.terms.limit_percent / 100
+            is_greedy = standing.takes_turns or standing.wants_more
+            wanted[name] = limit if is_greedy else min(limit, standing.rate * 1.25 + 0.02)
+        shared = filled(active, wanted)
+        everybody = {n: s.terms for n, s in self._standings.items()}
+        for name, standing in self._standings.items():
+            own = entitled.get(name)
+            if own is None:
+                own = entitlements({**active, name: everybody[name]})[name]
+            standing.entitled = own
+            standing.part = max(own, shared.get(name, 0.0))
+        running = [self._standings[n].virtual_ns for n in active if self._standings[n].takes_turns]
+        self._virtual_ns = max(self._virtual_ns, min(running, default=self._virtual_ns))
+        for standing in self._standings.values():
+            behind_ns = BEHIND_QUANTA * self._pace.quantum_ns / max(standing.entitled, 0.01)
+            standing.virtual_ns = max(standing.virtual_ns, self._virtual_ns - behind_ns)
+
+    def _alone(self, now_ns: int) -> Decision:
+        """Nobody to share with: only the limit holds, and the tenant keeps to it itself."""
+        self._holder = self._draining = None
+        ((name, standing),) = self._standings.items()
+        standing.grant = Grant(standing.grant.granted_ns, 0, is_shared=False)
+        return Decision({name: standing.grant}, None, now_ns + IDLE_TICK_NS)
+
+    # ---- turns ----
+
+    def _end_turn(self, now_ns: int, contenders: list[TenantName]) -> None:
+        if self._holder is None:
+            return
+        holder = self._standings[self._holder]
+        others = [name for name in contenders if name != self._holder]
+        wall_ns = now_ns - self._turn_from_ns
+        is_used_up = self._turn_spent_ns >= self._pace.quantum_ns or wall_ns >= 2 * self._pace.quantum_ns
+        if is_used_up:
+            used_ns = self._turn_queued_ns + self._turn_spent_ns - holder.queued_ns
+            holder.note_turn(used_ns, wall_ns - self._turn_beside_ns, now_ns)
+            if not others:
+                self._start_counting(now_ns)
+        must_end = not holder.may_run or not holder.takes_turns or not holder.has_work
+        if must_end or (others and (is_used_up or self._is_outranked(others))):
+            self._draining = self._holder
+            self._holder = None
+
+    def _is_outranked(self, others: Iterable[TenantName]) -> bool:
+        """Somebody of a higher class waits inside its request."""
+        assert self._holder is not None
+        return any(self._is_above(name, self._holder) for name in others)
+
+    def _begin_turn(self, now_ns: int, contenders: list[TenantName]) -> None:
+        if self._draining is not None and self._standings[self._draining].queued_ns <= HANDOVER_NS:
+            self._draining = None
+        if self._holder is not None or not contenders:
+            return
+        chosen = min(contenders, key=self._rank)
+        if self._draining not in (None, chosen) and not self._is_above(chosen, self._draining):
+            return
+        self._holder, self._draining = chosen, None
+        self._start_counting(now_ns)
+
+    def _is_above(self, name: TenantName, other: TenantName | None) -> bool:
+        return other is not None and self._rank(name)[0] < self._rank(other)[0]
+
+    def _is_hushed(self, name: TenantName | None) -> bool:
+        """It has to wait until a higher class has done its work."""
+        return name is not None and self._rank(name)[0] > self._urgent
+
+    def _urgent_class(self) -> int:
+        """Return the highest class, as ranks have it, that works inside its request: those below wait
+        meanwhile.
+
+        Only classes above normal are worth it: the card would serve them in equal slices otherwise.
+        """
+        ranks = [self._rank(n)[0] for n, s in self._standings.items() if s.may_run and s.is_working]
+        return min(ranks, default=0) if min(ranks, default=0) <= -HIGH else 0
+
+    def _start_counting(self, now_ns: int) -> None:
+        self._turn_from_ns, self._turn_spent_ns, self._turn_beside_ns = now_ns, 0, 0
+        self._turn_queued_ns = self._standings[self._holder].queued_ns if self._holder else 0
+
+    def _rank(self, name: TenantName) -> tuple[int, float]:
+        """Return what tenants are ordered by: classes inside requests, then least GPU time for its part."""
+        standing = self._standings[name]
+        return -standing.terms.priority if standing.is_inside_request else 0, standing.virtual_ns
+
+    # ---- grants ----
+
+    def _grant(self, name: TenantName, standing: Standing, contenders: list[TenantName]) -> Grant:
+        spent_ns, was = standing.seen.spent_ns, standing.grant
+        if not standing.may_run:
+            return held_back(standing)
+        if name == self._holder:
+            return self._holders_grant(standing, is_wanted=any(n != name for n in contenders))
+        if standing.takes_turns:
+            return held_back(standing)
+        allowed_ns = min(MOST_SLIP_NS, int(standing.slip.level_ns), standing.limit_left_ns)
+        if (
+            standing.seen.waiting
+            and spent_ns >= was.granted_ns
+            and was.is_shared
+            and allowed_ns < self._piece(standing)
+        ):
+            return held_back(standing)
+        left_ns = was.granted_ns - spent_ns
+        if (
+            was.is_shared
+            and was.run_ahead_ns == PIECE_NS
+            and allowed_ns / 2 <= left_ns <= allowed_ns + PIECE_NS // 4
+        ):
+            return was  # near enough: each change costs a wake-up
+        return Grant(spent_ns + max(0, allowed_ns), PIECE_NS, is_shared=True)
+
+    def _piece(self, standing: Standing) -> int:
+        """Return what must have come together before a tenant that was held back goes on."""
+        return min(PIECE_NS, int(standing.slip.keep_ns * standing.part / 2))
+
+    def _holders_grant(self, standing: Standing, *, is_wanted: bool) -> Grant:
+        spent_ns, was = standing.seen.spent_ns, standing.grant
+        quantum_ns = self._pace.quantum_ns
+        left_ns = max(0, quantum_ns - self._turn_spent_ns) if is_wanted else 4 * quantum_ns
+        left_ns = min(left_ns, standing.limit_left_ns)
+        had_ns = was.granted_ns - spent_ns
+        is_near = abs(had_ns - left_ns) < MS // 4 if is_wanted else quantum_ns <= had_ns <= left_ns
+        run_ahead_ns = self._run_ahead_ns(standing)
+        if was.is_shared and was.run_ahead_ns == run_ahead_ns and is_near:
+            return was
+        return Grant(spent_ns + left_ns, run_ahead_ns, is_shared=True)
+
+    def _run_ahead_ns(self, standing: Standing) -> int:
+        """Return what a holder may have queued: little, where a higher class might want the GPU any time."""
+        above = (s for s in self._standings.values() if s.terms.priority > standing.terms.priority)
+        if any(s.terms.priority >= HIGH and s.terms.request_percent and s.was_lately_active for s in above):
+            return min(PIECE_NS, self._pace.run_ahead_ns)
+        return self._pace.run_ahead_ns
+
+    def _next_at(self, now_ns: int) -> int:
+        """Return when something will be due: a queue has run dry, tokens have come together, or the tick."""
+        due = [IDLE_TICK_NS]
+        if any(s.is_active for s in self._standings.values()):
+            due.append(self._pace.tick_ns)
+        if self._draining is not None and self._holder is None:
+            due.append(self._standings[self._draining].queued_ns - HANDOVER_NS)
+        for name, standing in self._standings.items():
+            if self._urgent and self._rank(name)[0] == self._urgent and standing.is_working:
+                due.append(standing.queued_ns + LINGER_NS)  # others wait for it, and it does not ring
+            if not standing.seen.waiting or self._is_hushed(name):
+                continue
+            if not standing.may_run and not standing.terms.is_suspended:
+                due.append(standing.limit_wait_ns())
+            elif not standing.takes_turns and standing.grant.granted_ns <= standing.seen.spent_ns:
+                due.append(standing.slip.wall_ns_until(self._piece(standing), standing.part))
+        return now_ns + max(MS // 10, min(due))
+
+
+def held_back(standing: Standing) -> Grant:
+    """Return a grant of nothing more; the same as before if that is already so."""
+    was = standing.grant
+    if was.is_shared and was.granted_ns <= standing.seen.spent_ns:
+        return was
+    return Grant(standing.seen.spent_ns, PIECE_NS, is_shared=True)

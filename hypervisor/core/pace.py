@@ -58,6 +58,6 @@ class Decision:
 
     grants: dict[TenantName, Grant]
     turn: TenantName | None
-    """Who has the GPU to itself, light tenants apart."""
+    """Who has the GPU to itself, tenants that slip in apart."""
     next_at_ns: int
     """When to look again, if no doorbell rings before."""

@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How one tenant stands on one GPU: what it has used, how it uses it, and what it may still have.
+
+Two kinds of tenants get on badly in one scheme. Who keeps the queue full gets exclusive turns, since
+measured time is only exact when nobody else runs. Who does little, or spends its time on the host between
+launches, would waste an exclusive turn: it slips its work in beside the holder's, as long as it stays
+inside its part of the GPU.
+"""
+
+from __future__ import annotations
+
+import math
+
+from hypervisor.core.bucket import Bucket
+from hypervisor.core.pace import MS, Grant, Seen, Terms
+
+HEAVY_NS, LIGHT_NS, MOST_DEMAND_NS = 4 * MS, 1 * MS, 10 * MS
+DRAIN = 0.5
+"""Of a GPU: who demands less than this for long is light."""
+RATE_WINDOW_NS = 50 * MS
+ACTIVE_NS = 50 * MS
+"""Who has done nothing for so long does not count among those who want the GPU."""
+LATELY_NS = 1_000 * MS
+KEEP_LIMIT_NS, RESUME_LIMIT_NS = 100 * MS, 10 * MS
+KEEP_REQUEST_NS, DEBT_REQUEST_NS = 50 * MS, 20 * MS
+KEEP_SLIP_NS, DEBT_SLIP_NS = 20 * MS, 100 * MS
+LINGER_NS = MS // 4
+"""Between two launches of one request."""
+IDLE_AFTER_NS = 1 * MS
+"""A holder without work for so long has lost its turn."""
+FILLS, FILLS_NOT = 0.9, 0.8
+"""Part of a turn that a tenant must fill to be given turns, and below which it is given no more."""
+PROBE_NS = 2_000 * MS
+"""How long a tenant that did not fill its turns waits for another chance."""
+
+
+class Standing:
+    """One tenant. `part` is what it may have of the GPU now, set by the arbiter before each step."""
+
+    def __init__(self, seen: Seen, now_ns: int) -> None:
+        self.terms = Terms()
+        self.entitled = 1.0
+        self.part = 1.0
+        self.seen = seen
+        self.virtual_ns = 0.0
+        """GPU time over entitlement; who has least is next."""
+        self.rate = 0.0
+        self.is_heavy = False
+        self.fill: float | None = None
+        self.was_blocked_at_ns = -ACTIVE_NS
+        self.grant = Grant(seen.spent_ns, 0, is_shared=True)
+        self._demand_ns = 0.0
+        self._queue_end_ns = now_ns - ACTIVE_NS
+        self._spent_at_ns = now_ns - ACTIVE_NS
+        self._at_ns = now_ns
+        self._probe_at_ns = 0
+        self.slip = Bucket(KEEP_SLIP_NS, level_ns=2 * MS, debt_ns=DEBT_SLIP_NS)
+        self._limit = Bucket(KEEP_LIMIT_NS, level_ns=RESUME_LIMIT_NS / 2)
+        self._request = Bucket(KEEP_REQUEST_NS, debt_ns=DEBT_REQUEST_NS)
+        self._is_out_of_limit = False
+
+    def take_in(self, seen: Seen, now_ns: int) -> int:
+        """Bring everything up to now; return the GPU time spent since the last call."""
+        elapsed_ns = max(0, now_ns - self._at_ns)
+        # Books that went back were begun anew.
+        spent_ns = max(0, seen.spent_ns - self.seen.spent_ns)
+        self._at_ns, before = now_ns, self.seen
+        self.seen = seen
+        is_blocked = seen.waiting > 0 and seen.spent_ns >= self.grant.granted_ns and self.grant.is_shared
+        if spent_ns or seen.spent_ns < before.spent_ns:
+            self._spent_at_ns = now_ns
+            self._queue_end_ns = max(self._queue_end_ns, now_ns - elapsed_ns) + spent_ns
+        if is_blocked:
+            self.was_blocked_at_ns = now_ns
+        self._count(spent_ns, elapsed_ns)
+        return spent_ns
+
+    def _count(self, spent_ns: int, elapsed_ns: int) -> None:
+        # Who waits, for time or for its own work to finish, demands as much as it did before.
+        drained_ns = 0.0 if self.seen.waiting else elapsed_ns * DRAIN
+        self._demand_ns = min(MOST_DEMAND_NS, max(0.0, self._demand_ns + spent_ns - drained_ns))
+        self.is_heavy = self._demand_ns >= (LIGHT_NS if self.is_heavy else HEAVY_NS)
+        if elapsed_ns:
+            gain = 1.0 - math.exp(-elapsed_ns / RATE_WINDOW_NS)
+            self.rate += (spent_ns / elapsed_ns - self.rate) * gain
+        limit, request = self.terms.limit_percent / 100, self.terms.request_percent / 100
+        for bucket, rate in ((self.slip, self.part), (self._limit, limit), (self._request, request)):
+            bucket.fill(elapsed_ns, rate)
+            bucket.take(spent_ns, rate)
+        self.virtual_ns += spent_ns / max(self.entitled, 0.01)
+        enough = 0.0 if not self._is_out_of_limit else RESUME_LIMIT_NS * limit
+        self._is_out_of_limit = limit < 1.0 and self._limit.level_ns <= enough
+
+    @property
+    def takes_turns(self) -> bool:
+        """It keeps the GPU busy when it is let."""
+        return self.is_heavy and (
+            self.fill is None or self.fill >= FILLS_NOT or self._at_ns >= self._probe_at_ns
+        )
+
+    @property
+    def is_active(self) -> bool:
+        """It wants the GPU, or did a moment ago."""
+        return self.seen.waiting > 0 or self._at_ns - self._spent_at_ns < ACTIVE_NS
+
+    @property
+    def was_lately_active(self) -> bool:
+        """It may come back any time."""
+        return self.seen.waiting > 0 or self._at_ns - self._spent_at_ns < LATELY_NS
+
+    @property
+    def wants_more(self) -> bool:
+        """It was held back a moment ago."""
+        return self._at_ns - self.was_blocked_at_ns < ACTIVE_NS
+
+    @property
+    def may_run(self) -> bool:
+        """Neither suspended nor over its limit."""
+        return not self.terms.is_suspended and not self._is_out_of_limit
+
+    @property
+    def is_inside_request(self) -> bool:
+        """It has had less than it is guaranteed."""
+        return self.terms.request_percent > 0 and self._request.level_ns > 0
+
+    @property
+    def queued_ns(self) -> int:
+        """GPU time of work that should still be under way: less than it says, if time has passed since."""
+        return max(0, min(self.seen.outstanding_ns, self._queue_end_ns - self._at_ns))
+
+    @property
+    def is_working(self) -> bool:
+        """It has work on the GPU, had until just now, or waits to put some there."""
+        return self.seen.waiting > 0 or self._at_ns - self._queue_end_ns < LINGER_NS
+
+    @property
+    def has_work(self) -> bool:
+        """It uses the GPU, or would if it was let."""
+        idle_ns = self._at_ns - max(self._spent_at_ns, self._queue_end_ns)
+        return self.seen.waiting > 0 or idle_ns < IDLE_AFTER_NS
+
+    @property
+    def limit_left_ns(self) -> int:
+        """What its limit still allows now."""
+        if self.terms.limit_percent >= 100:
+            return 1 << 62
+        return max(0, int(self._limit.level_ns)) if self.may_run else 0
+
+    def limit_wait_ns(self) -> int:
+        """Return how long until its limit allows it to go on."""
+        limit = self.terms.limit_percent / 100
+        return self._limit.wall_ns_until(RESUME_LIMIT_NS * limit, limit)
+
+    def note_turn(self, spent_ns: int, wall_ns: int, now_ns: int) -> None:
+        """Learn how much of a turn was used; `wall_ns` without what others used meanwhile."""
+        used = min(1.0, spent_ns / max(wall_ns, 1))
+        self.fill = used if self.fill is None else (self.fill + used) / 2
+        if self.fill < FILLS_NOT:
+            self._probe_at_ns = now_ns + PROBE_NS

@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the daemon knew at one moment, for a scrape. All frozen; None: not known, and then not served."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from hypervisor.core.turns import Tally
+
+State = Literal["enforced", "standalone", "degraded", "off"]
+STATES: tuple[State, ...] = ("enforced", "standalone", "degraded", "off")
+
+
+@dataclass(frozen=True, slots=True)
+class GpuView:
+    """A card."""
+
+    uuid: str
+    index: int
+    name: str = ""
+    driver_version: str | None = None
+    is_lost: bool = False
+    values: Mapping[str, float | None] = field(default_factory=dict)
+    """By metric's name, for those without further labels."""
+    clocks_hertz: Mapping[str, float] = field(default_factory=dict)
+    throttle_reasons: Mapping[str, bool] = field(default_factory=dict)
+    xids: Mapping[int, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Who a client is, as far as that is known."""
+
+    tenant: str
+    namespace: str = ""
+    pod: str = ""
+    container: str = ""
+    unit: str = ""
+    user: str = ""
+    command: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ClientView:
+    """A tenant on a card, or one process of it on that card where `client_id` is set."""
+
+    who: Identity
+    gpu_uuid: str
+    gpu_index: int
+    values: Mapping[str, float | None] = field(default_factory=dict)
+    """By metric's name, for those without further labels."""
+    launches: Mapping[str, int] = field(default_factory=dict)
+    denied: Mapping[str, int] = field(default_factory=dict)
+    source: str = ""
+    state: State = "enforced"
+    client_id: str = ""
+    host_pid: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulerView:
+    """How a card's time is divided."""
+
+    gpu_uuid: str
+    gpu_index: int
+    values: Mapping[str, float | None] = field(default_factory=dict)
+    tally: Tally | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PartView:
+    """A part of the daemon that does something again and again."""
+
+    name: str
+    is_up: bool
+    last_success_at_s: float | None = None
+    duration_s: float | None = None
+    errors: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """Everything."""
+
+    gpus: tuple[GpuView, ...] = ()
+    clients: tuple[ClientView, ...] = ()
+    """Tenants; always there."""
+    processes: tuple[ClientView, ...] = ()
+    """Their processes; only where debug labels are wanted, and then served instead."""
+    schedulers: tuple[SchedulerView, ...] = ()
+    parts: tuple[PartView, ...] = ()
+    values: Mapping[str, float | None] = field(default_factory=dict)
+    messages: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    """By (type, direction)."""
+    counts: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    """By metric's name and the value of its only label."""
+    build: Mapping[str, str] = field(default_factory=dict)
