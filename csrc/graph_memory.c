@@ -54,9 +54,13 @@ uint64_t gl_graph_memory_need(struct gl_gpu *gpu, CUgraph graph, uint64_t bytes)
 	if (__builtin_add_overflow(block.other, bytes, &live))
 		return UINT64_MAX;
 	uint64_t growth = live > block.bytes ? live - block.bytes : 0;
-	if (__builtin_add_overflow(gpu->graph_peak_bytes, growth, &sum))
+	gl_lock(&gpu->books_lock);
+	bool too_much = __builtin_add_overflow(gpu->graph_peak_bytes, growth, &sum);
+	uint64_t charged = gpu->graph_charged_bytes;
+	gl_unlock(&gpu->books_lock);
+	if (too_much)
 		return UINT64_MAX;
-	return sum > gpu->graph_charged_bytes ? sum - gpu->graph_charged_bytes : 0;
+	return sum > charged ? sum - charged : 0;
 }
 
 int gl_graph_memory_prepare(struct gl_gpu *gpu, CUgraph graph, bool captured)

@@ -55,7 +55,7 @@ static struct gl_stream *find_stream(struct gl_meter *m, CUcontext context, CUst
 	else if (handle != NULL)
 		per_thread = false; /* the twin only differs for the default stream */
 	if (GL_LIKELY(last.epoch == m->epoch && last.context == context && last.handle == handle && last.per_thread == per_thread &&
-		      last.stream && last.stream->context == context && last.stream->handle == handle))
+		      last.stream && gl_peek(&last.stream->context) == context && gl_peek(&last.stream->handle) == handle))
 		return last.stream;
 	struct gl_stream *s = gl_stream_of(m, context, handle, per_thread, make);
 	if (!s)
@@ -91,12 +91,14 @@ static void mark(struct gl_meter *m, struct gl_stream *s)
  * stream, which all others wait for. */
 static bool markable(const struct gl_stream *s, uint64_t *thread)
 {
-	if (s->thread && !*thread)
+	uint64_t owner = gl_peek(&s->thread);
+	CUstream handle = gl_peek(&s->handle);
+	if (owner && !*thread)
 		*thread = (uint64_t)gl_syscall(SYS_gettid);
-	if (s->thread && s->thread != *thread)
+	if (owner && owner != *thread)
 		return false;
-	bool legacy = !s->thread && (s->handle == NULL || s->handle == CU_STREAM_LEGACY);
-	return !__atomic_load_n(&gl_self.capturing, __ATOMIC_SEQ_CST) || (!legacy && !captures(s->handle, s->thread != 0));
+	bool legacy = !owner && (handle == NULL || handle == CU_STREAM_LEGACY);
+	return !__atomic_load_n(&gl_self.capturing, __ATOMIC_SEQ_CST) || (!legacy && !captures(handle, owner != 0));
 }
 
 /* A burst ends here: it is to be measured to its end in every stream, and not together with the pause to come.  A
@@ -107,7 +109,7 @@ static void mark_all(struct gl_meter *m, CUcontext context)
 	__atomic_fetch_add(&gl_self.marking, 1, __ATOMIC_SEQ_CST);
 	for (uint32_t i = 0; i < GL_STREAMS; i++) {
 		struct gl_stream *s = &m->stream[i];
-		if (gl_load(&s->state) == 2 && s->context == context && gl_peek(&s->launches) && markable(s, &thread))
+		if (gl_load(&s->state) == 2 && gl_peek(&s->context) == context && gl_peek(&s->launches) && markable(s, &thread))
 			mark(m, s);
 	}
 	__atomic_fetch_sub(&gl_self.marking, 1, __ATOMIC_SEQ_CST);
@@ -172,7 +174,6 @@ void gl_launch_begin(struct gl_launch *l, enum gl_launch_kind kind, uint64_t key
 	l->gpu = gpu;
 	l->stream = s;
 	l->cost = gl_cost_of(m, key);
-	l->cost->graph = kind == GL_GRAPH;
 	pass_gate(m, l);
 	bool known = gl_peek(&l->cost->samples) != 0;
 	if (GL_UNLIKELY(!known))
@@ -236,7 +237,7 @@ CUresult gl_launch_end(struct gl_launch *l, CUresult result)
 static void forget_stream(struct gl_stream *s)
 {
 	gl_lock(&s->lock);
-	for (; s->tail != s->head; s->tail++) {
+	for (; s->tail != s->head; gl_put(&s->tail, s->tail + 1)) {
 		struct gl_mark *mark = &s->mark[s->tail % GL_MARKS];
 		gl_sub(&s->clock->gpu->account->outstanding_ns, mark->charged_ns);
 		if (mark->cost)
@@ -244,8 +245,8 @@ static void forget_stream(struct gl_stream *s)
 		gl_clock_give(s->clock, mark->event);
 	}
 	gl_sub(&s->clock->gpu->account->outstanding_ns, s->charged_ns);
-	s->handle = (CUstream)~(uintptr_t)0;
-	s->context = NULL;
+	gl_put(&s->handle, (CUstream)~(uintptr_t)0);
+	gl_put(&s->context, NULL);
 	gl_put(&s->launches, 0);
 	gl_put(&s->cost_ns, 0);
 	gl_put(&s->charged_ns, 0);
@@ -260,7 +261,7 @@ void gl_meter_stream_gone(CUstream stream)
 	if (!m || !stream || REAL(cuCtxGetCurrent)(&context) != CUDA_SUCCESS)
 		return;
 	for (uint32_t i = 0; i < GL_STREAMS; i++)
-		if (gl_load(&m->stream[i].state) == 2 && m->stream[i].handle == stream)
+		if (gl_load(&m->stream[i].state) == 2 && gl_peek(&m->stream[i].handle) == stream)
 			forget_stream(&m->stream[i]);
 }
 
@@ -271,7 +272,7 @@ void gl_meter_context_gone(CUcontext context)
 		return;
 	gl_lock(&m->lock);
 	for (uint32_t i = 0; i < GL_STREAMS; i++)
-		if (gl_load(&m->stream[i].state) == 2 && m->stream[i].context == context)
+		if (gl_load(&m->stream[i].state) == 2 && gl_peek(&m->stream[i].context) == context)
 			forget_stream(&m->stream[i]);
 	for (uint32_t i = 0; i < GL_CLOCKS; i++) {
 		struct gl_clock *c = &m->clock[i];

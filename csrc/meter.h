@@ -30,7 +30,6 @@ struct gl_cost {
 	uint32_t samples;
 	uint32_t countdown;  /* launches until the next sample */
 	uint32_t unsampled;  /* launches under way while no sample has come back */
-	uint32_t graph;
 };
 
 /* Host time minus raw time, as seen at a raw time. */
@@ -77,7 +76,7 @@ struct gl_mark {
 };
 
 struct gl_stream {
-	uint32_t state;               /* 0 free, 1 being set up, 2 in use */
+	uint32_t state;               /* 0 free, 2 in use */
 	CUcontext context;
 	CUstream handle;
 	uint64_t thread;              /* of a per-thread default stream; else 0 */

@@ -42,13 +42,13 @@ bool gl_mark_put(struct gl_stream *stream, enum gl_mark_kind kind, struct gl_cos
 	m->cost = cost;
 	m->launched_ns = launched_ns;
 	m->launch_took_ns = launch_took_ns;
-	m->first_ns = stream->first_ns;
+	m->first_ns = gl_peek(&stream->first_ns);
 	m->launches = __atomic_exchange_n(&stream->launches, 0, __ATOMIC_ACQ_REL);
 	m->cost_ns = __atomic_exchange_n(&stream->cost_ns, 0, __ATOMIC_ACQ_REL);
 	m->charged_ns = __atomic_exchange_n(&stream->charged_ns, 0, __ATOMIC_ACQ_REL);
 	m->waited = __atomic_exchange_n(&stream->waited, 0, __ATOMIC_ACQ_REL);
-	stream->marked_ns = m->after_ns;
-	stream->head++;
+	gl_put(&stream->marked_ns, m->after_ns);
+	gl_put(&stream->head, stream->head + 1);
 	return true;
 }
 
@@ -137,7 +137,7 @@ static void account(struct gl_meter *m, struct gl_stream *stream, const struct g
 
 static void drop_all(struct gl_stream *stream)
 {
-	for (; stream->tail != stream->head; stream->tail++) {
+	for (; stream->tail != stream->head; gl_put(&stream->tail, stream->tail + 1)) {
 		struct gl_mark *m = &stream->mark[stream->tail % GL_MARKS];
 		if (m->cost)
 			gl_put(&m->cost->unsampled, 0);
@@ -155,7 +155,7 @@ void gl_marks_collect(struct gl_meter *m, struct gl_stream *stream)
 		CUresult r = REAL(cuEventQuery)(mark->event);
 		if (r == CUDA_ERROR_NOT_READY)
 			break;
-		stream->looked_ns = gl_now_ns();
+		gl_put(&stream->looked_ns, gl_now_ns());
 		if (r != CUDA_SUCCESS ||
 		    !gl_clock_read(stream->clock, mark->event, mark->before_ns, stream->looked_ns, &raw, &host, &keep)) {
 			drop_all(stream); /* the context is broken; its events are of no more use */
@@ -164,7 +164,7 @@ void gl_marks_collect(struct gl_meter *m, struct gl_stream *stream)
 		account(m, stream, mark, raw, host);
 		stream->finished_ns = host;
 		stream->finished_raw_ns = raw;
-		stream->tail++;
+		gl_put(&stream->tail, stream->tail + 1);
 		if (!keep)
 			gl_clock_give(stream->clock, mark->event);
 	}
@@ -175,7 +175,7 @@ void gl_marks_collect_all(struct gl_meter *m, CUcontext context)
 {
 	for (uint32_t i = 0; i < GL_STREAMS; i++) {
 		struct gl_stream *s = &m->stream[i];
-		if (gl_load(&s->state) != 2 || (context && s->context != context) || gl_peek(&s->head) == gl_peek(&s->tail))
+		if (gl_load(&s->state) != 2 || (context && gl_peek(&s->context) != context) || gl_peek(&s->head) == gl_peek(&s->tail))
 			continue;
 		if (gl_try_lock(&s->lock)) {
 			gl_marks_collect(m, s);
@@ -186,7 +186,28 @@ void gl_marks_collect_all(struct gl_meter *m, CUcontext context)
 
 static bool matches(const struct gl_stream *s, CUcontext context, CUstream handle, uint64_t thread)
 {
-	return s->context == context && s->handle == handle && s->thread == thread;
+	return gl_peek(&s->context) == context && gl_peek(&s->handle) == handle && gl_peek(&s->thread) == thread;
+}
+
+/* Field by field, under the lock: another thread may still be looking at what the entry was before. */
+static void begin(struct gl_stream *s, CUcontext context, CUstream handle, uint64_t thread, struct gl_clock *clock)
+{
+	gl_lock(&s->lock);
+	gl_put(&s->context, context);
+	gl_put(&s->handle, handle);
+	gl_put(&s->thread, thread);
+	s->clock = clock;
+	gl_put(&s->launches, 0);
+	gl_put(&s->cost_ns, 0);
+	gl_put(&s->charged_ns, 0);
+	gl_put(&s->waited, 0);
+	gl_put(&s->first_ns, 0);
+	gl_put(&s->marked_ns, 0);
+	gl_put(&s->looked_ns, 0);
+	s->finished_ns = s->finished_raw_ns = 0;
+	gl_put(&s->tail, s->head);
+	gl_unlock(&s->lock);
+	gl_store(&s->state, 2u);
 }
 
 struct gl_stream *gl_stream_of(struct gl_meter *m, CUcontext context, CUstream handle, bool per_thread, bool make)
@@ -205,11 +226,10 @@ struct gl_stream *gl_stream_of(struct gl_meter *m, CUcontext context, CUstream h
 	struct gl_clock *clock = gl_clock_of(m, context);
 	for (uint32_t i = 0; clock && i < 16 && !found; i++) {
 		struct gl_stream *s = &m->stream[(hash + i) % GL_STREAMS];
-		if (s->state == 2 && matches(s, context, handle, thread))
+		if (gl_load(&s->state) == 2 && matches(s, context, handle, thread))
 			found = s;
-		else if (s->state == 0) {
-			*s = (struct gl_stream){.state = 1, .context = context, .handle = handle, .thread = thread, .clock = clock};
-			gl_store(&s->state, 2u);
+		else if (gl_load(&s->state) == 0) {
+			begin(s, context, handle, thread, clock);
 			found = s;
 		}
 	}

@@ -45,7 +45,8 @@ void gl_pool_refresh_locked(struct gl_gpu *gpu, struct gl_pool *pool)
 static void forget(struct gl_gpu *gpu, struct gl_pool *pool)
 {
 	charge(gpu, pool, 0);
-	*pool = gpu->pools[--gpu->pool_count];
+	gl_put(&gpu->pool_count, gpu->pool_count - 1);
+	*pool = gpu->pools[gpu->pool_count];
 }
 
 /* Call with books_lock held. */
@@ -77,7 +78,8 @@ int gl_pool_add(CUmemoryPool handle, struct gl_gpu *gpu, enum gl_memory_kind kin
 		gl_lock(&gpu->books_lock);
 		struct gl_pool *pool = gl_pool_find(gpu, handle);
 		if (!pool && room(gpu)) {
-			pool = &gpu->pools[gpu->pool_count++];
+			pool = &gpu->pools[gpu->pool_count];
+			gl_put(&gpu->pool_count, gpu->pool_count + 1);
 			*pool = (struct gl_pool){.handle = handle, .kind = kind};
 		}
 		r = pool ? gl_block_put(&block, NULL) : -ENOMEM;
@@ -207,7 +209,7 @@ CUresult gl_pool_destroy(CUmemoryPool handle)
 
 bool gl_pools_trim(struct gl_gpu *gpu)
 {
-	if (!gpu->pool_count && !gpu->graph_memory)
+	if (!gl_peek(&gpu->pool_count) && !gl_peek(&gpu->graph_memory))
 		return false;
 	uint64_t before = 0, after = 0;
 	CUstreamCaptureMode mode = gl_relax();
@@ -220,7 +222,7 @@ bool gl_pools_trim(struct gl_gpu *gpu)
 		after += pool->charged;
 	}
 	before += gpu->graph_charged_bytes;
-	if (gpu->graph_memory && REAL(cuDeviceGraphMemTrim)(gpu->ordinal) == CUDA_SUCCESS)
+	if (gl_peek(&gpu->graph_memory) && REAL(cuDeviceGraphMemTrim)(gpu->ordinal) == CUDA_SUCCESS)
 		gl_graph_memory_refresh(gpu);
 	after += gpu->graph_charged_bytes;
 	gl_unlock(&gpu->books_lock);
@@ -230,13 +232,13 @@ bool gl_pools_trim(struct gl_gpu *gpu)
 
 void gl_pools_refresh(struct gl_gpu *gpu)
 {
-	if (!gpu->pool_count && !gpu->graph_memory)
+	if (!gl_peek(&gpu->pool_count) && !gl_peek(&gpu->graph_memory))
 		return;
 	CUstreamCaptureMode mode = gl_relax();
 	gl_lock(&gpu->books_lock);
 	for (uint32_t i = 0; i < gpu->pool_count; i++)
 		gl_pool_refresh_locked(gpu, &gpu->pools[i]);
-	if (gpu->graph_memory)
+	if (gl_peek(&gpu->graph_memory))
 		gl_graph_memory_refresh(gpu);
 	gl_unlock(&gpu->books_lock);
 	gl_unrelax(mode);
