@@ -89,24 +89,20 @@ GPU_SECTION = Section(
         ("gpu_memory_used_bytes", G, (), "Memory in use on the card, by anybody.", "NVML"),
         ("gpu_memory_free_bytes", G, (), "Memory free on the card.", "NVML"),
         ("gpu_utilization_ratio", G, (), "Part of the time in which any kernel ran.", "NVML"),
-        ("gpu_memory_utilization_ratio", G, (), "Part of the time in which the memory controller was busy.",
-         "NVML"),
+        ("gpu_memory_utilization_ratio", G, (), "Part of the time in which the memory controller was busy.", "NVML"),
         ("gpu_process_count", G, (), "Compute processes on the card.", "NVML"),
-        ("gpu_unregistered_process_count", G, (), "Compute processes that are under no quota.",
-         "NVML and the registry"),
+        ("gpu_unregistered_process_count", G, (), "Compute processes that are under no quota.", "NVML and the registry"),
         ("gpu_power_watts", G, (), "Power drawn now.", "NVML"),
         ("gpu_energy_joules_total", C, (), "Energy used since the driver was loaded.", "NVML"),
         ("gpu_temperature_celsius", G, (), "Temperature of the chip.", "NVML"),
         ("gpu_clock_hertz", G, ("domain",), "Clock now: graphics, sm, memory or video.", "NVML"),
         ("gpu_throttle_reason", G, ("reason",), "1 while clocks are held down for this reason.", "NVML"),
-        ("gpu_xid_errors_total", C, ("xid",), "Errors that the driver reported, since the daemon started.",
-         "NVML events"),
+        ("gpu_xid_errors_total", C, ("xid",), "Errors that the driver reported, since the daemon started.", "NVML events"),
         ("gpu_last_xid_timestamp_seconds", G, (), "When the driver last reported an error.", "NVML events"),
         ("gpu_lost", G, (), "1 while NVML says that the card is lost, or no longer lists it.", "NVML"),
         ("gpu_compute_requested_ratio", G, (), "Sum of the requests of tenants on the card.", "quotas"),
         ("gpu_memory_reserved_bytes", G, (), "Sum of the memory quotas of tenants on the card.", "quotas"),
-        ("gpu_compute_unallocated_ratio", G, (), "Part of the card's time that no request has set aside.",
-         "quotas"),
+        ("gpu_compute_unallocated_ratio", G, (), "Part of the card's time that no request has set aside.", "quotas"),
     ),
 )  # fmt: skip
 
@@ -117,8 +113,7 @@ CLIENT_SECTION = Section(
     "with `client_id` and `host_pid`; without them processes are added up.",
     CLIENT,
     (
-        ("client_info", G, ("[unit]", "[user]", "[command]"), "Constant 1; who the client is.",
-         "the kernel's word of the processes"),
+        ("client_info", G, ("[unit]", "[user]", "[command]"), "Constant 1; who the client is.", "the kernel's word of the processes"),
         ("client_managed_allocated_bytes", G, (), "Memory that the client has asked for and holds.", "books"),
         ("client_managed_allocated_peak_bytes", G, (), "The most that it has held.", "books"),
         ("client_nvml_used_bytes", G, (), "Memory of its processes by the driver's count.", "NVML"),
@@ -126,16 +121,12 @@ CLIENT_SECTION = Section(
          "What its processes cost besides what they ask for: moving average, taken while that is little, "
          "between 256 MiB and 4 GiB a process.", "NVML and books"),
         ("client_memory_need_estimated_bytes", G, (), "Memory asked for, and the baseline.", "NVML and books"),
-        ("client_memory_need_upper_bytes", G, (), "Memory asked for, and the driver's count: never too little.",
-         "NVML and books"),
+        ("client_memory_need_upper_bytes", G, (), "Memory asked for, and the driver's count: never too little.", "NVML and books"),
         ("client_memory_quota_bytes", G, (), "Memory quota; 0 is none.", "quotas"),
-        ("client_memory_quota_exceeded", G, (), "1 while books or driver say that it holds more than its quota.",
-         "NVML and books"),
-        ("client_memory_quota_source_info", G, ("source",),
-         "Constant 1; who said the quota: annotation, env, api, config, default or none.", "quotas"),
+        ("client_memory_quota_exceeded", G, (), "1 while books or driver say that it holds more than its quota.", "NVML and books"),
+        ("client_memory_quota_source_info", G, ("source",), "Constant 1; who said the quota: annotation, env, api, config, default or none.", "quotas"),
         ("client_core_quota_config_percent", G, (), "Limit on GPU time; 100 is none.", "quotas"),
-        ("client_core_quota_effective_percent", G, (),
-         "What it may have now: its limit, or its part while others want the card too.", "arbitration"),
+        ("client_core_quota_effective_percent", G, (), "What it may have now: its limit, or its part while others want the card too.", "arbitration"),
         ("client_core_request_percent", G, (), "GPU time that is guaranteed; 0 is none.", "quotas"),
         ("client_weight", G, (), "Weight among tenants that share spare GPU time.", "quotas"),
         ("client_core_window_usage_ms", G, (), "GPU time in the last window, of about a second.", "books"),
@@ -147,15 +138,12 @@ CLIENT_SECTION = Section(
         ("client_gpu_seconds_total", C, (), "GPU time used.", "books"),
         ("client_throttled_seconds_total", C, (), "Time that its threads have waited for GPU time.", "books"),
         ("client_launches_total", C, ("kind",), "Launches: kernel, cooperative or graph.", "books"),
-        ("client_allocations_denied_total", C, ("reason",),
-         "Allocations refused: quota, or card (inside the quota, but the card was full).", "books"),
-        ("client_share_entitled_ratio", G, (), "Part of the card that is its due beside those active now.",
-         "arbitration"),
+        ("client_allocations_denied_total", C, ("reason",), "Allocations refused: quota, or card (inside the quota, but the card was full).", "books"),
+        ("client_share_entitled_ratio", G, (), "Part of the card that is its due beside those active now.", "arbitration"),
         ("client_share_achieved_ratio", G, (), "Part of the card that it had in the last window.", "books"),
         ("client_enforcement_state", G, ("state",),
          "1 for the state that holds: enforced; standalone: limited, but not by this daemon; degraded: its "
-         "books are spoiled or its processes have yet to come back; off: a process of it runs unlimited.",
-         "registry and NVML"),
+         "books are spoiled or its processes have yet to come back; off: a process of it runs unlimited.", "registry and NVML"),
         ("client_energy_joules_total", C, (), "Its part of the card's energy, by GPU time.", "NVML and books"),
     ),
 )  # fmt: skip
@@ -167,26 +155,20 @@ SCHEDULER_SECTION = Section(
     (
         ("scheduler_running_clients", G, (), "Clients that have used the card in the last window.", "books"),
         ("scheduler_request_queue_clients", G, (), "Clients that wait for GPU time now.", "arbitration"),
-        ("scheduler_wait_queue_clients", G, (), "Clients that waited through the last window and got nothing.",
-         "books"),
+        ("scheduler_wait_queue_clients", G, (), "Clients that waited through the last window and got nothing.", "books"),
         ("scheduler_running_memory_bytes", G, (), "Memory that the clients on the card hold.", "books"),
         ("scheduler_peak_running_memory_bytes", G, (), "The most that they have held at once.", "books"),
         ("scheduler_memory_safe_limit_bytes", G, (), "What quotas may promise in sum.", "configuration"),
-        ("scheduler_memory_overloaded", G, (), "1 while clients hold more than that, or than the card has.",
-         "books"),
-        ("scheduler_drop_lock_total", C, ("reason",),
-         "Turns ended: quantum, idle, limit, suspended, preempted or left.", "arbitration"),
-        ("scheduler_wait_for_mem_total", C, (), "Clients made to wait for memory: this scheduler refuses instead.",
-         "arbitration"),
+        ("scheduler_memory_overloaded", G, (), "1 while clients hold more than that, or than the card has.", "books"),
+        ("scheduler_drop_lock_total", C, ("reason",), "Turns ended: quantum, idle, limit, suspended, preempted or left.", "arbitration"),
+        ("scheduler_wait_for_mem_total", C, (), "Clients made to wait for memory: this scheduler refuses instead.", "arbitration"),
         ("scheduler_mem_available_total", C, (), "Clients told that memory has come free.", "arbitration"),
         ("scheduler_rounds_total", C, (), "Decisions taken for the card.", "arbitration"),
         ("scheduler_turn_seconds", H, (), "How long turns lasted.", "arbitration"),
-        ("scheduler_grant_wait_seconds", H, (), "How long clients that were held back waited for their next grant.",
-         "arbitration"),
+        ("scheduler_grant_wait_seconds", H, (), "How long clients that were held back waited for their next grant.", "arbitration"),
         ("scheduler_release_seconds", H, (), "From the end of a turn until its queue was empty.", "arbitration"),
         ("scheduler_jain_index", G, (),
-         "Fairness of the last window among clients that wanted more: achieved over entitled, 1 is best.",
-         "arbitration"),
+         "Fairness of the last window among clients that wanted more: achieved over entitled, 1 is best.", "arbitration"),
     ),
 )  # fmt: skip
 
@@ -195,10 +177,8 @@ TRAFFIC_SECTION = Section(
     "What is not of one card.",
     (),
     (
-        ("scheduler_messages_total", C, ("type", "direction"), "Messages received from processes and sent to them.",
-         "HTTP"),
-        ("scheduler_client_disconnect_total", C, ("reason",),
-         "Processes gone: exited, replaced (their pid has another process), spoiled (their books).", "registry"),
+        ("scheduler_messages_total", C, ("type", "direction"), "Messages received from processes and sent to them.", "HTTP"),
+        ("scheduler_client_disconnect_total", C, ("reason",), "Processes gone: exited, replaced (their pid has another process), spoiled (their books).", "registry"),
     ),
 )  # fmt: skip
 
@@ -209,8 +189,7 @@ POD_SECTION = Section(
     (
         ("pod_gpu_sm_util", G, (), "GPU time of the last window, in percent of the card.", "books"),
         ("pod_gpu_memory_used", G, (), "Memory in use, in bytes.", "NVML and books"),
-        ("pod_total_gpu_memory", G, (),
-         "Memory quota in bytes; the card's memory over the ratio where only a ratio is set.", "quotas"),
+        ("pod_total_gpu_memory", G, (), "Memory quota in bytes; the card's memory over the ratio where only a ratio is set.", "quotas"),
     ),
 )  # fmt: skip
 
@@ -313,8 +292,7 @@ DAEMON_SECTION = Section(
         ("tenants", G, (), "Tenants with processes.", "registry"),
         ("registrations_total", C, ("result",), "Registrations: accepted, refused or failed.", "HTTP"),
         ("longpoll_waiting", G, (), "Processes that wait for commands.", "HTTP"),
-        ("shm_rejected_total", C, ("reason",),
-         "Shared memory that was not used: type, owner, size, layout, spoiled or other.", "segments"),
+        ("shm_rejected_total", C, ("reason",), "Shared memory that was not used: type, owner, size, layout, spoiled or other.", "segments"),
         ("kube_watch_up", G, (), "1 while the watch on the cluster's pods works.", "Kubernetes"),
         ("kube_watch_restarts_total", C, (), "Times that the watch was begun again.", "Kubernetes"),
         ("series_dropped_total", C, ("reason",), "Clients left out of a scrape: too many of them.", "exporter"),
@@ -337,12 +315,6 @@ SECTIONS = (
     DAEMON_SECTION,
 )
 CATALOGUE: dict[str, Metric] = {metric.name: metric for section in SECTIONS for metric in section.metrics()}
-
-BUCKETS_SECONDS: dict[str, tuple[float, ...]] = {
-    "scheduler_turn_seconds": (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5),
-    "scheduler_grant_wait_seconds": (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 1.0, 5.0),
-    "scheduler_release_seconds": (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 1.0),
-}
 
 DEVIATIONS = frozenset({"client_core_window_usage_ms", "client_core_window_limit_ms", "client_quota_debt_ms"})
 """Not in base units, since whoever comes from nvshare knows them so; Prometheus' linter finds these alone."""

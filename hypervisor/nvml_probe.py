@@ -2,7 +2,7 @@
 """The process that asks NVML: `python -m hypervisor.nvml_probe PERIOD_S` prints a JSON line a period.
 
 It knows nothing of the daemon and ends when nobody reads it. A GPU that fails is reported with its error
-and the others go on.
+and the others go on. NVML is begun anew now and then, since it counts the GPUs only then.
 """
 
 from __future__ import annotations
@@ -11,40 +11,42 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
 import pynvml
 
-T = TypeVar("T")
+from hypervisor.nvml_events import XidEvents, text
+from hypervisor.nvml_fields import GPU_IS_LOST, Fields
 
-
-def optional(call: Callable[[], T], default: T) -> T:
-    """Return what a call says, or `default` where the GPU does not support it."""
-    try:
-        return call()
-    except (pynvml.NVMLError_NotSupported, pynvml.NVMLError_NotFound, pynvml.NVMLError_NoPermission):
-        return default
-
-
-def text(value: str | bytes) -> str:
-    return value.decode() if isinstance(value, bytes) else value
+RECOUNT_S = 60.0
 
 
 class Probe:
     """One NVML session."""
 
     def __init__(self) -> None:
+        pynvml.nvmlInit()
         self._known: dict[int, dict[str, Any]] = {}
+        self._fields = Fields()
+        self._events = XidEvents()
+        self._driver = self._fields.ask(pynvml.nvmlSystemGetDriverVersion) or ""
+        self._began_at = time.monotonic()
 
     def ask(self) -> dict[str, Any]:
         """Return a line's content."""
+        begin = time.monotonic()
+        self._fields.errors.clear()
         try:
             count = pynvml.nvmlDeviceGetCount()
         except pynvml.NVMLError as error:
-            return {"error": f"nvmlDeviceGetCount: {error}"}
+            return {"error": f"nvmlDeviceGetCount: {error}", "code": str(error.value)}
+        self._events.listen(count)
         rows = [self.ask_gpu(index) for index in range(count)]
-        return {"gpus": [row for row in rows if row is not None]}
+        return {
+            "gpus": [row for row in rows if row is not None],
+            "errors": dict(self._fields.errors),
+            "duration_s": time.monotonic() - begin,
+        }
 
     def ask_gpu(self, index: int) -> dict[str, Any] | None:
         """Return a GPU's row; with `error` and the last good figures if it fails; None if it never
@@ -53,38 +55,48 @@ class Probe:
         try:
             self._known[index] = self.read(index)
         except pynvml.NVMLError as error:
+            self._fields.errors[str(error.value)] += 1
             last = self._known.get(index)
-            return {**last, "error": str(error)} if last else None
+            return {**last, "error": str(error), "lost": error.value == GPU_IS_LOST} if last else None
         return self._known[index]
 
     def read(self, index: int) -> dict[str, Any]:
         handle = pynvml.nvmlDeviceGetHandleByIndex(index)
         memory = pynvml.nvmlDeviceGetMemoryInfo(handle)
-        processes: list[Any] = optional(lambda: pynvml.nvmlDeviceGetComputeRunningProcesses(handle), [])
-        rates = optional(lambda: pynvml.nvmlDeviceGetUtilizationRates(handle), None)
         return {
             "index": index,
             "uuid": text(pynvml.nvmlDeviceGetUUID(handle)),
             "name": text(pynvml.nvmlDeviceGetName(handle)),
             "memory_bytes": int(memory.total),
             "memory_used_bytes": int(memory.used),
-            "utilisation_percent": None if rates is None else int(rates.gpu),
-            "pids": [[int(p.pid), int(p.usedGpuMemory or 0)] for p in processes],
+            "memory_free_bytes": int(memory.free),
+            "driver_version": text(self._driver),
+            **self._fields.of(handle),
             "error": "",
+            "lost": False,
         }
+
+    def pause(self, seconds: float) -> list[list[Any]]:
+        """Wait for the next period; return the Xid errors that came meanwhile."""
+        xids = self._events.wait(seconds)
+        if time.monotonic() - self._began_at >= RECOUNT_S:
+            pynvml.nvmlShutdown()
+            pynvml.nvmlInit()
+            self._events = XidEvents()
+            self._began_at = time.monotonic()
+        return xids
 
 
 def main(period_s: float) -> None:
     parent = os.getppid()
+    xids: list[list[Any]] = []
     try:
-        pynvml.nvmlInit()
+        probe = Probe()
+        while os.getppid() == parent:
+            print(json.dumps({**probe.ask(), "xids": xids}), flush=True)
+            xids = probe.pause(period_s)
     except pynvml.NVMLError as error:
-        print(json.dumps({"error": f"nvmlInit: {error}"}), flush=True)
-        return
-    probe = Probe()
-    while os.getppid() == parent:
-        print(json.dumps(probe.ask()), flush=True)
-        time.sleep(period_s)
+        print(json.dumps({"error": f"nvmlInit: {error}", "code": str(error.value)}), flush=True)
 
 
 if __name__ == "__main__":

@@ -6,6 +6,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, NewType
 
+from hypervisor.core.readings import NONE as NO_READINGS
+from hypervisor.core.readings import Readings
 from limiter.quota import Priority, Quota
 
 TenantName = NewType("TenantName", str)
@@ -43,6 +45,10 @@ class GpuSample:
     """(host pid, bytes) of processes on it."""
     error: str = ""
     """What went wrong, if it did; then the rest is of the last good answer."""
+    is_lost: bool = False
+    """NVML says that the card has fallen off the bus."""
+    readings: Readings = NO_READINGS
+    """All that it says, checked, for metrics."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,10 +12,14 @@ import contextlib
 import json
 import logging
 import sys
+import time
+from collections import Counter
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from hypervisor.core.model import Gpu, GpuSample, GpuUuid
+from hypervisor.core.readings import readings_of
 
 logger = logging.getLogger(__name__)
 PERIOD_S = 1.0
@@ -23,6 +27,21 @@ TIMEOUT_S = 5.0
 LONGEST_PAUSE_S = 30.0
 LONGEST_LINE = 1 << 20
 MOST_GPUS = 16
+MOST_XIDS = 1024
+
+
+@dataclass(slots=True)
+class Health:
+    """How asking NVML goes; changed on the loop alone."""
+
+    is_up: bool = False
+    last_success_at_ns: int | None = None
+    """CLOCK_REALTIME."""
+    duration_s: float | None = None
+    errors: Counter[str] = field(default_factory=Counter)
+    """By NVML's number of the error, or timeout, ended, nonsense."""
+    xids: Counter[tuple[GpuUuid, int]] = field(default_factory=Counter)
+    last_xid_at_ns: dict[GpuUuid, int] = field(default_factory=dict)
 
 
 class Nvml:
@@ -43,6 +62,7 @@ class Nvml:
         self._period_s = period_s
         self._timeout_s = timeout_s
         self.restarts = 0
+        self.health = Health()
 
     async def run(self) -> None:
         """Sample for ever."""
@@ -65,15 +85,15 @@ class Nvml:
             while True:
                 line = await asyncio.wait_for(child.stdout.readline(), self._period_s + self._timeout_s)
                 if not line:
-                    self._failed("the process that asks NVML ended")
+                    self._fail("ended", "the process that asks NVML ended")
                     return lines
-                self._take(line)
-                lines += 1
+                if self._take(line):
+                    lines += 1
         except TimeoutError:
-            self._failed(f"NVML did not answer for {self._timeout_s:g} s")
+            self._fail("timeout", f"NVML did not answer for {self._timeout_s:g} s")
             return lines
         except ValueError as error:
-            self._failed(f"the process that asks NVML talks nonsense: {error}")
+            self._fail("nonsense", f"the process that asks NVML talks nonsense: {error}")
             return lines
         finally:
             with contextlib.suppress(ProcessLookupError):
@@ -82,20 +102,41 @@ class Nvml:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(child.wait(), 1.0)
 
-    def _take(self, line: bytes) -> None:
+    def _fail(self, code: str, reason: str) -> None:
+        self.health.is_up = False
+        self.health.errors[code] += 1
+        self._failed(reason)
+
+    def _take(self, line: bytes) -> bool:
+        """Take over what a line says; True if NVML has answered."""
         data = json.loads(line)
         if data.get("error"):
-            self._failed(str(data["error"]))
-            return
+            self._fail(str(data.get("code") or "unknown"), str(data["error"]))
+            return False
+        now_ns = time.time_ns()
+        health = self.health
+        health.is_up, health.last_success_at_ns = True, now_ns
+        health.duration_s = float(data.get("duration_s", 0.0))
+        health.errors.update(data.get("errors", {}))
+        for uuid, xid in data.get("xids", ()):
+            if (uuid, xid) in health.xids or len(health.xids) < MOST_XIDS:
+                health.xids[GpuUuid(uuid), int(xid)] += 1
+            health.last_xid_at_ns[GpuUuid(uuid)] = now_ns
         self._sampled(tuple(sample_of(row) for row in data["gpus"][:MOST_GPUS]))
+        return True
 
 
 def sample_of(row: dict[str, Any]) -> GpuSample:
     gpu = Gpu(GpuUuid(row["uuid"]), row["index"], row["memory_bytes"], row["name"])
+    readings = readings_of(row)
     return GpuSample(
         gpu=gpu,
-        memory_used_bytes=row["memory_used_bytes"],
-        utilisation_percent=row["utilisation_percent"],
-        pids=tuple((pid, used) for pid, used in row["pids"]),
+        memory_used_bytes=int(readings.memory_used_bytes or 0),
+        utilisation_percent=None
+        if readings.utilization_ratio is None
+        else round(readings.utilization_ratio * 100),
+        pids=tuple((pid, used or 0) for pid, used in (readings.processes or {}).items()),
         error=row["error"],
+        is_lost=bool(row.get("lost")),
+        readings=readings,
     )

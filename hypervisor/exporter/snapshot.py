@@ -53,6 +53,8 @@ class ClientView:
     """By metric's name, for those without further labels."""
     launches: Mapping[str, int] = field(default_factory=dict)
     denied: Mapping[str, int] = field(default_factory=dict)
+    pod: Mapping[str, float | None] = field(default_factory=dict)
+    """Its part of its pod's figures, by metric's name."""
     source: str = ""
     state: State = "enforced"
     client_id: str = ""

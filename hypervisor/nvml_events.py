@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The probe's ear for Xid errors: NVML's events, waited for in the pauses between samples."""
+
+from __future__ import annotations
+
+import ctypes
+import time
+from typing import Any
+
+import pynvml
+
+MOST_AT_ONCE = 64
+
+
+def text(value: str | bytes) -> str:
+    return value.decode() if isinstance(value, bytes) else value
+
+
+def address_of(handle: Any) -> int:
+    return ctypes.cast(handle, ctypes.c_void_p).value or 0
+
+
+class XidEvents:
+    """An event set for all GPUs; without one, where NVML has none, pauses are just pauses."""
+
+    def __init__(self) -> None:
+        self._set: Any = None
+        self._uuids: dict[int, str] = {}
+
+    def listen(self, count: int) -> None:
+        """Take up the GPUs that are not listened to yet."""
+        try:
+            self._set = self._set or pynvml.nvmlEventSetCreate()
+        except pynvml.NVMLError:
+            return
+        for index in range(count):
+            try:
+                handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+                if address_of(handle) in self._uuids:
+                    continue
+                pynvml.nvmlDeviceRegisterEvents(handle, pynvml.nvmlEventTypeXidCriticalError, self._set)
+                self._uuids[address_of(handle)] = text(pynvml.nvmlDeviceGetUUID(handle))
+            except pynvml.NVMLError:
+                continue
+
+    def wait(self, seconds: float) -> list[list[Any]]:
+        """Pause; return [uuid, xid] of each error that came meanwhile."""
+        end = time.monotonic() + seconds
+        found: list[list[Any]] = []
+        while (left := end - time.monotonic()) > 0:
+            if self._set is None or len(found) >= MOST_AT_ONCE:
+                time.sleep(left)
+                break
+            try:
+                data = pynvml.nvmlEventSetWait_v2(self._set, max(1, int(left * 1000)))
+            except pynvml.NVMLError_Timeout:
+                continue
+            except pynvml.NVMLError:
+                time.sleep(left)  # the set is of no use now; samples go on
+                break
+            uuid = self._uuids.get(address_of(data.device), "")
+            if data.eventType & pynvml.nvmlEventTypeXidCriticalError:
+                found.append([uuid, int(data.eventData)])
+        return found

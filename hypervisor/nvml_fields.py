@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Everything that the probe reads of one GPU beyond what the daemon cannot do without.
+
+Each field is asked for on its own: one that fails is missing, and the others are there.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import pynvml
+
+GPU_IS_LOST = 15
+UNSUPPORTED = (
+    pynvml.NVMLError_NotSupported,
+    pynvml.NVMLError_NotFound,
+    pynvml.NVMLError_NoPermission,
+    pynvml.NVMLError_FunctionNotFound,
+)
+CLOCKS = 4
+
+
+class Fields:
+    """Reads fields, and counts what went wrong by NVML's number of the error."""
+
+    def __init__(self) -> None:
+        self.errors: Counter[str] = Counter()
+
+    def ask(self, call: Callable[..., Any], *arguments: Any) -> Any:
+        """Return what a call says; None if it fails or the GPU does not know."""
+        try:
+            return call(*arguments)
+        except UNSUPPORTED:
+            return None
+        except pynvml.NVMLError as error:
+            self.errors[str(error.value)] += 1
+            return None
+
+    def of(self, handle: Any) -> dict[str, Any]:
+        """Return the fields of a GPU, raw."""
+        ask = self.ask
+        rates = ask(pynvml.nvmlDeviceGetUtilizationRates, handle)
+        processes = ask(pynvml.nvmlDeviceGetComputeRunningProcesses, handle)
+        return {
+            "utilisation_percent": None if rates is None else int(rates.gpu),
+            "memory_utilisation_percent": None if rates is None else int(rates.memory),
+            "pids": None if processes is None else [[int(p.pid), p.usedGpuMemory] for p in processes],
+            "power_mw": ask(pynvml.nvmlDeviceGetPowerUsage, handle),
+            "energy_mj": ask(pynvml.nvmlDeviceGetTotalEnergyConsumption, handle),
+            "temperature_c": ask(pynvml.nvmlDeviceGetTemperature, handle, pynvml.NVML_TEMPERATURE_GPU),
+            "clocks_mhz": [ask(pynvml.nvmlDeviceGetClockInfo, handle, kind) for kind in range(CLOCKS)],
+            "throttle": ask(pynvml.nvmlDeviceGetCurrentClocksThrottleReasons, handle),
+        }
