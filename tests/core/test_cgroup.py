@@ -33,14 +33,12 @@ FORMS = {
     ),
     "kind, cgroupfs": (f"/docker/{NODE}/kubelet/kubepods/besteffort/pod{UID}/{C}", UID, C),
     "kind, systemd": (
-        "/kubelet.slice/kubelet-kubepods.slice/kubelet-kubepods-besteffort.slice/"
-        f"kubelet-kubepods-besteffort-pod{UID_}.slice/cri-containerd-{C}.scope",
+        f"/kubelet.slice/kubelet-kubepods.slice/kubelet-kubepods-besteffort-pod{UID_}.slice/docker-{C}.scope",
         UID,
         C,
     ),
     "static pod": (
-        f"/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod{STATIC}.slice/"
-        f"cri-containerd-{C}.scope",
+        f"/kubepods.slice/kubepods-burstable-pod{STATIC}.slice/cri-containerd-{C}.scope",
         STATIC,
         C,
     ),

@@ -1,0 +1,221 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who is there: registering, dying, pids that come back, tenants and their quotas, and who is turned away."""
+
+from __future__ import annotations
+
+import pytest
+
+from hypervisor.core.model import (
+    Claim,
+    Gpu,
+    GpuUuid,
+    Held,
+    Origin,
+    ProcessKey,
+    TenantName,
+    Wish,
+)
+from hypervisor.core.quota_policy import QuotaBook
+from hypervisor.core.registry import MOST_TENANTS_OF_USER, MOST_WORKERS, Registry, Tenant
+from hypervisor.errors import Refused
+from limiter import quota
+from limiter.quota import Quota
+
+GIB = 1 << 30
+CARD = Gpu(GpuUuid("GPU-00000000-0000-0000-0000-000000000001"), 0, 80 * GIB)
+CARD2 = Gpu(GpuUuid("GPU-00000000-0000-0000-0000-000000000002"), 1, 80 * GIB)
+POD = "8f8e6f5c-6b0f-4a57-9d7c-0c7b4f6a2d11"
+
+
+def said(**parts: object) -> Quota:
+    return quota.read({f"GPULIMIT_{k.upper()}": str(v) for k, v in parts.items()})
+
+
+def claim(
+    pid: int, tenant: str = "a", *, ticks: int = 1, uid: int = 1000, pod: str | None = None, **parts: object
+) -> Claim:
+    origin = Origin(uid, uid, container_id="c" * 64 if pod else None, pod_uid=pod, cgroup="0::/x")
+    return Claim(ProcessKey(pid, ticks), origin, Wish(pid, "python", tenant, said(**parts)))
+
+
+def registry(*gpus: Gpu, **book: object) -> Registry:
+    made = Registry(QuotaBook(**book), boot="b")  # type: ignore[arg-type]
+    made.gpus = {gpu.uuid: gpu for gpu in gpus or (CARD,)}
+    return made
+
+
+def test_registering_again_gives_the_same_worker() -> None:
+    node = registry()
+    first, _ = node.register(claim(10), now_ns=1)
+    again, gone = node.register(claim(10), now_ns=2)
+    assert again == first
+    assert gone == []
+    assert len(node.workers) == 1
+
+
+def test_another_process_with_a_known_pid_means_that_the_first_has_gone() -> None:
+    node = registry()
+    first, _ = node.register(claim(10, ticks=1), now_ns=1)
+    second, gone = node.register(claim(10, ticks=2), now_ns=2)
+    assert gone == [first]
+    assert second.id != first.id
+    assert list(node.workers) == [second.id]
+
+
+def test_a_view_becomes_a_worker_in_earnest() -> None:
+    node = registry()
+    view = Claim(ProcessKey(10, 1), Origin(1000, 1000), Wish(tenant="a", is_view=True))
+    first, _ = node.register(view, now_ns=1)
+    again, _ = node.register(claim(10), now_ns=2)
+    assert first.is_view
+    assert not again.is_view
+    assert again.id == first.id
+
+
+def test_a_tenant_s_quota_is_that_of_its_first_process() -> None:
+    node = registry()
+    node.register(claim(10, memory="4GiB"), now_ns=1)
+    node.register(claim(11, memory="8GiB"), now_ns=2)
+    held = node.tenants[TenantName("a")].held
+    assert held.source == "environment"
+    assert held.quota.memory_bytes(80 * GIB) == 4 * GIB
+
+
+def test_the_next_process_after_the_last_has_gone_starts_anew() -> None:
+    node = registry()
+    worker, _ = node.register(claim(10, memory="4GiB"), now_ns=1)
+    node.remove(worker.id, now_ns=5)
+    assert [t.name for t in node.empty_tenants(before_ns=5)] == ["a"]
+    node.register(claim(11, memory="8GiB"), now_ns=6)
+    assert node.tenants[TenantName("a")].held.quota.memory_bytes(80 * GIB) == 8 * GIB
+    assert node.empty_tenants(before_ns=99) == []
+
+
+def test_an_adopted_tenant_keeps_its_quota_when_its_processes_register_again() -> None:
+    node = registry()
+    before = Held(said(memory="4GiB"), "environment")
+    node.adopt(Tenant(TenantName("a"), 1000, before, before.quota), now_ns=1)
+    node.register(claim(11, memory="2GiB"), now_ns=2)
+    assert node.tenants[TenantName("a")].held == before
+
+
+def test_strongest_word_wins() -> None:
+    book = QuotaBook(default=said(memory="1GiB"), config={"a": said(memory="2GiB")})
+    name, wish = TenantName("a"), said(memory="9GiB")
+    assert book.decide(name, None, wish).source == "config"
+    book.api[name] = said(memory="3GiB")
+    assert book.decide(name, None, wish).source == "api"
+    book.pods[POD] = said(memory="4GiB")
+    assert book.decide(name, POD, wish).source == "pod"
+    assert book.decide(TenantName("b"), None, wish).source == "environment"
+    assert book.decide(TenantName("b"), None, Quota()) == Held(said(memory="1GiB"), "default")
+    assert book.decide(TenantName("b"), POD[:-1] + "2", wish).source == "default"
+
+
+def test_the_environment_only_lowers_what_others_said() -> None:
+    book = QuotaBook(config={"a": said(request=50, weight=100, priority="normal")})
+    lower = book.decide(TenantName("a"), None, said(request=20, weight=300, priority="low")).quota
+    assert (lower.request_percent, lower.weight, lower.priority) == (20, 100, "low")
+    higher = book.decide(TenantName("a"), None, said(request=90, priority="high")).quota
+    assert (higher.request_percent, higher.priority) == (50, "normal")
+    assert QuotaBook(admission="fixed").decide(TenantName("b"), None, said(request=90)).quota == Quota()
+
+
+def test_unknown_processes_are_turned_away_where_the_node_says_so() -> None:
+    node = registry(admission="deny", config={"known": said(memory="1GiB")})
+    node.register(claim(10, "known"), now_ns=1)
+    with pytest.raises(Refused, match="tenant stranger has no quota here") as refusal:
+        node.register(claim(11, "stranger"), now_ns=1)
+    assert refusal.value.status == 403
+    node.register(claim(12, pod=POD), now_ns=1)  # a pod is known: the kubelet admitted it
+
+
+def test_requests_above_the_whole_gpu_are_refused_with_what_is_free() -> None:
+    node = registry()
+    node.register(claim(10, "a", request=70), now_ns=1)
+    with pytest.raises(
+        Refused, match=r"request of 40% does not fit .* 70% .* promised, 30% is free"
+    ) as refusal:
+        node.register(claim(11, "b", request=40), now_ns=1)
+    assert refusal.value.status == 409
+    assert TenantName("b") not in node.tenants
+    node.register(claim(12, "b", request=30), now_ns=1)
+
+
+def test_memory_is_reserved_against_the_card() -> None:
+    node = registry()
+    node.register(claim(10, "a", memory="60GiB"), now_ns=1)
+    with pytest.raises(Refused, match=r"memory of 30720 MiB does not fit .* 61440 of 81920 MiB is reserved"):
+        node.register(claim(11, "b", memory="30GiB"), now_ns=1)
+    node.register(claim(11, "b"), now_ns=1)  # no quota: nothing is promised
+
+
+def test_on_a_node_of_two_cards_a_tenant_must_fit_on_one() -> None:
+    node = registry(CARD, CARD2)
+    for number, (name, card) in enumerate([("a", CARD), ("b", CARD2)]):
+        node.register(claim(10 + number, name, request=60), now_ns=1)
+        node.place(TenantName(name), frozenset({card.uuid}))
+    with pytest.raises(Refused, match="request of 60%"):
+        node.register(claim(20, "d", request=60), now_ns=1)
+    node.register(claim(21, "e", request=40), now_ns=1)
+
+
+def test_a_list_that_names_one_card_is_reserved_there() -> None:
+    node = registry(CARD, CARD2)
+    node.register(claim(10, "a", memory="0=60GiB"), now_ns=1)
+    with pytest.raises(Refused, match=str(CARD.uuid)):
+        node.register(claim(11, "b", memory="0=40GiB"), now_ns=1)
+    node.register(claim(12, "b", memory="1=40GiB"), now_ns=1)
+
+
+def test_another_user_cannot_join_a_tenant() -> None:
+    node = registry()
+    node.register(claim(10, uid=1000), now_ns=1)
+    with pytest.raises(Refused, match="belongs to another user"):
+        node.register(claim(11, uid=1001), now_ns=1)
+    with pytest.raises(Refused, match="belongs to another user"):
+        node.register(claim(12, uid=0), now_ns=1)
+
+
+def test_pods_and_containers_are_tenants_whatever_they_wish() -> None:
+    node = registry()
+    worker, _ = node.register(claim(10, "a", pod=POD), now_ns=1)
+    assert worker.tenant == f"pod-{POD}"
+    contained = Claim(ProcessKey(11, 1), Origin(0, 0, container_id="f" * 64), Wish(tenant="a"))
+    assert node.register(contained, now_ns=1)[0].tenant == "container-" + "f" * 12
+
+
+@pytest.mark.parametrize("wish", ["pod-x", "container-1", "../x", ".hidden", "a b", "é", "x" * 64, "a/b"])
+def test_names_that_cannot_be_are_refused(wish: str) -> None:
+    with pytest.raises(Refused) as refusal:
+        registry().register(Claim(ProcessKey(1, 1), Origin(0, 0), Wish(tenant=wish)), now_ns=1)
+    assert refusal.value.status == 422
+    assert str(refusal.value).isascii()
+
+
+def test_processes_that_name_no_tenant_are_told_apart_by_user_and_cgroup() -> None:
+    node = registry()
+    names = set()
+    for number, (uid, group) in enumerate([(1, "0::/a"), (1, "0::/b"), (2, "0::/a"), (1, "0::/a")]):
+        one = Claim(ProcessKey(number + 10, 1), Origin(uid, uid, cgroup=group), Wish())
+        names.add(node.register(one, now_ns=1)[0].tenant)
+    assert len(names) == 3
+
+
+def test_nobody_can_fill_the_node() -> None:
+    node = registry()
+    for number in range(MOST_WORKERS):
+        node.register(claim(1000 + number), now_ns=1)
+    with pytest.raises(Refused, match="processes already"):
+        node.register(claim(9999), now_ns=1)
+    for number in range(MOST_TENANTS_OF_USER - 1):
+        node.register(claim(20000 + number, f"t{number}"), now_ns=1)
+    with pytest.raises(Refused, match="tenants already"):
+        node.register(claim(30000, "more"), now_ns=1)
+    node.register(claim(30001, "other", uid=1001), now_ns=1)
+
+
+def test_a_refusal_fits_into_a_header() -> None:
+    error = Refused(409, "Zeile\r\nSet-Cookie: x\u00e4" + "x" * 500)
+    assert str(error).isascii() and str(error).isprintable()
+    assert len(str(error)) <= 200
