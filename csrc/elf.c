@@ -33,9 +33,14 @@ static const struct link_map *first_object(void)
 	unsigned long count = getauxval(AT_PHNUM);
 	uintptr_t base = 0;
 	const ElfW(Dyn) *dynamic = NULL;
+	bool placed = false;
 	for (unsigned long i = 0; headers && i < count; i++)
-		if (headers[i].p_type == PT_PHDR)
+		if (headers[i].p_type == PT_PHDR) {
 			base = (uintptr_t)headers - headers[i].p_vaddr;
+			placed = true;
+		}
+	if (!placed) /* musl's loader run as a command tells of itself here */
+		return NULL;
 	for (unsigned long i = 0; headers && i < count; i++)
 		if (headers[i].p_type == PT_DYNAMIC)
 			dynamic = (const ElfW(Dyn) *)(base + headers[i].p_vaddr);
@@ -117,6 +122,25 @@ static bool is_libc(const char *path)
 	       begins(base, "libpthread.so") || begins(base, "libpthread-2") || begins(base, "ld-musl") || begins(base, "libc.musl");
 }
 
+struct search {
+	const char *name;
+	void *found;
+};
+
+static int look_in(struct dl_phdr_info *info, size_t size, void *arg)
+{
+	struct search *search = arg;
+	(void)size;
+	for (int i = 0; is_libc(info->dlpi_name) && i < info->dlpi_phnum; i++) {
+		struct link_map object = {.l_addr = info->dlpi_addr};
+		if (info->dlpi_phdr[i].p_type != PT_DYNAMIC)
+			continue;
+		object.l_ld = (ElfW(Dyn) *)(info->dlpi_addr + info->dlpi_phdr[i].p_vaddr);
+		search->found = function_in(&object, search->name);
+	}
+	return search->found != NULL;
+}
+
 void *gl_elf_libc_symbol(const char *name)
 {
 	for (const struct link_map *object = first_object(); object; object = object->l_next) {
@@ -124,5 +148,10 @@ void *gl_elf_libc_symbol(const char *name)
 		if (found)
 			return found;
 	}
-	return NULL;
+	if (first_object())
+		return NULL;
+	/* Where the list is not to be found by hand, libc is asked for it; not so on glibc, where that might be too early. */
+	struct search search = {name, NULL};
+	(void)dl_iterate_phdr(look_in, &search);
+	return search.found;
 }
