@@ -72,8 +72,10 @@ static void *get(const char *name)
 		found = dlsym(RTLD_NEXT, newest);
 	else if (!strcmp(way, "null"))
 		found = dlsym(dlopen(NULL, RTLD_NOW), newest);
+#ifdef __GLIBC__
 	else if (!strcmp(way, "dlvsym"))
 		found = dlvsym(cuda, newest, "ANY_1.0") ?: dlsym(cuda, newest);
+#endif
 	else
 		found = by_proc_address(name);
 	if (!found) {
