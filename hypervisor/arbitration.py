@@ -20,6 +20,7 @@ from typing import Any
 from hypervisor.core.arbiter import Arbiter
 from hypervisor.core.model import GpuUuid, TenantName
 from hypervisor.core.pace import Decision, Grant, Pace, Seen, Terms
+from hypervisor.core.turns import Turns
 from hypervisor.edge.doorbell import Doorbells
 from hypervisor.edge.segments import MOST_DEVICES, PolicySegment, StateSegment, UsageSegment, uuid_bytes
 from hypervisor.errors import SegmentError
@@ -97,6 +98,7 @@ class Arbitration:
         self.stepped_at_ns = 0
         self.steps = 0
         self.shares: dict[GpuUuid, dict[TenantName, Share]] = {}
+        self.turns: dict[GpuUuid, Turns] = {}
 
     def replace(self, roster: Roster) -> None:
         """Work with another roster from the next look on."""
@@ -188,6 +190,10 @@ class Arbitration:
             if self._published.get((name, gpu)) != grant:
                 self._publish(member, entry, grant)
                 self._published[name, gpu] = grant
+        turns = self.turns.get(gpu)
+        if turns is None:
+            turns = self.turns[gpu] = Turns(self._pace.quantum_ns)
+        turns.take(now_ns, seen, terms, decision)
         self.shares[gpu] = shares_of(decision, seen)
         return decision.next_at_ns
 

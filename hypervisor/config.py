@@ -60,6 +60,17 @@ def percent(lowest: int, highest: int) -> Callable[[str], int]:
     return read
 
 
+def choices(*values: str) -> Callable[[str], tuple[str, ...]]:
+    def read(text: str) -> tuple[str, ...]:
+        return tuple(choice(*values)(part.strip()) for part in text.split(",") if part.strip())
+
+    return read
+
+
+def switch(text: str) -> bool:
+    return choice("on", "off")(text) == "on"
+
+
 def address(text: str) -> str:
     """Check HOST:PORT; nothing means off."""
     host, colon, port = text.rpartition(":")
@@ -83,6 +94,24 @@ class Settings:
     socket_group: str = option(str, "", "group whose members may change quotas, besides root")
     metrics_addr: str = option(
         address, "0.0.0.0:9402", "HOST:PORT of /metrics, /healthz, /readyz; empty: off"
+    )
+    metrics_compat: tuple[str, ...] = option(
+        choices("k8s-vgpu-monitor", "nvshare", "all-smi"),
+        "",
+        "by comma, exporters under whose names the same values are served too: k8s-vgpu-monitor, nvshare, "
+        "all-smi",
+    )
+    metrics_debug_labels: bool = option(
+        switch, "off", "on: one series a process, with client_id and host_pid"
+    )
+    metrics_stale_ttl: int = option(
+        duration("0s", "300s"), "300s", "how long the last figures of what cannot be read are still served"
+    )
+    metrics_ratio_file: str = option(
+        str, "", "file with the number of tenants that share a card where no quota says it"
+    )
+    nvml_interval: int = option(
+        duration("100ms", "30s"), "1s", "how often NVML and the tenants' books are read for metrics"
     )
     log_format: str = option(choice("text", "json"), "text", "lines for people, or JSON objects")
     log_level: str = option(choice("debug", "info", "warning", "error"), "info", "the least that is logged")

@@ -13,6 +13,7 @@ import signal
 import socket
 import sys
 import time
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -24,13 +25,16 @@ from hypervisor.arbitration import Arbitration, ArbitrationThread
 from hypervisor.config import Config
 from hypervisor.core.events import EventLog
 from hypervisor.core.pace import Pace
-from hypervisor.edge import health, notify
+from hypervisor.edge import health, notify, scrape
 from hypervisor.edge.nvml import Nvml
 from hypervisor.edge.segments import Segments
 from hypervisor.edge.server import Server
+from hypervisor.edge.traffic import Traffic
 from hypervisor.errors import ConfigError
+from hypervisor.exporter.exporter import Exporter
 from hypervisor.inventory import Inventory, note
 from hypervisor.node import Node
+from hypervisor.observer import Observer, Options, kind_of_reason
 from hypervisor.tenancy import Tenancy
 from limiter import environment
 from limiter.errors import GpulimitError
@@ -50,6 +54,7 @@ class Daemon:
         self.config = told
         self.loop = asyncio.get_running_loop()
         self.events = EventLog()
+        self.rejected: Counter[str] = Counter()
         self.segments = Segments(self._set_aside)
         state = self.segments.state(settings.state_segment)
         self.arbitration = Arbitration(
@@ -74,12 +79,28 @@ class Daemon:
             nvml_environment(is_simulated=told.is_simulated),
             sampled=self.node.sampled,
             failed=self.node.inventory.failed,
+            period_s=settings.nvml_interval / 1e9,
+        )
+        self.traffic = Traffic()
+        self.exporter = Exporter(
+            has_debug_labels=settings.metrics_debug_labels, compat=settings.metrics_compat
+        )
+        self.observer = Observer(
+            self.node,
+            self.arbitration,
+            self.nvml,
+            Options.of(settings),
+            traffic=self.traffic,
+            longpolls=self.server.longpolls,
+            rejected=self.rejected,
+            publish=self.exporter.publish,
         )
         self.runners: list[web.AppRunner] = []
         self.stopping = asyncio.Event()
         self.failure: BaseException | None = None
 
     def _set_aside(self, name: str, reason: str) -> None:
+        self.rejected[kind_of_reason(reason)] += 1
         note(self.events, "segment_set_aside", f"{name}: {reason}", level=logging.WARNING)
 
     def _from_thread(self, call: object, *arguments: object) -> None:
@@ -101,6 +122,7 @@ class Daemon:
                 tasks = [
                     group.create_task(self.nvml.run(), name="nvml"),
                     group.create_task(self._sweep(), name="sweep"),
+                    group.create_task(self.observer.run(), name="observer"),
                 ]
                 await self._listen()
                 notify.notify("READY=1")
@@ -116,13 +138,15 @@ class Daemon:
 
     async def _listen(self) -> None:
         settings = self.config.settings
-        unix = await self._runner(self.server.unix_application())
+        unix = await self._runner(self.traffic.watch(self.server.unix_application()))
         await web.SockSite(unix, unix_socket(settings.socket), backlog=4096).start()
         if settings.tcp_addr:
             app = self.server.tcp_application(read_token(settings.tcp_token_file))
             await self._tcp(await self._runner(app), settings.tcp_addr)
         if settings.metrics_addr:
-            pages = health.application(reasons=self.node.reasons_not_ready, metrics=self._metrics)
+            pages = health.application(
+                reasons=self._reasons_not_ready, metrics=scrape.handler(self.exporter.page)
+            )
             await self._tcp(await self._runner(pages), settings.metrics_addr)
 
     async def _runner(self, app: web.Application) -> web.AppRunner:
@@ -138,16 +162,8 @@ class Daemon:
         except OSError as error:
             raise ConfigError(address, "", f"cannot listen there: {error.strerror}") from error
 
-    def _metrics(self) -> str:
-        lines = ["# TYPE gpulimit_daemon_events_total counter"]
-        lines += [
-            f'gpulimit_daemon_events_total{{kind="{kind}"}} {count}'
-            for kind, count in sorted(self.events.counts.items())
-        ]
-        return "\n".join([*lines, "# TYPE gpulimit_tenants gauge", f"gpulimit_tenants {self._tenants()}", ""])
-
-    def _tenants(self) -> int:
-        return len(self.node.registry.tenants)
+    def _reasons_not_ready(self) -> list[str]:
+        return self.node.reasons_not_ready() or self.observer.reasons_not_ready()
 
     async def _sweep(self) -> None:
         """Do what is due every second."""

@@ -3,12 +3,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 from aiohttp import web
 
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
-def application(*, reasons: Callable[[], list[str]], metrics: Callable[[], str]) -> web.Application:
+
+def application(*, reasons: Callable[[], list[str]], metrics: Handler) -> web.Application:
     """Return the three pages. `reasons` says what keeps the daemon from being ready; none: it is."""
 
     async def healthz(_: web.Request) -> web.Response:
@@ -18,11 +20,6 @@ def application(*, reasons: Callable[[], list[str]], metrics: Callable[[], str])
         why = reasons()
         return web.Response(text="\n".join(why or ["ok"]) + "\n", status=503 if why else 200)
 
-    async def page(_: web.Request) -> web.Response:
-        return web.Response(
-            body=metrics().encode(), headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"}
-        )
-
     app = web.Application(client_max_size=1024)
-    app.add_routes([web.get("/healthz", healthz), web.get("/readyz", readyz), web.get("/metrics", page)])
+    app.add_routes([web.get("/healthz", healthz), web.get("/readyz", readyz), web.get("/metrics", metrics)])
     return app

@@ -42,6 +42,8 @@ class Health:
     """By NVML's number of the error, or timeout, ended, nonsense."""
     xids: Counter[tuple[GpuUuid, int]] = field(default_factory=Counter)
     last_xid_at_ns: dict[GpuUuid, int] = field(default_factory=dict)
+    listed: frozenset[GpuUuid] = frozenset()
+    """Cards in the last answer."""
 
 
 class Nvml:
@@ -122,7 +124,9 @@ class Nvml:
             if (uuid, xid) in health.xids or len(health.xids) < MOST_XIDS:
                 health.xids[GpuUuid(uuid), int(xid)] += 1
             health.last_xid_at_ns[GpuUuid(uuid)] = now_ns
-        self._sampled(tuple(sample_of(row) for row in data["gpus"][:MOST_GPUS]))
+        samples = tuple(sample_of(row) for row in data["gpus"][:MOST_GPUS])
+        health.listed = frozenset(sample.gpu.uuid for sample in samples)
+        self._sampled(samples)
         return True
 
 

@@ -176,6 +176,10 @@ class Server:
         for rung in self._waiting.get(worker_id, ()):
             rung.set()
 
+    def longpolls(self) -> int:
+        """Return how many questions wait for an answer."""
+        return sum(len(waiting) for waiting in self._waiting.values())
+
     def drain(self) -> None:
         """Answer all questions now, since the daemon is about to end."""
         self._is_draining = True

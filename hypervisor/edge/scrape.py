@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: Apache-2.0
+"""/metrics over HTTP: a few scrapes at once, and none that takes for ever."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from aiohttp import web
+
+MOST_AT_ONCE = 16
+LONGEST_S = 10.0
+Page = Callable[[str, str], tuple[bytes, dict[str, str]]]
+"""Body and headers by Accept and Accept-Encoding."""
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+def handler(page: Page, *, most: int = MOST_AT_ONCE, longest_s: float = LONGEST_S) -> Handler:
+    """Return the handler of /metrics; beyond `most` scrapes under way, others are told to come back."""
+    under_way = 0
+
+    async def scrape(request: web.Request) -> web.StreamResponse:
+        nonlocal under_way
+        if under_way >= most:
+            return web.Response(status=503, text="too many scrapes at once\n", headers={"Retry-After": "1"})
+        under_way += 1
+        try:
+            body, headers = page(
+                request.headers.get("Accept", ""), request.headers.get("Accept-Encoding", "")
+            )
+            response = web.Response(body=body, headers=headers)
+            async with asyncio.timeout(longest_s):  # whoever does not read on holds no place for ever
+                await response.prepare(request)
+                await response.write_eof()
+            return response
+        except TimeoutError:
+            if request.transport is not None:
+                request.transport.abort()
+            raise
+        finally:
+            under_way -= 1
+
+    return scrape

@@ -1,0 +1,39 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a process costs besides what it asks for: contexts, code, libraries' own memory. Pure.
+
+Taken while a process holds little, since NVML's count lags behind what is allocated and freed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Set
+
+ALPHA = 0.2
+LITTLE_BYTES = 256 << 20
+LEAST_BYTES, MOST_BYTES = 256 << 20, 4 << 30
+Key = tuple[int, int, str]
+"""(host pid, start time, GPU)."""
+
+
+class Baselines:
+    """Moving averages, one for each process and card."""
+
+    def __init__(self) -> None:
+        self._average: dict[Key, float] = {}
+
+    def note(self, key: Key, nvml_bytes: int, tracked_bytes: int) -> None:
+        """Take a sample in, if it says anything."""
+        if tracked_bytes >= LITTLE_BYTES:
+            return
+        sample = float(max(0, nvml_bytes - tracked_bytes))
+        before = self._average.get(key)
+        self._average[key] = sample if before is None else before + ALPHA * (sample - before)
+
+    def of(self, key: Key) -> float | None:
+        """Return a process's baseline; None: it held much from the first look on."""
+        average = self._average.get(key)
+        return None if average is None else min(MOST_BYTES, max(LEAST_BYTES, average))
+
+    def keep(self, processes: Set[tuple[int, int]]) -> None:
+        """Forget all others."""
+        self._average = {key: value for key, value in self._average.items() if key[:2] in processes}

@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From NVML's samples to what is served of cards and of how their time is divided. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass, field
+
+from hypervisor.core.model import GpuSample
+from hypervisor.core.readings import NONE
+from hypervisor.core.turns import Tally
+from hypervisor.exporter.looks import Key, Look, Window, in_use, tracked_by
+from hypervisor.exporter.snapshot import GpuView, SchedulerView
+
+WHOLE = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    """A card, now. `is_fresh`: NVML has answered lately; `is_listed`: and it named this card."""
+
+    sample: GpuSample
+    is_fresh: bool
+    is_listed: bool
+    xids: Mapping[int, int] = field(default_factory=dict)
+    last_xid_at_s: float | None = None
+
+    @property
+    def is_lost(self) -> bool:
+        return self.sample.is_lost or not self.is_listed
+
+
+def gpu_view(card: Card, looks: Sequence[Look], known_pids: Set[int]) -> GpuView:
+    """Return a card; what NVML has not said lately is not known."""
+    gpu = card.sample.gpu
+    is_good = card.is_fresh and not card.sample.error and card.is_listed
+    now = card.sample.readings if is_good else NONE
+    here = [look for look in looks if look.gpu.uuid == gpu.uuid and look.is_counted]
+    requested = sum(look.terms.request_percent for look in here) / WHOLE
+    pids = now.processes
+    return GpuView(
+        uuid=gpu.uuid,
+        index=gpu.index,
+        name=gpu.name,
+        driver_version=card.sample.readings.driver_version,
+        is_lost=card.is_lost,
+        values={
+            "gpu_memory_total_bytes": gpu.memory_bytes,
+            "gpu_memory_used_bytes": now.memory_used_bytes,
+            "gpu_memory_free_bytes": now.memory_free_bytes,
+            "gpu_utilization_ratio": now.utilization_ratio,
+            "gpu_memory_utilization_ratio": now.memory_utilization_ratio,
+            "gpu_process_count": None if pids is None else len(pids),
+            "gpu_unregistered_process_count": None if pids is None else len(pids.keys() - known_pids),
+            "gpu_power_watts": now.power_watts,
+            "gpu_energy_joules_total": now.energy_joules,
+            "gpu_temperature_celsius": now.temperature_celsius,
+            "gpu_last_xid_timestamp_seconds": card.last_xid_at_s,
+            "gpu_compute_requested_ratio": requested,
+            "gpu_memory_reserved_bytes": sum(look.memory_quota_bytes for look in here),
+            "gpu_compute_unallocated_ratio": max(0.0, 1 - requested),
+        },
+        clocks_hertz=now.clocks_hertz,
+        throttle_reasons=now.throttle_reasons,
+        xids=card.xids,
+    )
+
+
+class Schedulers:
+    """Keeps the peaks."""
+
+    def __init__(self) -> None:
+        self._peak_bytes: dict[str, int] = {}
+
+    def view(
+        self,
+        card: Card,
+        looks: Sequence[Look],
+        windows: Mapping[Key, Window],
+        entitled: Mapping[Key, float],
+        *,
+        overcommit_percent: int,
+        tally: Tally | None,
+    ) -> SchedulerView:
+        """Return how a card's time and memory are divided."""
+        gpu = card.sample.gpu
+        here = [look for look in looks if look.gpu.uuid == gpu.uuid]
+        memory = sum(tracked_by(look) or 0 for look in here)
+        held = sum(in_use(look) or 0 for look in here)
+        peak = self._peak_bytes[gpu.uuid] = max(memory, self._peak_bytes.get(gpu.uuid, 0))
+        safe = gpu.memory_bytes * overcommit_percent // WHOLE
+        values = {
+            "scheduler_running_clients": sum(bool(windows[x.key].spent_ns) for x in here),
+            "scheduler_request_queue_clients": sum(is_held_back(look) for look in here),
+            "scheduler_wait_queue_clients": sum(windows[x.key].is_starved for x in here),
+            "scheduler_running_memory_bytes": memory,
+            "scheduler_peak_running_memory_bytes": peak,
+            "scheduler_memory_safe_limit_bytes": safe,
+            "scheduler_memory_overloaded": held > min(safe, gpu.memory_bytes),
+            "scheduler_wait_for_mem_total": 0,
+            "scheduler_mem_available_total": 0,
+            "scheduler_jain_index": jain(here, windows, entitled),
+        }
+        return SchedulerView(gpu.uuid, gpu.index, values, tally)
+
+
+def is_held_back(look: Look) -> bool:
+    """Somebody of the tenant waits, and not only for its own work to end."""
+    if not look.waiting or look.books is None:
+        return False
+    return look.terms.is_suspended or look.granted_ns is None or look.books.spent_ns >= look.granted_ns
+
+
+def jain(looks: Iterable[Look], windows: Mapping[Key, Window], entitled: Mapping[Key, float]) -> float | None:
+    """Return Jain's index of achieved over entitled among those who wanted more; None: nobody did."""
+    parts = [
+        windows[look.key].spent_ns / entitled[look.key]
+        for look in looks
+        if windows[look.key].is_throttled and not look.terms.is_suspended and entitled.get(look.key)
+    ]
+    squares = sum(part * part for part in parts)
+    return sum(parts) ** 2 / (len(parts) * squares) if squares else None
