@@ -138,8 +138,6 @@ class Daemon:
 
     async def _listen(self) -> None:
         settings = self.config.settings
-        unix = await self._runner(self.traffic.watch(self.server.unix_application()))
-        await web.SockSite(unix, unix_socket(settings.socket), backlog=4096).start()
         if settings.tcp_addr:
             app = self.server.tcp_application(read_token(settings.tcp_token_file))
             await self._tcp(await self._runner(app), settings.tcp_addr)
@@ -148,6 +146,9 @@ class Daemon:
                 reasons=self._reasons_not_ready, metrics=scrape.handler(self.exporter.page)
             )
             await self._tcp(await self._runner(pages), settings.metrics_addr)
+        # Last: whoever finds the socket finds the rest.
+        unix = await self._runner(self.traffic.watch(self.server.unix_application()))
+        await web.SockSite(unix, unix_socket(settings.socket), backlog=4096).start()
 
     async def _runner(self, app: web.Application) -> web.AppRunner:
         runner = web.AppRunner(app, access_log=None, shutdown_timeout=ENDING_S, handle_signals=False)
