@@ -23,6 +23,14 @@ class JsonLines(logging.Formatter):
         return json.dumps(entry)
 
 
+class NoNonsense(logging.Filter):
+    """Drops what a client that talks no HTTP would have logged: anybody could fill the disk with it."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        error = record.exc_info[1] if record.exc_info else None
+        return type(error).__module__ != "aiohttp.http_exceptions"
+
+
 def set_up(*, form: str, level: str) -> None:
     """Send this package's records to stderr."""
     handler = logging.StreamHandler(sys.stderr)
@@ -32,3 +40,4 @@ def set_up(*, form: str, level: str) -> None:
     root.handlers[:] = [handler]
     root.setLevel(logging.WARNING)
     logging.getLogger("hypervisor").setLevel(level.upper())
+    logging.getLogger("aiohttp.server").addFilter(NoNonsense())

@@ -114,8 +114,9 @@ class Node:
 
     def _settle(self, worker: Worker) -> None:
         tenant = self.registry.tenants[worker.tenant]
-        if worker.tenant in self.broken:
-            del self.broken[worker.tenant]
+        opened = self.tenancy.open_tenants.get(worker.tenant)
+        if opened is not None and (worker.tenant in self.broken or not opened.usage.is_whole):
+            self.broken.pop(worker.tenant, None)
             self.tenancy.reopen(tenant)
         self.tenancy.open(tenant)
         self.tenancy.publish([tenant])
@@ -270,6 +271,9 @@ class Node:
     def sweep(self, now_ns: int) -> None:
         """Forget tenants whose last process went long ago, and close what nobody looks at."""
         self.tenancy.close_retired()
+        for name, its in self.tenancy.open_tenants.items():
+            if name not in self.broken and not its.usage.is_whole:
+                self.spoiled(name, f"{its.usage.name} was cut short")
         for tenant in self.registry.empty_tenants(before_ns=now_ns - self.config.settings.linger):
             opened = self.tenancy.open_tenants.get(tenant.name)
             try:

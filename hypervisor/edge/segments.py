@@ -94,6 +94,11 @@ class UsageSegment(Segment):
         """Return all of it. Raises LayoutMismatch."""
         return segment.read_open(self.fd, DIRECTORY / self.name)
 
+    @property
+    def is_whole(self) -> bool:
+        """Nobody has cut the file short."""
+        return bool(os.fstat(self.fd).st_size == segment.SIZE)
+
     def bell(self) -> Any:
         """Return a pointer to the doorbell."""
         return ffi.addressof(self.view.header, "doorbell")

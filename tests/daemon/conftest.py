@@ -1,0 +1,226 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A daemon of the test's own, on a simulated machine, and clients of it.
+
+- `daemon(…)`: starts one (options as keywords); ends with the test. Restart it with `stop()` and
+`daemon()`. - `client(tenant, …)`: a real process that registers, claims a slot in its tenant's segment as
+the library does, and
+  does what it is told (tests/daemon/client.py).
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import Built, StartProcess, clean_environ, remove_segments
+
+CLIENT = Path(__file__).with_name("client.py")
+DEADLINE_S = 10.0
+
+
+class UnixConnection(http.client.HTTPConnection):
+    """HTTP over a Unix socket."""
+
+    def __init__(self, path: str, timeout: float = DEADLINE_S) -> None:
+        super().__init__("localhost", timeout=timeout)
+        self._path = path
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX)
+        self.sock.settimeout(self.timeout)
+        self.sock.connect(self._path)
+
+
+def ask(path: str, method: str, target: str, body: object = None) -> tuple[int, dict[str, str], Any]:
+    """Return status, headers in lower case, and the JSON that was answered."""
+    connection = UnixConnection(path)
+    try:
+        raw = body if isinstance(body, bytes | None) else json.dumps(body).encode()
+        connection.request(method, target, raw)
+        answer = connection.getresponse()
+        data = answer.read()
+        headers = {name.lower(): value for name, value in answer.getheaders()}
+        is_json = headers.get("content-type", "").startswith("application/json")
+        return answer.status, headers, json.loads(data) if is_json else data
+    finally:
+        connection.close()
+
+
+def eventually(check: Callable[[], Any], *, within_s: float = DEADLINE_S) -> Any:
+    """Return the first true answer; fail when there is none in time."""
+    end = time.monotonic() + within_s
+    while time.monotonic() < end:
+        answer = check()
+        if answer:
+            return answer
+        time.sleep(0.01)
+    pytest.fail(f"never true within {within_s} s: {check}")
+
+
+@dataclass
+class Daemon:
+    """A running daemon."""
+
+    process: subprocess.Popen[str]
+    socket: str
+    metrics_port: int
+    log: Path
+
+    def ask(self, method: str, target: str, body: object = None) -> tuple[int, dict[str, str], Any]:
+        return ask(self.socket, method, target, body)
+
+    def state(self) -> dict[str, Any]:
+        status, _, state = self.ask("GET", "/v1/state")
+        assert status == 200
+        return state
+
+    def tenant(self, name: str) -> dict[str, Any] | None:
+        return next((t for t in self.state()["tenants"] if t["tenant"] == name), None)
+
+    def stop(self, number: int = signal.SIGTERM) -> str:
+        """End it; return what it logged."""
+        self.process.send_signal(number)
+        self.process.wait(timeout=DEADLINE_S)
+        return self.log.read_text()
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@pytest.fixture
+def daemon_env(built: Built, tmp_path: Path) -> dict[str, str]:
+    """Environment of a daemon on a simulated machine of the test's own."""
+    return clean_environ() | {
+        "GPULIMIT_LIB_DIR": str(built.lib),
+        "GPULIMIT_SIM_STATE": str(tmp_path / "sim.state"),
+        "PYTHONWARNINGS": "error",
+    }
+
+
+@pytest.fixture
+def run_dir() -> Iterator[Path]:
+    """Return a folder for the socket that every user can reach, with a short name."""
+    folder = Path(tempfile.mkdtemp(prefix="gpulimit-"))
+    folder.chmod(0o755)
+    yield folder
+    shutil.rmtree(folder)
+
+
+@pytest.fixture
+def daemon(
+    daemon_env: dict[str, str], tmp_path: Path, run_dir: Path, tenant: str, start_process: StartProcess
+) -> Iterator[Callable[..., Daemon]]:
+    """Start daemons: all of a test use one socket, state folder and segment names."""
+    running: list[Daemon] = []
+    metrics_port = free_port()
+
+    def start(
+        *arguments: str, is_awaited: bool = True, env: Mapping[str, str] | None = None, **options: str
+    ) -> Daemon:
+        settings = {
+            "socket": str(run_dir / "daemon.sock"),
+            "state_dir": str(tmp_path / "state"),
+            "state_segment": f"gpulimit.s.{tenant}",
+            "metrics_addr": f"127.0.0.1:{metrics_port}",
+            "log_level": "debug",
+            **options,
+        }
+        flags = [f for name, value in settings.items() for f in (f"--{name.replace('_', '-')}", value)]
+        log = tmp_path / f"daemon-{len(running)}.log"
+        argv = [sys.executable, "-P", "-m", "hypervisor", "--sim", *flags, *arguments]
+        with log.open("w") as output:
+            process = start_process(argv, env=daemon_env | dict(env or {}), stdout=output, stderr=output)
+        made = Daemon(process, settings["socket"], metrics_port, log)
+        running.append(made)
+        if is_awaited:
+            eventually(lambda: is_ready(made))
+        return made
+
+    yield start
+    for one in running:
+        if one.process.poll() is None:
+            one.process.terminate()
+            one.process.wait(timeout=DEADLINE_S)
+        text = one.log.read_text()
+        assert "Traceback" not in text, text
+        assert "Warning" not in text, text
+
+
+def is_ready(daemon: Daemon) -> bool:
+    if daemon.process.poll() is not None:
+        pytest.fail(f"the daemon ended with {daemon.process.returncode}:\n{daemon.log.read_text()}")
+    try:
+        return bool(daemon.state()["gpus"])
+    except (ConnectionError, FileNotFoundError):
+        return False
+
+
+@dataclass
+class Client:
+    """A process that has registered, or tried to."""
+
+    process: subprocess.Popen[str]
+    answer: dict[str, Any] = field(default_factory=dict)
+
+    def tell(self, **order: Any) -> dict[str, Any]:
+        """Give an order; return its answer."""
+        assert self.process.stdin is not None and self.process.stdout is not None
+        self.process.stdin.write(json.dumps(order) + "\n")
+        self.process.stdin.flush()
+        line = self.process.stdout.readline()
+        if not line:
+            stderr = self.process.stderr.read() if self.process.stderr else ""
+            pytest.fail(f"the client has ended: {stderr}")
+        return dict(json.loads(line))
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait(timeout=DEADLINE_S)
+
+
+@pytest.fixture
+def client(run_dir: Path, tenant: str, start_process: StartProcess) -> Callable[..., Client]:
+    """Start clients of the test's daemon; `tenant` of the test unless another name is given."""
+
+    def start(
+        name: str | None = None, *, uid: int | None = None, is_refused: bool = False, **quota: object
+    ) -> Client:
+        environment = {f"GPULIMIT_{k.upper()}": str(v) for k, v in quota.items()}
+        argv = [sys.executable, str(CLIENT), str(run_dir / "daemon.sock"), str(uid or "")]
+        env = clean_environ() | {"PYTHONPATH": str(CLIENT.parents[2])}
+        made = Client(start_process(argv, env=env, stdin=subprocess.PIPE))
+        wish = tenant if name is None else name
+        made.answer = made.tell(order="register", tenant=wish, environment=environment)
+        assert is_refused or made.answer["status"] == 200, made.answer
+        return made
+
+    return start
+
+
+@pytest.fixture
+def other_tenant(tenant: str) -> Iterator[str]:
+    """A second name; its shared memory is removed with the first's."""
+    name = f"{tenant}-b"
+    yield name
+    remove_segments(name)
+
+
+def needs_root() -> pytest.MarkDecorator:
+    return pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to be several users")
