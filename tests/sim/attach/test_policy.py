@@ -77,6 +77,14 @@ def test_compute_limits_of_the_policy_hold_and_change_live(daemon: Daemon, start
     assert spin_s(process, 2 * MS, 100) < 0.4
 
 
+def test_time_spent_without_a_limit_is_no_debt_to_a_later_one(daemon: Daemon, start: Start) -> None:
+    process = start()
+    assert process.ask("init") == "0"
+    spin_s(process, 5 * MS, 100)
+    daemon.allow(percent=25)
+    assert spin_s(process, 2 * MS, 40) < 0.9  # 80 ms of work; with the debt it would be 1.5 s and more
+
+
 def test_a_raised_compute_limit_wakes_those_who_wait(daemon: Daemon, start: Start) -> None:
     daemon.allow(percent=1)
     process = start()
@@ -155,24 +163,25 @@ def test_no_more_is_unfinished_than_the_run_ahead(daemon: Daemon, sharer: Obedie
     assert 0.7 < (daemon.spent_ns() - spent) / (seconds * 1e9) < 1.2
 
 
-def test_work_that_comes_up_and_work_that_ends_ring_the_doorbell(daemon: Daemon, sharer: Obedient) -> None:
+def test_the_doorbell_rings_for_work_that_comes_up_for_a_wait_and_for_work_that_ends(
+    daemon: Daemon, sharer: Obedient
+) -> None:
+    def at_rest() -> bool:
+        return waiting(daemon) == 1 and outstanding_ns(daemon) == 0
+
     def bell() -> int:
         return int(daemon.usage.c.header.doorbell)
 
-    daemon.grant(1 << 60)
-    spin_s(sharer, MS, 1)
-    time.sleep(0.05)
-    before = bell()
-    spin_s(sharer, MS, 1)
-    assert bell() >= before  # it may have had a rest unfinished
-    daemon.grant(daemon.spent_ns())
-    before = bell()
-    sharer.say(f"spin {MS} 1")
-    wait_until(lambda: bell() > before)
-    assert wait_until(lambda: waiting(daemon)) == 1
-    daemon.grant(1 << 60)
-    assert sharer.hear().startswith("0 ")
-    assert waiting(daemon) == 0
+    assert sharer.ask(f"loop {5 * MS}") == "0"
+    for _ in range(3):
+        wait_until(at_rest)
+        time.sleep(0.05)
+        before, spent = bell(), daemon.spent_ns()
+        daemon.grant(spent + 1)
+        wait_until(lambda spent=spent: daemon.spent_ns() > spent)
+        wait_until(at_rest)
+        time.sleep(0.02)
+        assert bell() == before + 3
 
 
 # ---- suspending ----
