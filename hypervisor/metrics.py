@@ -316,5 +316,13 @@ SECTIONS = (
 )
 CATALOGUE: dict[str, Metric] = {metric.name: metric for section in SECTIONS for metric in section.metrics()}
 
-DEVIATIONS = frozenset({"client_core_window_usage_ms", "client_core_window_limit_ms", "client_quota_debt_ms"})
-"""Not in base units, since whoever comes from nvshare knows them so; Prometheus' linter finds these alone."""
+DEVIATIONS = frozenset(
+    {
+        "client_core_window_usage_ms",
+        "client_core_window_limit_ms",
+        "client_quota_debt_ms",
+        "gpu_process_count",
+        "gpu_unregistered_process_count",
+    }
+)
+"""Named as users of nvshare know them, and not as Prometheus' linter would: it finds these alone."""

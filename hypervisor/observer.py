@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from hypervisor.arbitration import Arbitration
 from hypervisor.config import Settings
 from hypervisor.edge.nvml import Nvml
+from hypervisor.edge.ratio_file import RatioFile
 from hypervisor.edge.traffic import Traffic
 from hypervisor.exporter.clients import Clients
 from hypervisor.exporter.gpus import Card, Schedulers, gpu_view
@@ -43,6 +44,7 @@ class Options:
     ttl_ns: int
     overcommit_percent: int
     has_debug_labels: bool
+    ratio_file: str = ""
 
     @classmethod
     def of(cls, settings: Settings) -> Options:
@@ -51,6 +53,7 @@ class Options:
             ttl_ns=settings.metrics_stale_ttl,
             overcommit_percent=settings.memory_overcommit,
             has_debug_labels=settings.metrics_debug_labels,
+            ratio_file=settings.metrics_ratio_file,
         )
 
 
@@ -78,7 +81,7 @@ class Observer:
         self._traffic = traffic
         self._longpolls = longpolls
         self._publish = publish
-        self._survey = Survey(node, arbitration)
+        self._survey = Survey(node, arbitration, RatioFile(options.ratio_file))
         self._clients = Clients(ttl_ns=options.ttl_ns)
         self._schedulers = Schedulers()
         self._energy: dict[str, float] = {}
@@ -195,8 +198,8 @@ class Observer:
     def _own_values(self) -> dict[str, float | None]:
         registry = self._node.registry
         return {
-            "up": any(part.name == "arbitration" and part.is_up for part in self.parts()),
-            "nvml_up": self.nvml_is_fresh(),
+            "up": int(any(part.name == "arbitration" and part.is_up for part in self.parts())),
+            "nvml_up": int(self.nvml_is_fresh()),
             "workers": len(registry.workers),
             "tenants": sum(bool(tenant.workers) for tenant in registry.tenants.values()),
             "longpoll_waiting": self._longpolls(),

@@ -14,6 +14,7 @@ from hypervisor.core.model import DeviceQuota, Gpu, GpuUuid, Worker
 from hypervisor.core.pace import Terms
 from hypervisor.core.registry import Tenant
 from hypervisor.core.unit import unit_of
+from hypervisor.edge.ratio_file import RatioFile
 from hypervisor.edge.strangers import Stranger, look_at
 from hypervisor.edge.users import Names
 from hypervisor.exporter.looks import Books, Held, Look
@@ -33,10 +34,11 @@ NvmlBytes = Mapping[GpuUuid, Mapping[int, int | None]]
 class Survey:
     """All tenants of the node. `errors` counts books that could not be read."""
 
-    def __init__(self, node: Node, arbitration: Arbitration) -> None:
+    def __init__(self, node: Node, arbitration: Arbitration, ratios: RatioFile) -> None:
         self._node = node
         self._arbitration = arbitration
         self._names = Names()
+        self._ratios = ratios
         self._strangers: list[Stranger] = []
         self._nvml: NvmlBytes = {}
         self.errors: Counter[str] = Counter()
@@ -83,6 +85,9 @@ class Survey:
                 books=books_of(usage, device) if usage is not None and device is not None else None,
                 held=self._held(usage, device, gpu, workers),
                 share=share,
+                ratio=self._ratios.read().of(
+                    gpu_uuid=gpu.uuid, gpu_index=gpu.index, namespace=who.namespace, pod=who.pod
+                ),
             )
 
     def _usage(self, opened: Open) -> Usage | None:
@@ -179,6 +184,7 @@ def look_of(
     books: Books | None,
     held: list[Held],
     share: Share | None,
+    ratio: float | None,
 ) -> Look:
     """Return a registered tenant on a card."""
     is_held = share is not None and share.grant.is_shared
@@ -195,6 +201,7 @@ def look_of(
         outstanding_ns=share.seen.outstanding_ns if share is not None else 0,
         granted_ns=share.grant.granted_ns if share is not None and is_held else None,
         has_turn=share is not None and share.has_turn,
+        ratio=ratio,
     )
 
 

@@ -45,7 +45,7 @@ class Readings:
     energy_joules: float | None = None
     temperature_celsius: float | None = None
     clocks_hertz: Mapping[str, float] = field(default_factory=dict)
-    throttle_reasons: Mapping[str, bool] = field(default_factory=dict)
+    throttle_reasons: Mapping[str, int] = field(default_factory=dict)
     processes: Mapping[int, int | None] | None = None
     """By host pid, bytes."""
     driver_version: str | None = None
@@ -89,10 +89,10 @@ def clocks_of(values: Any) -> dict[str, float]:
     return {domain: mhz * 1e6 for domain, mhz in clocks.items() if mhz is not None}
 
 
-def reasons_of(bits: Any) -> dict[str, bool]:
+def reasons_of(bits: Any) -> dict[str, int]:
     if not isinstance(bits, int) or not 0 <= bits < 1 << 32:
         return {}
-    return {name: bool(bits & bit) for name, bit in THROTTLE_REASONS.items()}
+    return {name: int(bool(bits & bit)) for name, bit in THROTTLE_REASONS.items()}
 
 
 def processes_of(pairs: Any, most: float) -> dict[int, int | None] | None:

@@ -26,6 +26,7 @@ from hypervisor.exporter.looks import (
     launches_of,
     nvml_of,
     plus,
+    promised_memory,
     seconds,
     tracked_by,
 )
@@ -127,7 +128,7 @@ class Clients:
             pod={
                 "pod_gpu_sm_util": self._percent(look, elapsed_ns),
                 "pod_gpu_memory_used": in_use(look),
-                "pod_total_gpu_memory": look.memory_quota_bytes or None,
+                "pod_total_gpu_memory": promised_memory(look),
             },
             source=look.source,
             state=look.state,
@@ -174,8 +175,8 @@ class Clients:
             "client_core_window_usage_ms": usage_ms if elapsed_ns else None,
             "client_core_window_limit_ms": limit_ms if elapsed_ns else None,
             "client_core_usage_ratio": usage_ms / limit_ms if limit_ms else None,
-            "client_throttled": window.is_throttled,
-            "client_pending_drop": is_over and look.outstanding_ns > 0 and not look.has_turn,
+            "client_throttled": int(window.is_throttled),
+            "client_pending_drop": int(is_over and look.outstanding_ns > 0 and not look.has_turn),
             "client_quota_debt_ms": debt_ns / MS if look.is_counted else None,
             "client_gpu_seconds_total": seconds(books.spent_ns),
             "client_throttled_seconds_total": seconds(books.throttled_ns),
@@ -205,7 +206,7 @@ class Clients:
             "client_memory_overhead_baseline_bytes": overhead,
             "client_memory_need_estimated_bytes": plus(tracked, overhead),
             "client_memory_need_upper_bytes": plus(tracked, nvml),
-            "client_memory_quota_exceeded": bool(quota) and max(used, default=0) > quota,
+            "client_memory_quota_exceeded": int(0 < quota < max(used, default=0)),
         }
 
     def processes(self, looks: Iterable[Look], views: Iterable[ClientView]) -> tuple[ClientView, ...]:

@@ -12,7 +12,9 @@ from prometheus_client.metrics_core import Metric as ClientMetric
 from prometheus_client.registry import Collector
 
 from hypervisor.core.turns import Histogram
+from hypervisor.exporter.compat import aliases_of
 from hypervisor.exporter.families import Family, families_of
+from hypervisor.exporter.labels import NONE
 from hypervisor.exporter.page import TYPES, Form, form_for, number, render
 from hypervisor.exporter.snapshot import Snapshot
 
@@ -29,22 +31,19 @@ class Exporter(Collector):
     def __init__(self, *, has_debug_labels: bool = False, compat: Sequence[str] = ()) -> None:
         self._has_debug_labels = has_debug_labels
         self._compat = tuple(compat)
-        self._snapshot = Snapshot()
+        self._families: list[Family] = []
         self._pages: dict[tuple[Form, bool], bytes] = {}
-        self._families: list[Family] | None = None
         self._process = CollectorRegistry(auto_describe=False)
         ProcessCollector(registry=self._process)
 
     def publish(self, snapshot: Snapshot) -> None:
-        """Serve another snapshot from now on."""
-        self._snapshot = snapshot
-        self._families = None
+        """Serve another snapshot from now on. Done here, not in scrapes, is what scrapes have in common."""
+        families = families_of(snapshot, has_debug_labels=self._has_debug_labels)
+        self._families = [*families, *aliases_of(families, self._compat)]
         self._pages = {}
 
     def families(self) -> list[Family]:
-        """Return everything that is served."""
-        if self._families is None:
-            self._families = families_of(self._snapshot, has_debug_labels=self._has_debug_labels)
+        """Return everything that is served of this daemon's."""
         return self._families
 
     def page(self, accept: str, accept_encoding: str) -> tuple[bytes, dict[str, str]]:
@@ -81,8 +80,8 @@ def process_families(registry: CollectorRegistry) -> Iterable[Family]:
     """Yield the daemon's own memory, CPU and files, as every Prometheus client tells them."""
     for metric in registry.collect():
         name = f"{metric.name}_total" if metric.type == "counter" else metric.name
-        rows = [((), sample.value) for sample in metric.samples if sample.name == name]
-        yield Family(name, metric.type, metric.documentation, list(rows))
+        rows = [(NONE, sample.value) for sample in metric.samples if sample.name == name]
+        yield Family(name, metric.type, metric.documentation, [*rows])
 
 
 def client_metric(family: Family) -> ClientMetric:
@@ -92,13 +91,13 @@ def client_metric(family: Family) -> ClientMetric:
     )
     for labels, value in family.rows:
         if not isinstance(value, Histogram):
-            metric.add_sample(family.name, dict(labels), float(value))
+            metric.add_sample(family.name, dict(labels.pairs), float(value))
             continue
         total = 0
         bounds = [*(number(bound / 1e9) for bound in value.bounds_ns), "+Inf"]
         for bound, count in zip(bounds, value.counts, strict=True):
             total += count
-            metric.add_sample(f"{family.name}_bucket", {**dict(labels), "le": bound}, total)
-        metric.add_sample(f"{family.name}_sum", dict(labels), value.sum_ns / 1e9)
-        metric.add_sample(f"{family.name}_count", dict(labels), total)
+            metric.add_sample(f"{family.name}_bucket", {**dict(labels.pairs), "le": bound}, total)
+        metric.add_sample(f"{family.name}_sum", dict(labels.pairs), value.sum_ns / 1e9)
+        metric.add_sample(f"{family.name}_count", dict(labels.pairs), total)
     return metric

@@ -96,7 +96,7 @@ class Schedulers:
             "scheduler_running_memory_bytes": memory,
             "scheduler_peak_running_memory_bytes": peak,
             "scheduler_memory_safe_limit_bytes": safe,
-            "scheduler_memory_overloaded": held > min(safe, gpu.memory_bytes),
+            "scheduler_memory_overloaded": int(held > min(safe, gpu.memory_bytes)),
             "scheduler_wait_for_mem_total": 0,
             "scheduler_mem_available_total": 0,
             "scheduler_jain_index": jain(here, windows, entitled),

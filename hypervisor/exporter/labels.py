@@ -7,8 +7,29 @@ from collections.abc import Iterable
 
 MOST_BYTES = 256
 MOST_LABELS = 20
-Labels = tuple[tuple[str, str], ...]
-"""(name, value) in the catalogue's order; a label without a value is not there."""
+
+
+class Labels:
+    """Names and values in the catalogue's order, and the text that they are on a page.
+
+    A label without a value is not there.
+    """
+
+    __slots__ = ("pairs", "text")
+
+    def __init__(self, pairs: Iterable[tuple[str, str]] = ()) -> None:
+        self.pairs = tuple((name, clean(value)) for name, value in pairs if value)[:MOST_LABELS]
+        self.text = ",".join(f'{name}="{escaped(value)}"' for name, value in self.pairs)
+
+    def plus(self, name: str, value: str) -> Labels:
+        """Return these and one more, whose value is one of a few known words."""
+        more = Labels.__new__(Labels)
+        more.pairs = (*self.pairs, (name, value))
+        more.text = f'{self.text},{name}="{value}"' if self.text else f'{name}="{value}"'
+        return more
+
+
+NONE = Labels()
 
 
 def clean(value: str) -> str:
@@ -23,18 +44,8 @@ def is_harmless(character: str) -> bool:
     return character == " " or (character.isprintable() and not 0xD800 <= ord(character) <= 0xDFFF)
 
 
-def make(pairs: Iterable[tuple[str, str]]) -> Labels:
-    """Return labels, clean, without those that say nothing."""
-    return tuple((name, clean(value)) for name, value in pairs if value)[:MOST_LABELS]
-
-
 def escaped(value: str) -> str:
     """Return a value as it stands between quotation marks."""
     if "\\" not in value and '"' not in value and "\n" not in value:
         return value
     return value.replace("\\", r"\\").replace("\n", r"\n").replace('"', r"\"")
-
-
-def text_of(labels: Labels) -> str:
-    """Return labels as they stand on a page, without braces."""
-    return ",".join(f'{name}="{escaped(value)}"' for name, value in labels)

@@ -61,6 +61,8 @@ class Look:
     granted_ns: int | None = None
     """None: nobody holds it back."""
     has_turn: bool = False
+    ratio: float | None = None
+    """By how many tenants the card is shared, where somebody says so."""
     is_counted: bool = True
     """It is under this daemon's arbitration."""
 
@@ -87,6 +89,13 @@ def tracked_by(look: Look) -> int | None:
 def in_use(look: Look) -> int | None:
     """Return what the books say that a tenant holds, overhead included."""
     return bounded(look.books.used_bytes, look.gpu.memory_bytes) if look.books is not None else None
+
+
+def promised_memory(look: Look) -> float | None:
+    """Return what memory a tenant may count on: its quota, or its part of the card."""
+    if look.memory_quota_bytes:
+        return look.memory_quota_bytes
+    return look.gpu.memory_bytes / look.ratio if look.ratio else None
 
 
 def nvml_of(held: Iterable[Held]) -> int | None:

@@ -25,7 +25,7 @@ class GpuView:
     values: Mapping[str, float | None] = field(default_factory=dict)
     """By metric's name, for those without further labels."""
     clocks_hertz: Mapping[str, float] = field(default_factory=dict)
-    throttle_reasons: Mapping[str, bool] = field(default_factory=dict)
+    throttle_reasons: Mapping[str, int] = field(default_factory=dict)
     xids: Mapping[int, int] = field(default_factory=dict)
 
 
