@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Whether a launch may go now.  GPU time is granted and spent; a launch may go while granted > spent.  Spent may pass
- * granted (a kernel is longer than what was in hand): the debt is paid before the next launch.  Both only grow.
+ * granted (a kernel is longer than what was in hand): the debt is paid before the next launch.  Spent only grows; the
+ * daemon takes back what it granted and was not used by granting less again.
  *
  * Who grants:
  *   - the daemon, while others want the GPU too (policy->shared) and its heartbeat is fresh.  It counts from the same
@@ -17,10 +18,11 @@
  * to stay below its limit unhindered, too little to pass it over a second.  What was spent while the wall clock did not
  * pace is no debt to it.
  *
- * Whoever waits counts itself in account->waiting, rings the usage segment's doorbell, and sleeps on the policy's futex
- * (without a policy, the device's), never longer than LONGEST_SLEEP_NS; while it has work unfinished it looks at its marks
- * in between, and rings again when all of it is done, since the next tenant's turn may depend on that.  The doorbell
- * also rings when a process without unfinished work launches, once a millisecond at most.  Nobody holds a lock meanwhile.
+ * Whoever waits counts itself in account->waiting and sleeps on the policy's futex (without a policy, the device's),
+ * never longer than LONGEST_SLEEP_NS.  If it waits for a grant, it rings the usage segment's doorbell.  While it has
+ * work unfinished it looks at its marks in between, and rings when all of it is done, since the next tenant's turn may
+ * depend on that.  The doorbell also rings when a process without unfinished work launches, once a millisecond at most.
+ * Nobody holds a lock meanwhile.
  */
 #include <limits.h>
 
@@ -249,6 +251,8 @@ static uint64_t policy_sleep(const struct gl_gpu *gpu, const struct gl_policy_de
 {
 	uint64_t outstanding = w->outstanding_ns, half = gl_peek(&p->run_ahead_ns) / 2;
 	if (!granted(gpu, p)) {
+		if (!w->throttled)
+			ring(); /* the daemon can do something about it, which it cannot about our own work */
 		w->throttled = true;
 		return outstanding ? look_again(outstanding / 2) : LONGEST_SLEEP_NS;
 	}
@@ -281,8 +285,6 @@ void gl_bucket_wait(struct gl_meter *m, struct gl_gpu *gpu, CUcontext context)
 	struct wait w = {.start_ns = gl_now_ns()};
 	gl_add(&m->waiting[gpu->index], 1);
 	gl_add(&gpu->account->waiting, 1);
-	if (gl_self.daemon.registered)
-		ring();
 	for (;;) {
 		const struct gl_policy_device *p = gl_policy_of(gpu);
 		/* A read-only mapping is enough to sleep on; the kernel only reads the word. */

@@ -19,7 +19,7 @@ from typing import Any
 
 from hypervisor.core.arbiter import Arbiter
 from hypervisor.core.model import GpuUuid, TenantName
-from hypervisor.core.pace import Decision, Grant, Pace, Seen, Terms
+from hypervisor.core.pace import Decision, Grant, Pace, Rating, Seen, Terms
 from hypervisor.core.turns import Turns
 from hypervisor.edge.doorbell import Doorbells
 from hypervisor.edge.segments import MOST_DEVICES, PolicySegment, StateSegment, UsageSegment, uuid_bytes
@@ -59,6 +59,8 @@ class Share:
     seen: Seen
     grant: Grant
     has_turn: bool
+    rating: Rating | None = None
+    """None: it is alone."""
 
 
 @dataclass(slots=True)
@@ -92,6 +94,7 @@ class Arbitration:
         self._rows: dict[TenantName, Row] = {}
         self._arbiters: dict[GpuUuid, Arbiter] = {}
         self._published: dict[tuple[TenantName, GpuUuid], Grant] = {}
+        self._gpus: dict[bytes, GpuUuid] = {}
         self._beat_at_ns = 0
         self._is_stopping = False
         self.adopted = 0
@@ -144,6 +147,7 @@ class Arbitration:
             self._bells.forget(name)
         self._published = {key: grant for key, grant in self._published.items() if key[0] in names}
         self._beat_at_ns = 0  # newcomers must not wait for their first heartbeat
+        self._gpus = {uuid_bytes(gpu): gpu for gpu in roster.gpus}
         self.adopted = roster.number
         return roster
 
@@ -161,7 +165,7 @@ class Arbitration:
             row.created_ns = sample.created_ns
             self._published = {k: g for k, g in self._published.items() if k[0] != member.tenant}
         row.doorbell = sample.doorbell
-        seen = seen_in(sample, self._roster.gpus) if sample.slots else {}
+        seen = seen_in(sample, self._gpus) if sample.slots else {}
         if seen.keys() != row.seen.keys():
             self._placed(member.tenant, frozenset(seen))
         row.seen = seen
@@ -221,11 +225,8 @@ class Arbitration:
 
     def _sleep(self, own: int, begin_ns: int, next_at_ns: int) -> None:
         """Sleep until a bell rings, but long enough that tenants who ring all the time cannot wear us out."""
-        left_ns = begin_ns + SHORTEST_SLEEP_NS - time.monotonic_ns()
-        if left_ns > 0:
-            time.sleep(left_ns / 1e9)
         words = {
-            m.tenant: (m.usage.bell(), self._rows[m.tenant].doorbell)
+            m.tenant: (m.usage.bell, self._rows[m.tenant].doorbell)
             for m in self._roster.members
             if m.tenant in self._rows and not self._rows[m.tenant].is_broken
         }
@@ -233,15 +234,19 @@ class Arbitration:
         if broken is not None:
             member = next((m for m in self._roster.members if m.tenant == broken), None)
             if member is not None:
-                self._give_up(member, self._rows[member.tenant], f"{member.usage.name}: was cut short")
+                self._give_up(member, self._rows[member.tenant], f"{member.usage.name} was cut short")
+        left_ns = begin_ns + SHORTEST_SLEEP_NS - time.monotonic_ns()
+        if left_ns > 0:
+            time.sleep(left_ns / 1e9)
 
 
-def seen_in(sample: Any, gpus: tuple[GpuUuid, ...]) -> dict[GpuUuid, Seen]:
+def seen_in(sample: Any, gpus: Mapping[bytes, GpuUuid]) -> dict[GpuUuid, Seen]:
     """Return a tenant's figures on the node's GPUs; other entries, or a second for one, are not heard."""
-    known = {uuid_bytes(gpu): gpu for gpu in gpus}
     found: dict[GpuUuid, Seen] = {}
     for device in sample.device:
-        gpu = known.get(bytes(device.uuid)) if device.ready else None
+        if not device.ready:
+            break  # entries are added one after the other and stay
+        gpu = gpus.get(bytes(device.uuid))
         if gpu is not None and gpu not in found:
             found[gpu] = Seen(device.spent_ns, device.outstanding_ns, device.waiting)
     return found
@@ -249,7 +254,7 @@ def seen_in(sample: Any, gpus: tuple[GpuUuid, ...]) -> dict[GpuUuid, Seen]:
 
 def shares_of(decision: Decision, seen: Mapping[TenantName, Seen]) -> dict[TenantName, Share]:
     return {
-        name: Share(figures, decision.grants[name], has_turn=decision.turn == name)
+        name: Share(figures, decision.grants[name], decision.turn == name, decision.ratings.get(name))
         for name, figures in seen.items()
     }
 

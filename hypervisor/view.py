@@ -79,6 +79,12 @@ def gpu_of_tenant(
             "shared": share.grant.is_shared,
             "turn": share.has_turn,
         }
+    if share is not None and share.rating is not None:
+        data |= {
+            "takes_turns": share.rating.takes_turns,
+            "part": round(share.rating.part, 4),
+            "rate": round(share.rating.rate, 4),
+        }
     return data
 
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from hypervisor.core.model import TenantName
-from hypervisor.core.pace import MS, Decision, Grant, Pace, Seen, Terms
+from hypervisor.core.pace import MS, Decision, Grant, Pace, Rating, Seen, Terms
 from hypervisor.core.shares import entitlements, filled
 from hypervisor.core.standing import LINGER_NS, Standing
 
@@ -67,7 +67,8 @@ class Arbiter:
             else:
                 standing.grant = self._grant(name, standing, contenders)
         grants = {name: s.grant for name, s in self._standings.items()}
-        return Decision(grants, self._holder, self._next_at(now_ns))
+        ratings = {n: Rating(s.takes_turns, s.part, s.rate) for n, s in self._standings.items()}
+        return Decision(grants, self._holder, self._next_at(now_ns), ratings)
 
     def _take_in(
         self, now_ns: int, seen: Mapping[TenantName, Seen], terms: Mapping[TenantName, Terms]

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from hypervisor.core.model import TenantName
 
@@ -53,6 +53,18 @@ class Grant:
 
 
 @dataclass(frozen=True, slots=True)
+class Rating:
+    """What the arbiter thinks of a tenant, for people."""
+
+    takes_turns: bool
+    """It keeps the GPU busy when it is let; others slip their work in beside."""
+    part: float
+    """Of the GPU, that it may have now."""
+    rate: float
+    """Of the GPU, that it had lately."""
+
+
+@dataclass(frozen=True, slots=True)
 class Decision:
     """What one step decides."""
 
@@ -61,3 +73,4 @@ class Decision:
     """Who has the GPU to itself, tenants that slip in apart."""
     next_at_ns: int
     """When to look again, if no doorbell rings before."""
+    ratings: dict[TenantName, Rating] = field(default_factory=dict)

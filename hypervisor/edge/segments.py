@@ -73,6 +73,8 @@ class UsageSegment(Segment):
         super().__init__(USAGE + tenant, "gl_usage", fd, segment.SIZE)
         self.tenant = tenant
         self._sample: Any = ffi.new("struct gl_sample *")
+        self.bell: Any = ffi.addressof(self.view.header, "doorbell")
+        """Where the doorbell is."""
 
     def sample(self) -> Any:
         """Return the sums of the moment, in a buffer that the next call overwrites. Raises SegmentError."""
@@ -98,10 +100,6 @@ class UsageSegment(Segment):
     def is_whole(self) -> bool:
         """Nobody has cut the file short."""
         return bool(os.fstat(self.fd).st_size == segment.SIZE)
-
-    def bell(self) -> Any:
-        """Return a pointer to the doorbell."""
-        return ffi.addressof(self.view.header, "doorbell")
 
 
 class PolicySegment(Segment):

@@ -53,7 +53,7 @@ class Tenant:
         self._collected_at_ns = self._rang_at_ns = 0
         self._syncing = False
         self._pending: int | None = None
-        self._throttled = False
+        self._has_rung = False
         self._wait_number = 0
 
     def go(self) -> None:
@@ -105,8 +105,8 @@ class Tenant:
 
     def _wait(self) -> None:
         self.waiting = 1
+        self._has_rung = False
         self._wait_number += 1
-        self.world.ring()
         self._look(self._wait_number)
 
     def _look(self, number: int) -> None:
@@ -119,6 +119,9 @@ class Tenant:
             self.world.ring()
         half = self.grant.run_ahead_ns / 2
         is_granted = not self.grant.is_shared or self.spent_ns < self.grant.granted_ns
+        if not is_granted and not self._has_rung:
+            self._has_rung = True
+            self.world.ring()
         if is_granted and (not self.grant.is_shared or not half or self.outstanding_ns <= half):
             self.waiting = 0
             self.go()
