@@ -13,6 +13,7 @@ back by granting less.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 
 from hypervisor.core.model import TenantName
@@ -28,6 +29,12 @@ MOST_SLIP_NS = 2 * MS
 IDLE_TICK_NS = 100 * MS
 HIGH = 3
 """The class whose work others wait for."""
+CHARGED_WINDOW_NS = 500 * MS
+MOST_CHARGED = 4.0
+"""GPU time charged by all in a second, in seconds. Tenants measure their work by what passes while it runs,
+so more than 1 is charged where work of several overlaps; who is paced by the wall clock must not pay for
+that.
+"""
 BEHIND_QUANTA = 2
 """How far behind a tenant may be when it comes back: it does not save time up."""
 
@@ -49,6 +56,7 @@ class Arbiter:
         self._virtual_ns = 0.0
         self._urgent = 0
         self._at_ns = 0
+        self._charged = 0.0
 
     def step(
         self, now_ns: int, seen: Mapping[TenantName, Seen], terms: Mapping[TenantName, Terms]
@@ -79,17 +87,22 @@ class Arbiter:
         is_paused = self._holder in self._standings and self._is_hushed(self._holder)
         if is_paused:
             self._turn_beside_ns += elapsed_ns
+        inflation, all_spent_ns = max(1.0, self._charged), 0
         for name, figures in seen.items():
             standing = self._standings.get(name)
             if standing is None:
                 standing = self._standings[name] = Standing(figures, now_ns)
                 standing.virtual_ns = self._virtual_ns
             standing.terms = terms[name]
-            spent_ns = standing.take_in(figures, now_ns)
+            spent_ns = standing.take_in(figures, now_ns, inflation=inflation)
+            all_spent_ns += spent_ns
             if name == self._holder:
                 self._turn_spent_ns += spent_ns
             elif not is_paused:
                 self._turn_beside_ns += spent_ns
+        if elapsed_ns > 0:
+            gain = 1.0 - math.exp(-elapsed_ns / CHARGED_WINDOW_NS)
+            self._charged += (min(all_spent_ns / elapsed_ns, MOST_CHARGED) - self._charged) * gain
         if self._holder not in self._standings:
             self._holder = None
         if self._draining not in self._standings:
@@ -138,7 +151,7 @@ class Arbiter:
         is_used_up = self._turn_spent_ns >= self._pace.quantum_ns or wall_ns >= 2 * self._pace.quantum_ns
         if is_used_up:
             used_ns = self._turn_queued_ns + self._turn_spent_ns - holder.queued_ns
-            holder.note_turn(used_ns, wall_ns - self._turn_beside_ns, now_ns)
+            holder.fill.note(min(1.0, used_ns / max(1, wall_ns - self._turn_beside_ns)), now_ns)
             if not others:
                 self._start_counting(now_ns)
         must_end = not holder.may_run or not holder.takes_turns or not holder.has_work

@@ -20,7 +20,7 @@ class Bucket:
         """Let wall time pass at a rate between 0 and 1."""
         self.level_ns = min(self.level_ns + elapsed_ns * rate, max(self.keep_ns * rate, 0.0))
 
-    def take(self, spent_ns: int, rate: float) -> None:
+    def take(self, spent_ns: float, rate: float) -> None:
         """Pay for GPU time."""
         self.level_ns -= spent_ns
         if self.debt_ns != float("inf"):

@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 
 from hypervisor.core.bucket import Bucket
+from hypervisor.core.fill import Fill
 from hypervisor.core.pace import MS, Grant, Seen, Terms
 
 HEAVY_NS, LIGHT_NS, MOST_DEMAND_NS = 4 * MS, 1 * MS, 10 * MS
@@ -28,10 +29,6 @@ LINGER_NS = MS // 4
 """Between two launches of one request."""
 IDLE_AFTER_NS = 1 * MS
 """A holder without work for so long has lost its turn."""
-FILLS, FILLS_NOT = 0.9, 0.8
-"""Part of a turn that a tenant must fill to be given turns, and below which it is given no more."""
-PROBE_NS = 2_000 * MS
-"""How long a tenant that did not fill its turns waits for another chance."""
 
 
 class Standing:
@@ -46,21 +43,23 @@ class Standing:
         """GPU time over entitlement; who has least is next."""
         self.rate = 0.0
         self.is_heavy = False
-        self.fill: float | None = None
+        self.fill = Fill()
         self.was_blocked_at_ns = -ACTIVE_NS
         self.grant = Grant(seen.spent_ns, 0, is_shared=True)
         self._demand_ns = 0.0
         self._queue_end_ns = now_ns - ACTIVE_NS
         self._spent_at_ns = now_ns - ACTIVE_NS
         self._at_ns = now_ns
-        self._probe_at_ns = 0
         self.slip = Bucket(KEEP_SLIP_NS, level_ns=2 * MS, debt_ns=DEBT_SLIP_NS)
         self._limit = Bucket(KEEP_LIMIT_NS, level_ns=RESUME_LIMIT_NS / 2)
         self._request = Bucket(KEEP_REQUEST_NS, debt_ns=DEBT_REQUEST_NS)
         self._is_out_of_limit = False
 
-    def take_in(self, seen: Seen, now_ns: int) -> int:
-        """Bring everything up to now; return the GPU time spent since the last call."""
+    def take_in(self, seen: Seen, now_ns: int, *, inflation: float = 1.0) -> int:
+        """Bring everything up to now; return the GPU time spent since the last call.
+
+        `inflation`: how much more than passes is charged on the whole GPU; see the arbiter.
+        """
         elapsed_ns = max(0, now_ns - self._at_ns)
         # Books that went back were begun anew.
         spent_ns = max(0, seen.spent_ns - self.seen.spent_ns)
@@ -72,10 +71,10 @@ class Standing:
             self._queue_end_ns = max(self._queue_end_ns, now_ns - elapsed_ns) + spent_ns
         if is_blocked:
             self.was_blocked_at_ns = now_ns
-        self._count(spent_ns, elapsed_ns)
+        self._count(spent_ns, elapsed_ns, inflation)
         return spent_ns
 
-    def _count(self, spent_ns: int, elapsed_ns: int) -> None:
+    def _count(self, spent_ns: int, elapsed_ns: int, inflation: float) -> None:
         # Who waits, for time or for its own work to finish, demands as much as it did before.
         drained_ns = 0.0 if self.seen.waiting else elapsed_ns * DRAIN
         self._demand_ns = min(MOST_DEMAND_NS, max(0.0, self._demand_ns + spent_ns - drained_ns))
@@ -84,9 +83,11 @@ class Standing:
             gain = 1.0 - math.exp(-elapsed_ns / RATE_WINDOW_NS)
             self.rate += (spent_ns / elapsed_ns - self.rate) * gain
         limit, request = self.terms.limit_percent / 100, self.terms.request_percent / 100
-        for bucket, rate in ((self.slip, self.part), (self._limit, limit), (self._request, request)):
+        for bucket, rate in ((self._limit, limit), (self._request, request)):
             bucket.fill(elapsed_ns, rate)
             bucket.take(spent_ns, rate)
+        self.slip.fill(elapsed_ns, self.part)
+        self.slip.take(spent_ns / inflation, self.part)
         self.virtual_ns += spent_ns / max(self.entitled, 0.01)
         enough = 0.0 if not self._is_out_of_limit else RESUME_LIMIT_NS * limit
         self._is_out_of_limit = limit < 1.0 and self._limit.level_ns <= enough
@@ -94,9 +95,7 @@ class Standing:
     @property
     def takes_turns(self) -> bool:
         """It keeps the GPU busy when it is let."""
-        return self.is_heavy and (
-            self.fill is None or self.fill >= FILLS_NOT or self._at_ns >= self._probe_at_ns
-        )
+        return self.is_heavy and self.fill.takes_turns(self._at_ns)
 
     @property
     def is_active(self) -> bool:
@@ -150,10 +149,3 @@ class Standing:
         """Return how long until its limit allows it to go on."""
         limit = self.terms.limit_percent / 100
         return self._limit.wall_ns_until(RESUME_LIMIT_NS * limit, limit)
-
-    def note_turn(self, spent_ns: int, wall_ns: int, now_ns: int) -> None:
-        """Learn how much of a turn was used; `wall_ns` without what others used meanwhile."""
-        used = min(1.0, spent_ns / max(wall_ns, 1))
-        self.fill = used if self.fill is None else (self.fill + used) / 2
-        if self.fill < FILLS_NOT:
-            self._probe_at_ns = now_ns + PROBE_NS
