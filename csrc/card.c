@@ -38,7 +38,7 @@ static nvmlDevice_t handle_of(struct gl_gpu *gpu)
 	char text[41];
 	nvmlDevice_t handle = NULL;
 	if (gl_load(&gpu->nvml_looked_up))
-		return gpu->nvml;
+		return gl_peek(&gpu->nvml);
 	gl_uuid_text(gpu->uuid, text);
 	if (REAL(nvmlDeviceGetHandleByUUID)(text, &handle) != NVML_SUCCESS) {
 		memcpy(text, "MIG", 3); /* CUDA gives the instance's UUID without saying that it is one */
