@@ -21,11 +21,16 @@ from hypervisor.core.pace import MS, Decision, Grant, Pace, Rating, Seen, Terms
 from hypervisor.core.shares import entitlements, filled
 from hypervisor.core.standing import LINGER_NS, Standing
 
-HANDOVER_NS = MS // 5
+HANDOVER_NS = MS * 3 // 20
 """The next turn begins when so much of the last one is still queued: it takes that long to wake up."""
 PIECE_NS = 1 * MS
-"""What a tenant that slips in may have queued, and gets at once after it was held back."""
-MOST_SLIP_NS = 2 * MS
+"""What a tenant that slips in must have in hand to go on after it was held back."""
+SLIP_AHEAD_NS = 2 * MS
+"""What it may have queued."""
+MOST_SLIP_NS = 4 * MS
+"""What it is granted at a time."""
+SHORT_AHEAD_NS = 1 * MS
+"""What a holder may have queued where a higher class might want the GPU any time."""
 IDLE_TICK_NS = 100 * MS
 HIGH = 3
 """The class whose work others wait for."""
@@ -221,11 +226,11 @@ class Arbiter:
         left_ns = was.granted_ns - spent_ns
         if (
             was.is_shared
-            and was.run_ahead_ns == PIECE_NS
+            and was.run_ahead_ns == SLIP_AHEAD_NS
             and allowed_ns / 2 <= left_ns <= allowed_ns + PIECE_NS // 4
         ):
             return was  # near enough: each change costs a wake-up
-        return Grant(spent_ns + max(0, allowed_ns), PIECE_NS, is_shared=True)
+        return Grant(spent_ns + max(0, allowed_ns), SLIP_AHEAD_NS, is_shared=True)
 
     def _piece(self, standing: Standing) -> int:
         """Return what must have come together before a tenant that was held back goes on."""
@@ -247,7 +252,7 @@ class Arbiter:
         """Return what a holder may have queued: little, where a higher class might want the GPU any time."""
         above = (s for s in self._standings.values() if s.terms.priority > standing.terms.priority)
         if any(s.terms.priority >= HIGH and s.terms.request_percent and s.was_lately_active for s in above):
-            return min(PIECE_NS, self._pace.run_ahead_ns)
+            return min(SHORT_AHEAD_NS, self._pace.run_ahead_ns)
         return self._pace.run_ahead_ns
 
     def _next_at(self, now_ns: int) -> int:
@@ -274,4 +279,4 @@ def held_back(standing: Standing) -> Grant:
     was = standing.grant
     if was.is_shared and was.granted_ns <= standing.seen.spent_ns:
         return was
-    return Grant(standing.seen.spent_ns, PIECE_NS, is_shared=True)
+    return Grant(standing.seen.spent_ns, SLIP_AHEAD_NS, is_shared=True)

@@ -15,14 +15,14 @@ from hypervisor.core.bucket import Bucket
 from hypervisor.core.fill import Fill
 from hypervisor.core.pace import MS, Grant, Seen, Terms
 
-HEAVY_NS, LIGHT_NS, MOST_DEMAND_NS = 4 * MS, 1 * MS, 10 * MS
+HEAVY_NS, LIGHT_NS, MOST_DEMAND_NS = 8 * MS, 1 * MS, 12 * MS
 DRAIN = 0.5
 """Of a GPU: who demands less than this for long is light."""
 RATE_WINDOW_NS = 50 * MS
 ACTIVE_NS = 50 * MS
 """Who has done nothing for so long does not count among those who want the GPU."""
 LATELY_NS = 1_000 * MS
-KEEP_LIMIT_NS, RESUME_LIMIT_NS = 100 * MS, 10 * MS
+KEEP_LIMIT_NS, RESUME_LIMIT_NS = 100 * MS, 20 * MS
 KEEP_REQUEST_NS, DEBT_REQUEST_NS = 50 * MS, 20 * MS
 KEEP_SLIP_NS, DEBT_SLIP_NS = 20 * MS, 100 * MS
 LINGER_NS = MS // 4

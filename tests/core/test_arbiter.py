@@ -106,8 +106,8 @@ def test_a_high_tenant_inside_its_request_hardly_notices_the_others() -> None:
     low = world.add("low", saturating(), priority=1)
     _, busy = shares(world, [high, low], warm_ns=S, run_ns=3 * S)
     taken = latencies(high)[10:]
-    assert percentile(taken, 0.5) < 1.4 * 2.8
-    assert percentile(taken, 0.99) < 1.5 * 2.8
+    assert percentile(taken, 0.5) < 1.5 * 2.8
+    assert percentile(taken, 0.99) < 1.7 * 2.8
     assert busy >= 0.97
 
 
