@@ -48,3 +48,9 @@ def test_every_point_is_passed(
     env = limited_env | EXACT | {"LD_PRELOAD": str(points_library)}
     ended = run_process([program("kills/rounds"), "20", "1", "3", point], env=env, expect=0)
     assert int(ended.stdout.split()[1]) >= 5
+
+
+def test_a_descriptor_taken_over_by_the_program_makes_nobody_dead(
+    program: Program, run_process: Any, limited_env: dict[str, str]
+) -> None:
+    run_process([program("kills/taken_over")], env=limited_env | EXACT, expect=0)
