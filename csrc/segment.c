@@ -207,11 +207,29 @@ static bool removed(int fd)
 	return gl_syscall(SYS_fstat, fd, &st) == 0 && st.st_nlink == 0;
 }
 
+/* The descriptor is still the segment's: a program that closes all it finds may since have opened something else
+ * under the number, and a lock on that says nothing about who lives. */
+static bool still_ours(void)
+{
+	struct stat st;
+	return gl_syscall(SYS_fstat, gl_self.fd, &st) == 0 && st.st_ino == gl_self.inode && st.st_dev == gl_self.device;
+}
+
+static void remember(int fd)
+{
+	struct stat st;
+	if (gl_syscall(SYS_fstat, fd, &st) != 0)
+		return;
+	gl_self.inode = st.st_ino;
+	gl_self.device = st.st_dev;
+}
+
 static int attach_once(const char *path)
 {
 	gl_self.fd = open_file(path);
 	if (gl_self.fd < 0)
 		return gl_self.fd;
+	remember(gl_self.fd);
 	int r = lock_set_up(gl_self.fd);
 	if (r == 0 && removed(gl_self.fd))
 		r = -ESTALE;
@@ -264,6 +282,8 @@ int gl_segment_reap(void)
 	int cleared = 0;
 	uint32_t used = gl_peek(&gl_self.usage->header.slots_used);
 	gl_lock(&gl_self.reap_lock);
+	if (!still_ours())
+		used = 0;
 	for (uint32_t i = 0; i < used && i < GL_MAX_SLOTS; i++)
 		if ((int)i != gl_self.slot)
 			cleared += gl_slot_reap(gl_self.usage, gl_self.fd, i);

@@ -160,7 +160,8 @@ struct gl_process {
 	uint32_t gpus_ready;
 	int gpu_count;
 	int slot;
-	int fd;
+	int fd;               /* of the usage segment */
+	uint64_t inode, device; /* of the file behind it */
 	struct gl_usage *usage;
 	struct gl_slot *own;
 	struct gl_quota quota; /* parsed from the environment */
