@@ -71,7 +71,10 @@ class Api:
         return state
 
     def _is_own(self, tenant: Tenant, peer: Peer | None) -> bool:
-        return peer is not None and any(w.key.host_pid == peer.pid for w in tenant.workers.values())
+        """Whether a peer is a process of the tenant, or of the tenant's user, outside pods."""
+        if peer is None or any(w.key.host_pid == peer.pid for w in tenant.workers.values()):
+            return peer is not None
+        return tenant.uid == peer.uid and tenant.pod_uid is None and self._node.is_of_the_node(peer)
 
     def _tenant(self, tenant: Tenant) -> dict[str, Any]:
         opened = self._node.tenancy.open_tenants.get(tenant.name)

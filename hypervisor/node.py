@@ -184,6 +184,10 @@ class Node:
         """
         if not ({peer.uid} & {ROOT, os.geteuid()} or self._operators_gid in peer.groups):
             return False
+        return self.is_of_the_node(peer)
+
+    def is_of_the_node(self, peer: Peer) -> bool:
+        """Whether a peer runs in no pod and no container, but for the daemon's own."""
         return self._processes.is_of_the_node(peer)
 
     def known_tenant(self, name: TenantName) -> Tenant:

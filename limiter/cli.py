@@ -21,6 +21,8 @@ COMMANDS = {
     "run": "run a program under a memory and compute quota",
     "lib": "print the path of libgpulimit.so, for LD_PRELOAD",
     "status": "show tenants, their memory and GPU time",
+    "quota": "show or change a tenant's quota",
+    "tenant": "suspend or resume a tenant",
     "daemon": "run the node daemon",
     "load": "run the built-in workload",
     "demo": "show everything at once, on a simulated GPU where there is no real one",

@@ -7,6 +7,8 @@ examples:
 
 SHARE is the part of the GPU that the tenant got during the last second.  LAUNCHES counts those of living
 processes, of all kinds; --json tells kernels, graphs, cooperative ones and those recorded into graphs apart.
+With the daemon, SOURCE tells who said the quota (pod, api, config, default or environment), and NOW what the
+tenant does: it runs, waits for GPU time, is idle or suspended.
 Another user's tenants are shown to root only.  A tenant is shown while one of its processes lives; --all
 shows what the others left, too.
 """
@@ -16,8 +18,10 @@ from __future__ import annotations
 import argparse
 import json
 import time
+from typing import Any
 
-from limiter import daemon, tenants
+from limiter import node, tenants
+from limiter.node_view import NodeRow, gpu_lines, join, node_data, node_table
 from limiter.tenant_view import HEADINGS, Row, as_data, cells, rows, table
 
 
@@ -33,24 +37,34 @@ def run(options: argparse.Namespace) -> int:
         time.sleep(max(0.0, options.over))
     after = tenants.snapshot()
     shown = [row for row in rows(before, after) if row.processes or options.all]
-    has_daemon = daemon.answers()
+    state = node.state()
+    known = None if state is None else join(shown, state)
     if options.json:
-        answer = {
-            "daemon": has_daemon,
-            "tenants": [as_data(row) for row in shown],
-            "unreadable": after.unreadable,
-        }
-        print(json.dumps(answer))
+        print(json.dumps(data_of(shown, known, state) | {"unreadable": after.unreadable}))
     else:
-        print(describe(shown, after.unreadable, has_daemon))
+        print(describe(shown, known, state, after.unreadable))
     return 0
 
 
-def describe(shown: list[Row], unreadable: dict[str, str], has_daemon: bool) -> str:
+def data_of(shown: list[Row], known: list[NodeRow] | None, state: dict[str, Any] | None) -> dict[str, Any]:
+    """Return the answer for programs."""
+    if known is None or state is None:
+        return {"daemon": False, "tenants": [as_data(row) for row in shown]}
+    return {"daemon": True, "tenants": [node_data(row) for row in known], "node": state}
+
+
+def describe(
+    shown: list[Row], known: list[NodeRow] | None, state: dict[str, Any] | None, unreadable: dict[str, str]
+) -> str:
     """Return the answer for people."""
-    lines = [table(HEADINGS, [cells(row) for row in shown]) if shown else "no tenants"]
-    lines += [f"cannot read {tenant}: {why}" for tenant, why in unreadable.items()]
-    lines.append(
-        "daemon: running" if has_daemon else "daemon: none; quotas come from each program's environment"
-    )
-    return "\n".join(lines)
+    headings, lines = (HEADINGS, [cells(row) for row in shown]) if known is None else node_table(known)
+    text = [table(headings, lines) if lines else "no tenants"]
+    text += [f"cannot read {tenant}: {why}" for tenant, why in unreadable.items()]
+    if state is None:
+        text.append("daemon: none; quotas come from each program's environment")
+    else:
+        text += gpu_lines(state)
+        text += [f"daemon: running, not ready: {why}" for why in state["daemon"]["not_ready"]]
+        if not state["daemon"]["not_ready"]:
+            text.append("daemon: running")
+    return "\n".join(text)

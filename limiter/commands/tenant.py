@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Hold back a tenant's launches, or let them go again.
+
+examples:
+  gpulimit tenant suspend team-a
+  gpulimit tenant resume team-a
+
+Launches of a suspended tenant wait; what is on the GPU already runs to its end, and memory stays where it
+is. With the daemon, root and its group may do that, and it also holds for programs that start later and
+after a restart of the daemon.  Without it, the owner of a tenant with living programs may.
+"""
+
+from __future__ import annotations
+
+import argparse
+
+from limiter import node, segment
+from limiter.errors import GpulimitError, UsageError
+from limiter.live import LiveTenant
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("verb", choices=("suspend", "resume"), help="what to do")
+    parser.add_argument("tenant", metavar="NAME")
+
+
+def run(options: argparse.Namespace) -> int:
+    if not segment.TENANT.fullmatch(options.tenant):
+        raise UsageError(f"tenant: {options.tenant!r} is not a tenant's name")
+    try:
+        node.ask("POST", f"/v1/tenants/{options.tenant}/{options.verb}")
+    except node.NoDaemon:
+        in_books(options.tenant, suspended=options.verb == "suspend")
+    return 0
+
+
+def in_books(tenant: str, *, suspended: bool) -> None:
+    """Suspend or resume a tenant in its own books."""
+    try:
+        usage = segment.read(tenant)
+        with LiveTenant(tenant) as live:
+            for device in usage.devices:
+                live.suspend(device.entry, suspended=suspended)
+    except FileNotFoundError as error:
+        raise GpulimitError(f"no tenant {tenant!r} here, and no daemon") from error
+    except PermissionError as error:
+        raise GpulimitError(f"tenant {tenant!r} belongs to another user, and there is no daemon") from error

@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The node daemon as the command line sees it: HTTP over its Unix socket, without any library."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import socket
+from typing import Any
+
+from limiter.daemon import SOCKET
+from limiter.errors import GpulimitError
+
+TIMEOUT_S = 5.0
+LARGEST_ANSWER = 64 << 20
+
+
+class NoDaemon(GpulimitError):
+    """Nobody listens on the daemon's socket."""
+
+
+class NodeRefused(GpulimitError):
+    """The daemon did not do it; `str()` is its reason."""
+
+    def __init__(self, status: int, reason: str) -> None:
+        super().__init__(reason)
+        self.status = status
+
+
+class Connection(http.client.HTTPConnection):
+    """HTTP over a Unix socket."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__("localhost", timeout=TIMEOUT_S)
+        self._path = path
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX)
+        self.sock.settimeout(self.timeout)
+        self.sock.connect(self._path)
+
+
+def ask(method: str, target: str, body: object = None) -> Any:
+    """Return what the daemon answers, None for nothing. Raises NoDaemon or NodeRefused."""
+    path = os.environ.get("GPULIMIT_SOCKET") or SOCKET
+    connection = Connection(path)
+    try:
+        connection.request(method, target, None if body is None else json.dumps(body))
+        answer = connection.getresponse()
+        text = answer.read(LARGEST_ANSWER)
+    except (FileNotFoundError, ConnectionRefusedError) as error:
+        raise NoDaemon(f"no daemon listens on {path}") from error
+    except (OSError, http.client.HTTPException) as error:
+        raise NoDaemon(f"the daemon on {path} does not answer: {error}") from error
+    finally:
+        connection.close()
+    data = json.loads(text) if text else None
+    if answer.status >= 400:
+        reason = data.get("error") if isinstance(data, dict) else None
+        raise NodeRefused(answer.status, str(reason or f"the daemon answered {answer.status}"))
+    return data
+
+
+def state() -> dict[str, Any] | None:
+    """Return what the daemon knows and lets this user see; None: there is no daemon."""
+    try:
+        answer = ask("GET", "/v1/state")
+    except NoDaemon:
+        return None
+    return answer if isinstance(answer, dict) else None

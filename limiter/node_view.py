@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the daemon adds to `gpulimit status`: who said a quota, shares, and what is going on now. Pure."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from limiter.tenant_view import HEADINGS, Row, as_data, cells
+
+MORE_HEADINGS = ("REQUEST", "WEIGHT", "PRIORITY", "SOURCE", "NOW")
+
+
+@dataclass(frozen=True, slots=True)
+class NodeRow:
+    """One tenant on one GPU, with what the daemon says of it; None: it does not know it."""
+
+    row: Row
+    source: str | None = None
+    pod: str = ""
+    request_percent: int | None = None
+    weight: int | None = None
+    priority: str | None = None
+    now: str = ""
+    """What it does: "runs", "waits", "suspended", or why its books cannot be used."""
+
+
+def join(rows: Sequence[Row], state: Mapping[str, Any]) -> list[NodeRow]:
+    """Return the rows with what the daemon knows of them; its limits hold."""
+    known = {
+        (tenant["tenant"], gpu["uuid"]): (tenant, gpu)
+        for tenant in state.get("tenants", ())
+        for gpu in tenant["gpus"]
+    }
+    return [joined(row, known.get((row.tenant, row.gpu))) for row in rows]
+
+
+def joined(row: Row, known: tuple[Mapping[str, Any], Mapping[str, Any]] | None) -> NodeRow:
+    if known is None:
+        return NodeRow(row)
+    tenant, gpu = known
+    row = dataclasses.replace(
+        row,
+        memory_limit_bytes=min(gpu["memory_limit_bytes"], row.card_bytes),
+        compute_limit_percent=gpu["compute_limit_percent"],
+    )
+    return NodeRow(
+        row,
+        source=tenant["source"],
+        pod=tenant["pod"],
+        request_percent=gpu["compute_request_percent"],
+        weight=gpu["weight"],
+        priority=gpu["priority"],
+        now=doing(tenant, gpu),
+    )
+
+
+def doing(tenant: Mapping[str, Any], gpu: Mapping[str, Any]) -> str:
+    if tenant["problem"]:
+        return str(tenant["problem"])
+    if tenant["suspended"]:
+        return "suspended"
+    if gpu.get("turn") or gpu.get("outstanding_ns"):
+        return "runs"
+    return "waits" if gpu.get("waiting") else "idle"
+
+
+def node_data(row: NodeRow) -> dict[str, Any]:
+    """Return a row for --json."""
+    more = {f.name: getattr(row, f.name) for f in dataclasses.fields(row) if f.name != "row"}
+    return as_data(row.row) | more
+
+
+def node_table(rows: Sequence[NodeRow]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    """Return headings and lines for people."""
+    return (*HEADINGS, *MORE_HEADINGS), [(*node_cells(row),) for row in rows]
+
+
+def node_cells(row: NodeRow) -> tuple[str, ...]:
+    request = f"{row.request_percent}%" if row.request_percent else "-"
+    first, *rest = cells(row.row)
+    return (
+        row.pod or first,
+        *rest,
+        request,
+        "-" if row.weight is None else str(row.weight),
+        row.priority or "-",
+        row.source or "-",
+        row.now or "-",
+    )
+
+
+def gpu_lines(state: Mapping[str, Any]) -> list[str]:
+    """Return a line for each GPU that is not well."""
+    return [
+        f"GPU {gpu['index']} ({gpu['uuid']}): {gpu['error']}" for gpu in state.get("gpus", ()) if gpu["error"]
+    ]

@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`gpulimit status`, `quota` and `tenant`, with a daemon and without."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from limiter._native import ffi
+
+from tests.conftest import clean_environ
+
+GIB = 1 << 30
+ROOT = Path(__file__).parents[2]
+Gpulimit = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+@pytest.fixture
+def gpulimit(run_process, run_dir) -> Gpulimit:
+    """Run the command line against the test's daemon, whether it runs or not."""
+    env = clean_environ() | {"GPULIMIT_SOCKET": str(run_dir / "daemon.sock")}
+
+    def run(*arguments: str, **options: object) -> subprocess.CompletedProcess[str]:
+        argv = [sys.executable, "-m", "limiter", *arguments]
+        return run_process(argv, env=env, cwd=ROOT, **options)
+
+    return run
+
+
+def test_quotas_are_set_and_shown_through_the_daemon(daemon, client, tenant, gpulimit) -> None:
+    daemon()
+    one = client()
+    gpulimit("quota", "set", tenant, "--memory", "2GiB", "--request", "30", expect=0)
+    (device,) = one.tell(order="look")["devices"]
+    assert (device["memory_limit_bytes"], device["compute_request_percent"]) == (2 * GIB, 30)
+    shown = gpulimit("quota", "show", tenant, expect=0).stdout
+    assert "source    api" in shown
+    assert "memory    2 GiB" in shown
+    assert "request   30" in shown
+    answer = json.loads(gpulimit("quota", "set", tenant, "--reset", "--json", expect=0).stdout)
+    assert answer == {"tenant": tenant, "present": True, "source": "default", "quota": {}}
+
+
+def test_what_cannot_be_is_refused_in_one_line(daemon, client, tenant, other_tenant, gpulimit) -> None:
+    daemon()
+    client(), client(other_tenant, request=60)
+    for arguments, status, said in (
+        (("quota", "set", tenant, "--request", "50"), 1, "60% of its time is promised, 40% is free"),
+        (("quota", "set", tenant, "--memory", "4GX"), 2, '--memory: "4GX" at character 2'),
+        (("quota", "set", tenant), 2, "nothing to set"),
+        (("quota", "set", tenant, "--reset", "--memory", "1GiB"), 2, "--reset goes alone"),
+        (("quota", "show", "nobody-here"), 1, "no tenant 'nobody-here' here"),
+        (("quota", "show", "a/b"), 2, "is not a tenant's name"),
+        (("tenant", "suspend", "nobody-here"), 1, "no tenant 'nobody-here' here"),
+    ):
+        done = gpulimit(*arguments)
+        assert done.returncode == status, arguments
+        assert said in done.stderr
+        assert len(done.stderr.splitlines()) == 1
+
+
+def test_tenants_are_suspended_and_shown(daemon, client, tenant, gpulimit) -> None:
+    node = daemon()
+    one = client(memory="4GiB", weight=7)
+    gpu = node.state()["gpus"][0]
+    one.tell(order="device", gpu=gpu["uuid"], card_bytes=gpu["memory_bytes"])
+    gpulimit("tenant", "suspend", tenant, expect=0)
+    assert one.tell(order="look")["devices"][0]["suspended"] == 1
+    answer = json.loads(gpulimit("status", "--json", "--over", "0.1", expect=0).stdout)
+    (row,) = [r for r in answer["tenants"] if r["tenant"] == tenant]
+    assert answer["daemon"] is True
+    assert (row["source"], row["weight"], row["now"]) == ("environment", 7, "suspended")
+    assert row["memory_limit_bytes"] == 4 * GIB
+    shown = gpulimit("status", "--over", "0.1", expect=0).stdout
+    assert "SOURCE" in shown and "suspended" in shown and "daemon: running" in shown
+    gpulimit("tenant", "resume", tenant, expect=0)
+    assert one.tell(order="look")["devices"][0]["suspended"] == 0
+
+
+def test_without_a_daemon_the_tenant_s_own_books_are_changed(start_process, tenant, gpulimit) -> None:
+    path = Path(f"/dev/shm/gpulimit.u.{tenant}")
+    maker = [
+        sys.executable,
+        str(ROOT / "tests" / "segments.py"),
+        str(path),
+        '{"devices": [{}], "slots": [{}]}',
+    ]
+    process = start_process(maker, env=clean_environ() | {"PYTHONPATH": str(ROOT)})
+    assert process.stdout is not None and process.stdout.readline() == "ready\n"
+    gpulimit("quota", "set", tenant, "--memory", "50%", "--compute", "25", expect=0)
+    gpulimit("tenant", "suspend", tenant, expect=0)
+    usage = ffi.from_buffer("struct gl_usage *", path.read_bytes())
+    device = usage.device[0]
+    assert (device.memory_limit_bytes, device.compute_limit_percent, device.suspended) == (40 * GIB, 25, 1)
+    shown = gpulimit("quota", "show", tenant, expect=0).stdout
+    assert "40 GiB" in shown and "25%" in shown
+    refused = gpulimit("quota", "set", tenant, "--request", "10", "--weight", "5")
+    assert refused.returncode == 1
+    assert "--request, --weight needs the daemon" in refused.stderr
+    assert "no daemon" in gpulimit("tenant", "suspend", "nobody-here").stderr
+
+
+def test_a_daemon_that_does_not_answer_is_said_so(run_dir, gpulimit, tenant) -> None:
+    import socket
+
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(run_dir / "daemon.sock"))
+        listener.listen()
+        listener.settimeout(10)
+        import threading
+
+        def close_at_once() -> None:
+            listener.accept()[0].close()
+
+        thread = threading.Thread(target=close_at_once)
+        thread.start()
+        done = gpulimit("quota", "show", tenant)
+        thread.join()
+    assert done.returncode == 1
+    assert done.stderr.startswith("gpulimit: ")
+    assert "Traceback" not in done.stderr
