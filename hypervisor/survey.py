@@ -124,7 +124,8 @@ class Survey:
         """Return who a tenant is: by pod, container, unit and user as the kernel says, and command."""
         workers = list(tenant.workers.values())
         origins = [worker.origin for worker in workers]
-        container = next((o.container_id for o in origins if o.container_id), None)
+        containers = {origin.container_id for origin in origins if origin.container_id}
+        container = containers.pop() if len(containers) == 1 else None
         units = {unit_of(origin.cgroup) for origin in origins}
         commands = {worker.name for worker in workers}
         namespace, _, pod = tenant.pod.rpartition("/") if tenant.pod_uid else ("", "", "")

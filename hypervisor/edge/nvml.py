@@ -82,15 +82,16 @@ class Nvml:
             *argv, env=self._environment, stdout=asyncio.subprocess.PIPE, limit=LONGEST_LINE
         )
         assert child.stdout is not None
-        lines = 0
+        lines, has_said_why = 0, False
         try:
             while True:
                 line = await asyncio.wait_for(child.stdout.readline(), self._period_s + self._timeout_s)
                 if not line:
-                    self._fail("ended", "the process that asks NVML ended")
+                    if not has_said_why:
+                        self._fail("ended", "the process that asks NVML ended")
                     return lines
-                if self._take(line):
-                    lines += 1
+                has_said_why = not self._take(line)
+                lines += not has_said_why
         except TimeoutError:
             self._fail("timeout", f"NVML did not answer for {self._timeout_s:g} s")
             return lines

@@ -33,16 +33,16 @@ class Names:
         return self._users.get(uid, str(uid))
 
     def container(self, container_id: str) -> str:
-        """Return a Docker container's name; of other runtimes, and without it, the short id."""
+        """Return a Docker container's name; nothing where it is not known: an id is no name."""
         known = self._containers.get(container_id)
         if known is not None:
             return known
         if len(self._containers) >= MOST_KEPT:
             self._containers.clear()
-        name = container_id[:12]
+        name = ""
         try:
             config = json.loads((self._docker / container_id / "config.v2.json").read_bytes())
-            name = str(config["Name"]).removeprefix("/") or name
+            name = str(config["Name"]).removeprefix("/")
         except (OSError, ValueError, KeyError, TypeError):
             pass
         self._containers[container_id] = name
