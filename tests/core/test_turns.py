@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is counted of an arbiter's decisions."""
+
+from __future__ import annotations
+
+import pytest
+
+from hypervisor.core.model import TenantName
+from hypervisor.core.pace import MS, Decision, Grant, Seen, Terms
+from hypervisor.core.turns import Histogram, Turns
+
+A, B = TenantName("a"), TenantName("b")
+FREE = Grant(1 << 40, 0, is_shared=False)
+
+
+def step(turns, at_ms, turn, *, a=None, b=None, terms=None, grants=None) -> None:
+    seen = {name: figures for name, figures in ((A, a), (B, b)) if figures is not None}
+    decision = Decision({n: (grants or {}).get(n, FREE) for n in seen}, turn, 0)
+    turns.take(at_ms * MS, seen, {n: (terms or {}).get(n, Terms()) for n in seen}, decision)
+
+
+@pytest.mark.parametrize(
+    ("spent_ms", "at_ms", "waiting", "terms", "reason"),
+    [
+        (10, 12, 1, Terms(), "quantum"),
+        (2, 20, 1, Terms(), "quantum"),
+        (2, 4, 0, Terms(), "idle"),
+        (2, 4, 1, Terms(is_suspended=True), "suspended"),
+        (2, 4, 1, Terms(limit_percent=30), "limit"),
+        (2, 4, 1, Terms(), "preempted"),
+    ],
+)
+def test_a_turn_ends_for_a_reason(spent_ms, at_ms, waiting, terms, reason) -> None:
+    turns = Turns(10 * MS)
+    step(turns, 0, A, a=Seen(0, 0, 1))
+    step(turns, at_ms, None, a=Seen(spent_ms * MS, 0, waiting), terms={A: terms})
+    tally = turns.tally()
+    assert tally.dropped == {reason: 1}
+    assert tally.rounds == 2
+    assert tally.turn.sum_ns == at_ms * MS
+
+
+def test_a_holder_that_has_gone_has_left() -> None:
+    turns = Turns(10 * MS)
+    step(turns, 0, A, a=Seen(0), b=Seen(0))
+    step(turns, 3, B, b=Seen(0))
+    tally = turns.tally()
+    assert tally.dropped == {"left": 1}
+    assert sum(tally.release.counts) == 0
+
+
+def test_release_lasts_until_the_queue_is_empty() -> None:
+    turns = Turns(10 * MS)
+    step(turns, 0, A, a=Seen(0, 5 * MS, 1))
+    step(turns, 10, None, a=Seen(10 * MS, 4 * MS, 1))
+    step(turns, 12, B, a=Seen(12 * MS, 2 * MS, 1), b=Seen(0))
+    step(turns, 14, B, a=Seen(14 * MS, 0, 1), b=Seen(0))
+    release = turns.tally().release
+    assert (sum(release.counts), release.sum_ns) == (1, 4 * MS)
+
+
+def test_a_wait_lasts_from_held_back_to_granted() -> None:
+    turns = Turns(10 * MS)
+    held = {A: Grant(MS, 0, is_shared=True)}
+    step(turns, 0, None, a=Seen(MS, 0, 1), grants=held)
+    step(turns, 5, None, a=Seen(MS, 0, 1), grants=held)
+    step(turns, 30, A, a=Seen(MS, 0, 1), grants={A: Grant(9 * MS, 0, is_shared=True)})
+    wait = turns.tally().grant_wait
+    assert (sum(wait.counts), wait.sum_ns) == (1, 30 * MS)
+
+
+def test_a_tally_does_not_change_any_more() -> None:
+    turns = Turns(10 * MS)
+    before = turns.tally()
+    step(turns, 0, A, a=Seen(0))
+    step(turns, 30, None, a=Seen(0))
+    assert before.rounds == sum(before.turn.counts) == 0
+
+
+def test_a_value_on_a_bound_belongs_below_it() -> None:
+    histogram = Histogram((10, 20))
+    for value in (0, 10, 11, 20, 21):
+        histogram.add(value)
+    assert histogram.counts == [2, 2, 1]
+    assert histogram.sum_ns == 62
