@@ -29,6 +29,8 @@ MEMORY_KINDS = ("plain", "managed", "array", "pool", "vmm", "graph", "overhead")
 LAUNCH_KINDS = ("kernel", "cooperative", "graph", "captured")
 SIZE = ffi.sizeof("struct gl_usage")
 HEADER_SIZE = ffi.sizeof("struct gl_header")
+SLOTS_OFFSET = ffi.offsetof("struct gl_usage", "slot")
+SLOT_SIZE = ffi.sizeof("struct gl_slot")
 FLOCK = struct.Struct("hhqqi4x")
 
 
@@ -154,16 +156,23 @@ def check_file(path: Path, status: os.stat_result) -> None:
 def copy(path: Path, fd: int) -> Any:
     """Return a private copy of a segment whose header is right."""
     raw = bytearray(SIZE)
-    got = os.preadv(fd, [raw], 0)
-    if got != SIZE:
-        raise LayoutMismatch(path, found=f"{got} bytes", expected=f"{SIZE} bytes")
+    read_part(path, fd, raw, 0, SLOTS_OFFSET)
     usage = ffi.from_buffer("struct gl_usage *", raw)
     header = usage.header
     found = (header.magic, header.version, header.size, header.ready)
     expected = (lib.GL_USAGE_MAGIC, lib.GL_LAYOUT_VERSION, SIZE, 1)
     if found != expected:
         raise LayoutMismatch(path, found=header_text(found), expected=header_text(expected))
+    # Slots that were never used need not be copied: they are nearly all of the file.
+    read_part(path, fd, raw, SLOTS_OFFSET, min(header.slots_used, lib.GL_MAX_SLOTS) * SLOT_SIZE)
     return usage
+
+
+def read_part(path: Path, fd: int, raw: bytearray, offset: int, size: int) -> None:
+    """Fill a part of a buffer with the same part of a file."""
+    got = os.preadv(fd, [memoryview(raw)[offset : offset + size]], offset)
+    if got != size:
+        raise LayoutMismatch(path, found=f"{offset + got} bytes", expected=f"{SIZE} bytes")
 
 
 def header_text(values: tuple[int, int, int, int]) -> str:
@@ -241,7 +250,7 @@ def accounts_of(usage: Any, slot: int) -> tuple[Account, ...]:
 
 def lock_holder(fd: int, slot: int) -> tuple[bool, int | None]:
     """Return whether the slot's process lives, and its pid as the kernel gives it here."""
-    offset = ffi.offsetof("struct gl_usage", "slot") + slot * ffi.sizeof("struct gl_slot")
+    offset = SLOTS_OFFSET + slot * SLOT_SIZE
     asked = FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, offset, 1, 0)
     kind, _, _, _, pid = FLOCK.unpack(fcntl.fcntl(fd, fcntl.F_GETLK, asked))
     return kind != fcntl.F_UNLCK, pid if kind != fcntl.F_UNLCK and pid > 0 else None
