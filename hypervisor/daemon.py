@@ -115,7 +115,7 @@ class Daemon:
     async def run(self) -> None:
         """Run until a signal, or until a part that is needed has failed."""
         settings = self.config.settings
-        self.node.load()
+        self.node.survival.load()
         self.thread.start()
         try:
             async with asyncio.TaskGroup() as group:
@@ -189,7 +189,7 @@ class Daemon:
         self.server.drain()
         for runner in self.runners:
             await runner.cleanup()
-        self.node.save()
+        self.node.survival.save()
         self.node.close()
         self.arbitration.stop()
         if self.thread.ident is not None:

@@ -18,9 +18,11 @@ logger = logging.getLogger(__name__)
 
 
 def note(events: EventLog, kind: str, text: str, *, tenant: str = "", level: int = logging.INFO) -> None:
-    """Write an event down, for people and metrics, and log it."""
-    events.add(kind, text, now_ns=time.time_ns(), tenant=tenant)
-    logger.log(level, "%s: %s%s", kind, f"{tenant}: " if tenant else "", text)
+    """Write an event down, for people and metrics, and log it; trouble that comes again, once a minute."""
+    now_ns = time.time_ns()
+    events.add(kind, text, now_ns=now_ns, tenant=tenant)
+    if level < logging.WARNING or events.may_log(kind, tenant, now_ns=now_ns):
+        logger.log(level, "%s: %s%s", kind, f"{tenant}: " if tenant else "", text)
 
 
 class Inventory:

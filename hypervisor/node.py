@@ -29,11 +29,12 @@ from hypervisor.core.model import (
 )
 from hypervisor.core.quota_policy import Admission, QuotaBook
 from hypervisor.core.registry import Registry, Tenant
-from hypervisor.edge.procs import Processes, peer_of, pidfd_of
+from hypervisor.edge.procs import Processes, peer_of
 from hypervisor.edge.segments import Segments
-from hypervisor.edge.store import Saved, SavedTenant, Store
+from hypervisor.edge.store import Store
 from hypervisor.errors import Refused, SegmentError
 from hypervisor.inventory import Inventory, note
+from hypervisor.survival import Survival
 from hypervisor.tenancy import Tenancy
 from limiter.quota import Quota
 from limiter.segment import TENANT
@@ -68,11 +69,9 @@ class Node:
         self.inventory = inventory
         self.wake: Callable[[WorkerId], None] = lambda _: None
         self.broken: dict[TenantName, str] = {}
-        self._segments = segments
-        self._store = Store(config.settings.state_dir)
+        self.survival = Survival(Store(config.settings.state_dir), self.registry, tenancy, segments, events)
         self._processes = Processes()
         self._operators_gid = operators_gid
-        self._saved = Saved()
 
     def note(self, kind: str, text: str, *, tenant: str = "", level: int = logging.INFO) -> None:
         """Write an event down."""
@@ -89,13 +88,10 @@ class Node:
         if not self.tenancy.gpus:
             raise Refused(503, "the daemon does not know this node's GPUs yet: NVML has not answered")
         peer = peer_of(connection)
-        key, origin = self._processes.identify(peer)
+        key, origin, pidfd = self._processes.identify(peer, connection)
+        claim = Claim(key, origin, wish)
         try:
-            pidfd = pidfd_of(connection, peer.pid)
-        except OSError as error:
-            raise Refused(403, f"process {peer.pid} has gone") from error
-        try:
-            worker, gone = self.registry.register(Claim(key, origin, wish), now_ns=time.monotonic_ns())
+            worker, gone = self.registry.register(claim, now_ns=time.monotonic_ns())
         except Refused as error:
             os.close(pidfd)
             self.note("refused", f"process {peer.pid} ({wish.name}): {error}", level=logging.WARNING)
@@ -110,7 +106,7 @@ class Node:
             self.registry.remove(worker.id, now_ns=time.monotonic_ns())
             self.note("segment_failed", str(error), tenant=worker.tenant, level=logging.ERROR)
             raise Refused(500, str(error)) from error
-        return self._registration(worker)
+        return self._registration(worker, claim)
 
     def _settle(self, worker: Worker) -> None:
         tenant = self.registry.tenants[worker.tenant]
@@ -120,15 +116,19 @@ class Node:
             self.tenancy.reopen(tenant)
         self.tenancy.open(tenant)
         self.tenancy.publish([tenant])
-        self.save()
+        self.survival.save()
         text = f"process {worker.key.host_pid} ({worker.name})"
         self.note("registered", text, tenant=worker.tenant, level=logging.DEBUG)
 
-    def _registration(self, worker: Worker) -> Registration:
+    def _registration(self, worker: Worker, claim: Claim) -> Registration:
         opened = self.tenancy.open_tenants[worker.tenant]
-        source = self.registry.tenants[worker.tenant].held.source
         return Registration(
-            worker.id, worker.key.host_pid, worker.tenant, opened.usage.name, opened.policy.name, source
+            worker=worker.id,
+            host_pid=worker.key.host_pid,
+            tenant=worker.tenant,
+            usage=opened.usage.name,
+            policy=opened.policy.name,
+            source=self.registry.source_for(claim, self.registry.tenants[worker.tenant]),
         )
 
     def died(self, key: ProcessKey) -> None:
@@ -210,7 +210,7 @@ class Node:
         except Refused:
             put(api, name, before)
             raise
-        self.save()
+        self.survival.save()
         self.note("quota_set", "quota set" if said is not None else "quota taken back", tenant=name)
         self._follow(name)
 
@@ -227,7 +227,7 @@ class Node:
         tenant.is_suspended = is_suspended
         self.tenancy.publish([tenant])
         self.command(tenant, "suspend" if is_suspended else "resume")
-        self.save()
+        self.survival.save()
         self.note("suspended" if is_suspended else "resumed", "by an operator", tenant=name)
 
     def reread(self, quotas: Quotas) -> None:
@@ -248,7 +248,7 @@ class Node:
         if self.inventory.take(samples):
             self.registry.gpus = {gpu.uuid: gpu for gpu in self.inventory.gpus}
             self.tenancy.gpus = list(self.inventory.gpus)
-            self._adopt()
+            self.survival.adopt()
             self.tenancy.publish(self.registry.tenants.values())
         self._show_gpus()
 
@@ -289,38 +289,7 @@ class Node:
             self.tenancy.retire(tenant.name)
             self.registry.forget(tenant.name)
             self.note("tenant_gone", "has no process left", tenant=tenant.name)
-            self.save()
-
-    def _adopt(self) -> None:
-        """Take over the tenants that an earlier daemon had, if processes of theirs live."""
-        saved, self._saved = self._saved, Saved()
-        self.registry.book.api.update(saved.api)
-        for name, was in saved.tenants.items():
-            if name in self.registry.tenants or not self._segments.has_usage(name):
-                continue
-            tenant = Tenant(name, was.uid, was.held, was.held.quota, was.pod_uid, was.pod, was.is_suspended)
-            try:
-                if self.tenancy.open(tenant).usage.count_living():
-                    self.registry.adopt(tenant, now_ns=time.monotonic_ns())
-                    self.note("adopted", "was there before this daemon", tenant=name)
-                else:
-                    self.tenancy.retire(name)
-            except SegmentError as error:
-                self.tenancy.retire(name)
-                self.note("segment_failed", str(error), tenant=name, level=logging.WARNING)
-
-    def load(self) -> None:
-        """Read what an earlier daemon saved; its tenants are adopted once the GPUs are known."""
-        self._saved = self._store.load()
-        self.registry.book.api.update(self._saved.api)
-
-    def save(self) -> None:
-        """Write down what must survive this daemon."""
-        tenants = {
-            t.name: SavedTenant(t.uid, t.held, t.pod_uid, t.pod, t.is_suspended)
-            for t in self.registry.tenants.values()
-        }
-        self._store.save(Saved(dict(self.registry.book.api), tenants))
+            self.survival.save()
 
     def reasons_not_ready(self) -> list[str]:
         """Return what keeps the daemon from doing its work."""

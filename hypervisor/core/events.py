@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 MOST = 256
+MINUTE_NS = 60_000_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +29,7 @@ class EventLog:
     def __init__(self) -> None:
         self._events: deque[Event] = deque(maxlen=MOST)
         self.counts: Counter[str] = Counter()
+        self._logged_ns: dict[tuple[str, str], int] = {}
 
     def add(self, kind: str, text: str, *, now_ns: int, tenant: str = "") -> Event:
         """Add an event and return it."""
@@ -35,6 +37,15 @@ class EventLog:
         event = Event(self.counts.total(), now_ns, kind, tenant, text)
         self._events.append(event)
         return event
+
+    def may_log(self, kind: str, tenant: str, *, now_ns: int) -> bool:
+        """Whether such an event may be logged: not if one was within the last minute."""
+        if now_ns - self._logged_ns.get((kind, tenant), -MINUTE_NS) < MINUTE_NS:
+            return False
+        if len(self._logged_ns) >= MOST:
+            self._logged_ns.clear()
+        self._logged_ns[kind, tenant] = now_ns
+        return True
 
     def newest(self, count: int = MOST) -> Iterable[Event]:
         """Return the newest events, oldest first."""

@@ -115,7 +115,10 @@ class Registration:
     tenant: TenantName
     usage: str
     policy: str
-    source: Source
+    source: str
+    """Who said the quota: "environment" is the process's own, which then has had its say; "tenant"
+    another's.
+    """
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,11 +42,16 @@ class QuotaBook:
         )
         return next((Held(quota, source) for source, quota in said if quota is not None), None)
 
-    def decide(self, tenant: TenantName, pod_uid: str | None, proposed: Quota) -> Held:
-        """Return the quota of a tenant whose first process proposes one. Raises Refused."""
+    def decide(
+        self, tenant: TenantName, pod_uid: str | None, proposed: Quota, *, was_heard: bool = False
+    ) -> Held:
+        """Return the quota of a tenant whose first process proposes one. Raises Refused.
+
+        `was_heard`: the proposal was followed before; it has had its say, and lowers nothing any more.
+        """
         ceiling = self.ceiling(tenant, pod_uid)
         if ceiling is not None:
-            return replace(ceiling, quota=lowered(ceiling.quota, proposed))
+            return ceiling if was_heard else replace(ceiling, quota=lowered(ceiling.quota, proposed))
         if self.admission == "deny" and pod_uid is None:
             raise Refused(403, f"tenant {tenant} has no quota here, and unknown ones are not admitted")
         if self.admission == "propose" and pod_uid is None and says_limits(proposed):

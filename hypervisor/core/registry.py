@@ -44,6 +44,8 @@ class Tenant:
     held: Held
     proposed: Quota
     """What its first process asked for."""
+    was_heard: bool = False
+    """That was followed: what others say later may also be more."""
     pod_uid: str | None = None
     pod: str = ""
     is_suspended: bool = False
@@ -165,12 +167,22 @@ class Registry:
     def decide_again(self, name: TenantName) -> bool:
         """Take up what the book now says of a tenant; True if that changes its quota. Raises Refused."""
         tenant = self.tenants[name]
-        held = self.book.decide(name, tenant.pod_uid, tenant.proposed)
+        held = self.book.decide(name, tenant.pod_uid, tenant.proposed, was_heard=tenant.was_heard)
         if held == tenant.held:
             return False
         self.check(name, held)
         tenant.held = held
         return True
+
+    def source_for(self, claim: Claim, tenant: Tenant) -> str:
+        """Return who said the quota, as a process has to see it: "environment" is its own environment.
+
+        A process whose environment says something else than its tenant's first is held to the smaller of
+        both.
+        """
+        if tenant.was_heard and same_limits(claim.wish.quota, tenant.proposed):
+            return "environment"
+        return "tenant" if tenant.held.source == "environment" else tenant.held.source
 
     def reservations(self) -> Iterable[Reservation]:
         """Return what all tenants have set aside."""
@@ -191,14 +203,19 @@ class Registry:
         held = self.book.decide(name, claim.origin.pod_uid, claim.wish.quota)
         self.check(name, held)
         if tenant is None:
-            return Tenant(
-                name, claim.origin.uid, held, claim.wish.quota, claim.origin.pod_uid, claim.wish.pod
-            )
+            origin, wish = claim.origin, claim.wish
+            tenant = Tenant(name, origin.uid, held, wish.quota, pod_uid=origin.pod_uid, pod=wish.pod)
         tenant.held, tenant.proposed = held, claim.wish.quota
+        tenant.was_heard = held.source == "environment"
         return tenant
 
     def _count_of(self, uid: int) -> int:
         return sum(tenant.uid == uid for tenant in self.tenants.values())
+
+
+def same_limits(one: Quota, other: Quota) -> bool:
+    """Whether two quotas say the same, whatever they name the tenant."""
+    return replace(one, tenant=None).environ() == replace(other, tenant=None).environ()
 
 
 def tenant_name(claim: Claim) -> TenantName:

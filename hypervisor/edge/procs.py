@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import select
 import socket
 import struct
 from collections.abc import Callable
@@ -44,6 +45,13 @@ def pidfd_of(connection: socket.socket, pid: int) -> int:
         return os.pidfd_open(pid)
 
 
+def has_ended(pidfd: int) -> bool:
+    """Whether the process of a pidfd has ended."""
+    poll = select.poll()
+    poll.register(pidfd, select.POLLIN)
+    return bool(poll.poll(0))
+
+
 def start_ticks(pid: int) -> int | None:
     """Return when a process started, in clock ticks since boot; None: there is none."""
     try:
@@ -77,19 +85,26 @@ class Processes:
         self._own = cgroup.parse(cgroup_text("self"))
         self._watched: dict[ProcessKey, int] = {}
 
-    def identify(self, peer: Peer) -> tuple[ProcessKey, Origin]:
-        """Return who a peer is. Raises Refused."""
+    def identify(self, peer: Peer, connection: socket.socket) -> tuple[ProcessKey, Origin, int]:
+        """Return who a peer is, and a pidfd of it. Raises Refused."""
         if peer.pid == 0:
             raise Refused(403, "the daemon cannot see this process: it must run in the host's pid namespace")
+        try:
+            pidfd = pidfd_of(connection, peer.pid)
+        except OSError as error:
+            raise Refused(403, f"process {peer.pid} has gone") from error
         ticks = start_ticks(peer.pid)
-        if ticks is None:
-            raise Refused(403, f"process {peer.pid} has gone")
         text = cgroup_text(peer.pid)
+        # What was read is of this process if it still lives: until then nobody else can have had its number.
+        if ticks is None or has_ended(pidfd):
+            os.close(pidfd)
+            raise Refused(403, f"process {peer.pid} has gone")
         member = cgroup.parse(text)
         container = member.container_id
         if member.pod_uid is None and container == self._own.container_id:
             container = None
-        return ProcessKey(peer.pid, ticks), Origin(peer.uid, peer.gid, container, member.pod_uid, text)
+        origin = Origin(peer.uid, peer.gid, container, member.pod_uid, text)
+        return ProcessKey(peer.pid, ticks), origin, pidfd
 
     def is_of_the_node(self, peer: Peer) -> bool:
         """Whether a peer runs in no pod and no container, but for the daemon's own."""

@@ -25,6 +25,8 @@ class SavedTenant:
 
     uid: int
     held: Held
+    proposed: quota.Quota
+    was_heard: bool = False
     pod_uid: str | None = None
     pod: str = ""
     is_suspended: bool = False
@@ -85,6 +87,8 @@ def encoded(saved: Saved) -> dict[str, Any]:
                 "uid": t.uid,
                 "quota": t.held.quota.environ(),
                 "source": t.held.source,
+                "proposed": t.proposed.environ(),
+                "heard": t.was_heard,
                 "pod_uid": t.pod_uid,
                 "pod": t.pod,
                 "suspended": t.is_suspended,
@@ -108,4 +112,12 @@ def decoded_tenant(data: dict[str, Any]) -> SavedTenant:
     if source not in SOURCES:
         raise ValueError(f"unknown source {source!r}")
     held = Held(quota.read(data["quota"]), source)
-    return SavedTenant(int(data["uid"]), held, data["pod_uid"], str(data["pod"]), bool(data["suspended"]))
+    return SavedTenant(
+        uid=int(data["uid"]),
+        held=held,
+        proposed=quota.read(data["proposed"]),
+        was_heard=bool(data["heard"]),
+        pod_uid=data["pod_uid"],
+        pod=str(data["pod"]),
+        is_suspended=bool(data["suspended"]),
+    )
