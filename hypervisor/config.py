@@ -132,6 +132,9 @@ class Settings:
         "processes outside pods that no quota names: follow what their environment says, hold them to "
         "[default], or turn them away",
     )
+    nvml_timeout: int = option(
+        duration("100ms", "60s"), "5s", "how long NVML may take to answer before it is asked anew"
+    )
     memory_overcommit: int = option(
         percent(1, 1000), "100", "percent of a card's memory that quotas may promise in sum"
     )

@@ -80,6 +80,7 @@ class Daemon:
             sampled=self.node.sampled,
             failed=self.node.inventory.failed,
             period_s=settings.nvml_interval / 1e9,
+            timeout_s=settings.nvml_timeout / 1e9,
         )
         self.traffic = Traffic()
         self.exporter = Exporter(

@@ -65,7 +65,7 @@ class Doorbells:
         self._bells[0].word, self._bells[0].seen = self._own, own
         order: list[TenantName] = []
         for tenant, (word, value) in words.items():
-            if self._may_ring(tenant, value, now_ns) and len(order) + 1 < MOST_BELLS:
+            if self.may_ring(tenant, value, now_ns) and len(order) + 1 < MOST_BELLS:
                 order.append(tenant)
                 self._bells[len(order)].word, self._bells[len(order)].seen = word, value
         result = lib.gl_bells_wait(self._bells, len(order) + 1, deadline_ns, self._poll)
@@ -73,7 +73,8 @@ class Doorbells:
             return self._broken(order)
         return None
 
-    def _may_ring(self, tenant: TenantName, value: int, now_ns: int) -> bool:
+    def may_ring(self, tenant: TenantName, value: int, now_ns: int) -> bool:
+        """Whether a tenant, whose doorbell has come to a value, is listened to now."""
         allowance = self._allowances.get(tenant)
         if allowance is None:
             allowance = self._allowances[tenant] = Allowance(now_ns)

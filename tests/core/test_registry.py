@@ -121,6 +121,20 @@ def test_the_environment_only_lowers_what_others_said() -> None:
     assert QuotaBook(admission="fixed").decide(TenantName("b"), None, said(request=90)).quota == Quota()
 
 
+def test_an_environment_that_was_followed_has_had_its_say() -> None:
+    node = registry()
+    first = claim(10, memory="4GiB", request=20)
+    node.register(first, now_ns=1)
+    tenant = node.tenants[TenantName("a")]
+    assert node.source_for(first, tenant) == "environment"
+    assert node.source_for(claim(11, memory="2GiB"), tenant) == "tenant"
+    node.book.api[TenantName("a")] = said(memory="8GiB", request=50)
+    assert node.decide_again(TenantName("a"))
+    assert (tenant.held.source, tenant.held.quota.request_percent) == ("api", 50)
+    assert node.source_for(first, tenant) == "environment"  # so its library does not lower it again
+    assert node.source_for(claim(11, memory="2GiB"), tenant) == "api"
+
+
 def test_unknown_processes_are_turned_away_where_the_node_says_so() -> None:
     node = registry(admission="deny", config={"known": said(memory="1GiB")})
     node.register(claim(10, "known"), now_ns=1)

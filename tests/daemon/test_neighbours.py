@@ -1,0 +1,145 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The daemon's neighbours misbehave: NVML hangs or fails, systemd listens, the kernel is old."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from limiter._native import ffi, lib
+
+from hypervisor.core.events import MINUTE_NS, EventLog
+from hypervisor.core.model import TenantName
+from hypervisor.edge import procs
+from hypervisor.edge.doorbell import BURST, Doorbells
+from tests.daemon.conftest import eventually
+
+NAME = TenantName("a")
+
+
+def test_a_hanging_nvml_is_killed_and_asked_again(daemon) -> None:
+    """The third look at memory hangs; the daemon goes on with what it knew, and tries again."""
+    faults = "nvmlDeviceGetMemoryInfo:hang:after=2:count=1,nvmlDeviceGetMemoryInfo_v2:hang:after=2:count=1"
+    node = daemon(env={"GPULIMIT_SIM_FAULTS": faults, "GPULIMITD_NVML_TIMEOUT": "500ms"})
+    eventually(lambda: node.state()["counts"].get("nvml_failed"), within_s=8)
+    state = node.state()
+    assert "did not answer for 0.5 s" in str(state["events"])
+    assert state["gpus"] and state["daemon"]["not_ready"] == []
+    assert node.process.poll() is None
+    children = Path(f"/proc/{node.process.pid}/task/{node.process.pid}/children")
+    first = children.read_text()
+    eventually(lambda: (now := children.read_text()) and now != first, within_s=8)
+
+
+def test_systemd_hears_when_the_daemon_is_ready_and_when_it_stops(daemon, run_dir) -> None:
+    address = str(run_dir / "notify")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener:
+        listener.bind(address)
+        listener.settimeout(10)
+        node = daemon(env={"NOTIFY_SOCKET": address, "WATCHDOG_USEC": "200000"})
+        assert listener.recv(100) == b"READY=1"
+        assert listener.recv(100) == b"WATCHDOG=1"
+        node.process.send_signal(signal.SIGTERM)
+        heard = []
+        while b"STOPPING=1" not in heard:
+            heard.append(listener.recv(100))
+    assert node.process.wait(timeout=10) == 0
+
+
+def sleep_on(bells: Doorbells, word: object, seconds: float) -> float:
+    """Return how long a sleep on one bell took."""
+    begin = time.monotonic_ns()
+    words = {NAME: (word, 0)}
+    bells.wait(words, bells.own_value(), now_ns=begin, deadline_ns=begin + int(seconds * 1e9))
+    return (time.monotonic_ns() - begin) / 1e9
+
+
+@pytest.mark.parametrize("poll", [False, True])
+def test_a_ring_wakes_the_sleeper(poll: bool) -> None:
+    """Also where the kernel cannot wait for many words: then within 2 ms and a bit."""
+    bells, word = Doorbells(poll=poll), ffi.new("uint32_t *")
+    assert 0.04 < sleep_on(bells, word, 0.05) < 0.2
+    threading.Timer(0.05, lambda: lib.gl_bell_ring(word)).start()
+    assert sleep_on(bells, word, 5) < 0.3
+    assert sleep_on(bells, word, 5) < 0.02  # it has rung: no sleep at all
+    threading.Timer(0.05, bells.ring).start()
+    assert sleep_on(bells, ffi.new("uint32_t *"), 5) < 0.3
+
+
+def test_a_tenant_that_rings_all_the_time_is_not_listened_to_for_a_while() -> None:
+    bells = Doorbells()
+    now = time.monotonic_ns()
+    assert bells.may_ring(NAME, 0, now)
+    assert not bells.may_ring(NAME, 3 * BURST, now)
+    assert not bells.may_ring(NAME, 3 * BURST, now + 50_000_000)
+    assert bells.may_ring(NAME, 3 * BURST, now + 1_000_000_000)
+    assert bells.may_ring(NAME, 0xFFFFFFFF, now + 9_000_000_000) is False  # a jump is many rings
+    assert bells.may_ring(TenantName("b"), 7, now)
+
+
+def test_a_peer_is_who_connected() -> None:
+    ours, theirs = socket.socketpair(socket.AF_UNIX)
+    peer = procs.peer_of(ours)
+    assert (peer.pid, peer.uid, peer.gid) == (os.getpid(), os.geteuid(), os.getegid())
+    processes = procs.Processes()
+    key, origin, pidfd = processes.identify(peer, ours)
+    assert key.host_pid == os.getpid()
+    assert key.start_ticks == procs.start_ticks(os.getpid())
+    assert origin.uid == os.geteuid()
+    assert not procs.has_ended(pidfd)
+    assert processes.is_of_the_node(peer)
+    assert procs.namespace_pid(os.getpid()) == os.getpid()
+    for one in (ours, theirs):
+        one.close()
+    os.close(pidfd)
+
+
+def test_a_process_that_has_gone_is_not_taken_for_its_successor() -> None:
+    read_end, write_end = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.read(read_end, 1)
+        os._exit(0)
+    pidfd = os.pidfd_open(child)
+    assert not procs.has_ended(pidfd)
+    os.write(write_end, b"x")
+    os.waitpid(child, 0)
+    assert procs.has_ended(pidfd)
+    assert procs.start_ticks(child) is None
+    for fd in (read_end, write_end, pidfd):
+        os.close(fd)
+
+
+def test_repeated_trouble_is_logged_once_a_minute() -> None:
+    log = EventLog()
+    assert log.may_log("refused", "a", now_ns=0)
+    assert not log.may_log("refused", "a", now_ns=MINUTE_NS - 1)
+    assert log.may_log("refused", "b", now_ns=1)
+    assert log.may_log("refused", "a", now_ns=MINUTE_NS)
+
+
+def test_the_probe_ends_with_its_parent(daemon) -> None:
+    node = daemon()
+    path = Path(f"/proc/{node.process.pid}/task/{node.process.pid}/children")
+    (probe,) = path.read_text().split()
+    node.stop(signal.SIGKILL)
+    eventually(lambda: not Path(f"/proc/{probe}").exists() or state_of(probe) in "ZX", within_s=5)
+
+
+def state_of(pid: str) -> str:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+
+
+def test_nothing_of_the_current_folder_is_imported(daemon, tmp_path, run_process) -> None:
+    """`gpulimit daemon` runs as root, perhaps in a folder of somebody else's."""
+    (tmp_path / "hypervisor.py").write_text("print('taken over')")
+    env = {k: v for k, v in os.environ.items() if not k.startswith("GPULIMIT")}
+    done = run_process([sys.executable, "-P", "-m", "limiter", "daemon", "--help"], env=env, cwd=tmp_path)
+    assert "taken over" not in done.stdout
+    assert done.stdout.startswith("usage: gpulimit daemon")
