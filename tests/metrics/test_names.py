@@ -61,7 +61,7 @@ def test_in_pods_and_containers_the_kernels_word_counts() -> None:
 
 
 def tenant(name: str, *, uid: int = 0, pod_uid: str | None = None) -> Tenant:
-    return Tenant(TenantName(name), uid, Held(Quota(), "default"), Quota(), pod_uid)
+    return Tenant(TenantName(name), uid, Held(Quota(), "default"), Quota(), pod_uid=pod_uid)
 
 
 def test_a_ratio_file_that_goes_bad_leaves_what_it_said(tmp_path) -> None:
