@@ -108,8 +108,8 @@ GPU_SECTION = Section(
 
 CLIENT_SECTION = Section(
     "Client",
-    "What each tenant was promised, has had and was refused, per card. A pod has `namespace` and `pod`; a "
-    "tenant outside Kubernetes has `tenant` in their place. With debug labels there is one series a process, "
+    "What each tenant was promised, has had and was refused, per card. A pod has `namespace` and `pod`, by the "
+    "cluster's word; where there is none, and outside Kubernetes, `tenant` is in their place. With debug labels there is one series a process, "
     "with `client_id` and `host_pid`; without them processes are added up.",
     CLIENT,
     (

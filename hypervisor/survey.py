@@ -7,7 +7,8 @@ Used on the daemon's loop alone, where nothing that it reads is closed under it.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 
 from hypervisor.arbitration import Arbitration, Share
 from hypervisor.core.model import DeviceQuota, Gpu, GpuUuid, Worker
@@ -31,14 +32,33 @@ NvmlBytes = Mapping[GpuUuid, Mapping[int, int | None]]
 """What NVML says that processes hold, by card and host pid."""
 
 
-class Survey:
-    """All tenants of the node. `errors` counts books that could not be read."""
+@dataclass(frozen=True, slots=True)
+class PodNames:
+    """What the cluster calls a pod."""
 
-    def __init__(self, node: Node, arbitration: Arbitration, ratios: RatioFile) -> None:
+    namespace: str
+    name: str
+
+
+class Survey:
+    """All tenants of the node. `errors` counts books that could not be read.
+
+    `pods` gives the cluster's names by pod UID. What processes say of their pod is not used: one could put
+    its figures into another pod's series.
+    """
+
+    def __init__(
+        self,
+        node: Node,
+        arbitration: Arbitration,
+        ratios: RatioFile,
+        pods: Callable[[str], PodNames | None] = lambda _: None,
+    ) -> None:
         self._node = node
         self._arbitration = arbitration
         self._names = Names()
         self._ratios = ratios
+        self._pods = pods
         self._strangers: list[Stranger] = []
         self._nvml: NvmlBytes = {}
         self.errors: Counter[str] = Counter()
@@ -128,11 +148,11 @@ class Survey:
         container = containers.pop() if len(containers) == 1 else None
         units = {unit_of(origin.cgroup) for origin in origins}
         commands = {worker.name for worker in workers}
-        namespace, _, pod = tenant.pod.rpartition("/") if tenant.pod_uid else ("", "", "")
+        named = self._pods(tenant.pod_uid) if tenant.pod_uid else None
         return Identity(
             tenant=tenant.name,
-            namespace=namespace,
-            pod=pod,
+            namespace=named.namespace if named else "",
+            pod=named.name if named else "",
             container=self._names.container(container) if container else "",
             unit=units.pop() if len(units) == 1 and not container else "",
             user=self._names.user(tenant.uid),
