@@ -111,7 +111,7 @@ static void refill(struct clocked b)
 	if (!__atomic_compare_exchange_n(b.at_ns, &at, now, false, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED))
 		return; /* another thread or process does it */
 	uint64_t granted = gl_peek(b.granted_ns), spent = gl_peek(b.spent_ns);
-	uint64_t earned = (at ? now - at : RESUME_NS) / 100 * b.percent, ceiling = spent + KEEP_NS / 100 * b.percent;
+	uint64_t earned = (at ? now - at : KEEP_NS) / 100 * b.percent, ceiling = spent + KEEP_NS / 100 * b.percent;
 	if (granted + earned > ceiling)
 		earned = ceiling > granted ? ceiling - granted : 0;
 	gl_add(b.granted_ns, earned);
