@@ -24,6 +24,8 @@ from hypervisor.core.readings import readings_of
 logger = logging.getLogger(__name__)
 PERIOD_S = 1.0
 TIMEOUT_S = 5.0
+FIRST_TIMEOUT_S = 30.0
+"""For the first answer: where nothing keeps the driver loaded, it takes seconds for each card."""
 LONGEST_PAUSE_S = 30.0
 LONGEST_LINE = 1 << 20
 MOST_GPUS = 16
@@ -83,9 +85,11 @@ class Nvml:
         )
         assert child.stdout is not None
         lines, has_said_why = 0, False
+        longest_s = max(self._timeout_s, FIRST_TIMEOUT_S)
         try:
             while True:
-                line = await asyncio.wait_for(child.stdout.readline(), self._period_s + self._timeout_s)
+                line = await asyncio.wait_for(child.stdout.readline(), self._period_s + longest_s)
+                longest_s = self._timeout_s
                 if not line:
                     if not has_said_why:
                         self._fail("ended", "the process that asks NVML ended")
@@ -93,7 +97,7 @@ class Nvml:
                 has_said_why = not self._take(line)
                 lines += not has_said_why
         except TimeoutError:
-            self._fail("timeout", f"NVML did not answer for {self._timeout_s:g} s")
+            self._fail("timeout", f"NVML did not answer for {longest_s:g} s")
             return lines
         except ValueError as error:
             self._fail("nonsense", f"the process that asks NVML talks nonsense: {error}")

@@ -121,7 +121,7 @@ def test_a_lost_card_stays_visible_and_comes_back(node, work, xid, tenant) -> No
 
 
 def test_a_driver_call_that_hangs_costs_only_nvmls_own_metrics(node, work, tenant) -> None:
-    served = node(env={"GPULIMIT_SIM_FAULTS": "nvmlDeviceGetTemperature:hang:after=8"})
+    served = node(nvml_timeout="1s", env={"GPULIMIT_SIM_FAULTS": "nvmlDeviceGetTemperature:hang:after=8"})
     work("", "--seconds", "40", memory="4GiB")
     served.until(lambda s: s.of("client_gpu_seconds_total", tenant=tenant))
     page = served.until(lambda s: s.one("nvml_up") == 0 and s)
@@ -142,9 +142,12 @@ def test_a_driver_call_that_hangs_costs_only_nvmls_own_metrics(node, work, tenan
 
 
 def test_one_field_that_fails_hides_no_other(node) -> None:
-    served = node(
-        env={"GPULIMIT_SIM_FAULTS": "nvmlDeviceGetTemperature:fail=999,nvmlDeviceGetPowerUsage:fail=3"}
+    faults = (
+        "nvmlDeviceGetTemperature:fail=999",
+        "nvmlDeviceGetPowerUsage:fail=3",
+        "nvmlEventSetCreate:fail=3",
     )
+    served = node(env={"GPULIMIT_SIM_FAULTS": ",".join(faults)})
     page = served.until(lambda s: s.of("gpu_utilization_ratio") and s)
     assert page.of("gpu_temperature_celsius") == page.of("gpu_power_watts") == []
     assert page.of("gpu_energy_joules_total")
