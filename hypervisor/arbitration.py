@@ -27,6 +27,8 @@ from hypervisor.errors import SegmentError
 
 logger = logging.getLogger(__name__)
 BEAT_NS = 100_000_000
+MOST_NS = (1 << 64) - 1
+"""A tenant that says it has spent this much is granted no more than fits."""
 SHORTEST_SLEEP_NS = 150_000
 """Between two looks, however much the bells ring: bounds what tenants can cost."""
 
@@ -65,8 +67,9 @@ class Share:
 
 @dataclass(slots=True)
 class Row:
-    """What the thread keeps of a tenant."""
+    """What the thread keeps of a tenant, as long as it has this segment."""
 
+    usage: UsageSegment
     created_ns: int = 0
     doorbell: int = 0
     seen: dict[GpuUuid, Seen] = field(default_factory=dict)
@@ -153,7 +156,9 @@ class Arbitration:
 
     def _look(self, member: Member) -> None:
         """Read a tenant's books."""
-        row = self._rows.setdefault(member.tenant, Row())
+        row = self._rows.get(member.tenant)
+        if row is None or row.usage is not member.usage:
+            row = self._rows[member.tenant] = Row(member.usage)
         if row.is_broken:
             return
         try:
@@ -205,7 +210,7 @@ class Arbitration:
         try:
             member.policy.grant(
                 entry,
-                granted_ns=grant.granted_ns,
+                granted_ns=min(grant.granted_ns, MOST_NS),
                 run_ahead_ns=grant.run_ahead_ns,
                 is_shared=grant.is_shared,
             )

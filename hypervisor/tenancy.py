@@ -18,7 +18,6 @@ from hypervisor.edge.segments import (
     MOST_DEVICES,
     PRIORITIES,
     PolicySegment,
-    Segment,
     Segments,
     StateSegment,
     UsageSegment,
@@ -39,6 +38,10 @@ class Open:
     reaping: asyncio.Task[None] | None = None
     must_reap_again: bool = False
 
+    def close(self) -> None:
+        self.usage.close()
+        self.policy.close()
+
 
 class Tenancy:
     """All open segments; used on the loop alone."""
@@ -58,7 +61,7 @@ class Tenancy:
         self.gpus: list[Gpu] = []
         """Their order is that of the policies' entries; it only grows."""
         self._number = 0
-        self._retired: list[tuple[int, Segment]] = []
+        self._retired: list[tuple[int, Open]] = []
 
     def open(self, tenant: Tenant) -> Open:
         """Return a tenant's segments, made and published at the first call. Raises SegmentError."""
@@ -136,28 +139,26 @@ class Tenancy:
         if opened is None:
             return
         self.publish_roster()
-        self._retired += [(self._number, opened.usage), (self._number, opened.policy)]
+        self._retired.append((self._number, opened))
         self._segments.remove(name)
 
     def close_retired(self) -> None:
-        """Close what the arbitration has let go of."""
+        """Close what no other thread looks at any more."""
         left = []
-        for number, segment in self._retired:
-            if self._arbitration.adopted >= number:
-                segment.close()
+        for number, opened in self._retired:
+            if self._arbitration.adopted >= number and opened.reaping is None:
+                opened.close()
             else:
-                left.append((number, segment))
+                left.append((number, opened))
         self._retired = left
 
     async def close(self) -> None:
         """Close all; the arbitration has stopped. The files stay, for the tenants and the next daemon."""
-        tasks = [o.reaping for o in self.open_tenants.values() if o.reaping is not None]
+        everybody = [*self.open_tenants.values(), *(opened for _, opened in self._retired)]
+        tasks = [o.reaping for o in everybody if o.reaping is not None]
         await asyncio.gather(*tasks, return_exceptions=True)
-        for opened in self.open_tenants.values():
-            opened.usage.close()
-            opened.policy.close()
-        for _, segment in self._retired:
-            segment.close()
+        for opened in everybody:
+            opened.close()
         self._state.close()
 
 

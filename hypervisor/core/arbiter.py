@@ -32,6 +32,7 @@ MOST_SLIP_NS = 4 * MS
 SHORT_AHEAD_NS = 1 * MS
 """What a holder may have queued where a higher class might want the GPU any time."""
 IDLE_TICK_NS = 100 * MS
+MOST_VIRTUAL_NS = 1e15
 HIGH = 3
 """The class whose work others wait for."""
 CHARGED_WINDOW_NS = 500 * MS
@@ -134,9 +135,17 @@ class Arbiter:
             standing.part = max(own, shared.get(name, 0.0))
         running = [self._standings[n].virtual_ns for n in active if self._standings[n].takes_turns]
         self._virtual_ns = max(self._virtual_ns, min(running, default=self._virtual_ns))
+        self._begin_virtual_time_anew()
         for standing in self._standings.values():
             behind_ns = BEHIND_QUANTA * self._pace.quantum_ns / max(standing.entitled, 0.01)
             standing.virtual_ns = max(standing.virtual_ns, self._virtual_ns - behind_ns)
+
+    def _begin_virtual_time_anew(self) -> None:
+        """Keep virtual times so small that a float tells a microsecond."""
+        if self._virtual_ns > MOST_VIRTUAL_NS:
+            for standing in self._standings.values():
+                standing.virtual_ns -= self._virtual_ns
+            self._virtual_ns = 0.0
 
     def _alone(self, now_ns: int) -> Decision:
         """Nobody to share with: only the limit holds, and the tenant keeps to it itself."""

@@ -21,6 +21,9 @@ DRAIN = 0.5
 RATE_WINDOW_NS = 50 * MS
 ACTIVE_NS = 50 * MS
 """Who has done nothing for so long does not count among those who want the GPU."""
+MOST_SPENT_NS = 100_000 * MS
+"""That one tenant can have used between two looks: a kernel that has ended after minutes, at the very most.
+"""
 LATELY_NS = 1_000 * MS
 KEEP_LIMIT_NS, RESUME_LIMIT_NS = 100 * MS, 20 * MS
 KEEP_REQUEST_NS, DEBT_REQUEST_NS = 50 * MS, 20 * MS
@@ -61,8 +64,8 @@ class Standing:
         `inflation`: how much more than passes is charged on the whole GPU; see the arbiter.
         """
         elapsed_ns = max(0, now_ns - self._at_ns)
-        # Books that went back were begun anew.
-        spent_ns = max(0, seen.spent_ns - self.seen.spent_ns)
+        # Books that went back were begun anew, and those that leap are wrong.
+        spent_ns = min(max(0, seen.spent_ns - self.seen.spent_ns), MOST_SPENT_NS)
         self._at_ns, before = now_ns, self.seen
         self.seen = seen
         is_blocked = seen.waiting > 0 and seen.spent_ns >= self.grant.granted_ns and self.grant.is_shared

@@ -102,6 +102,11 @@ class Client:
         lib.gl_bell_ring(ffi.addressof(self.usage.header, "doorbell"))
         return {}
 
+    def lie(self, spent_ns: int, outstanding_ns: int, waiting: int) -> dict[str, Any]:
+        """Write figures that cannot be, and ring."""
+        self.usage.device[0].spent_ns = spent_ns
+        return self.spend(0, outstanding_ns, waiting)
+
     def look(self) -> dict[str, Any]:
         policy = self.policy
         return {

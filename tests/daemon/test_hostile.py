@@ -46,7 +46,8 @@ def test_a_segment_that_is_cut_short_costs_only_its_tenant(
     eventually(lambda: not node.tenant(tenant)["workers"])
     goes_on(node, good)
     fresh = client()  # and a new process of the tenant gets new books
-    assert fresh.tell(order="look")["devices"]
+    show_up(node, fresh)
+    goes_on(node, fresh)
     assert Path(f"/dev/shm/gpulimit.u.{tenant}").stat().st_size > 1_000_000
 
 
@@ -72,6 +73,18 @@ def test_random_books_harm_nobody_else(daemon, client, other_tenant) -> None:
     bad.kill()
     goes_on(node, good)
     assert node.process.poll() is None
+
+
+def test_figures_that_cannot_be_harm_nobody_else(daemon, client, other_tenant) -> None:
+    node = daemon()
+    bad, good = client(compute=50, request=20), client(other_tenant)
+    show_up(node, bad, good)
+    most, word = (1 << 64) - 1, (1 << 32) - 1
+    for spent in (most, 0, most - 1, 1 << 63, 5, most):
+        for outstanding, waiting in ((most, word), (0, 1), (1 << 63, 0)):
+            bad.tell(order="lie", spent_ns=spent, outstanding_ns=outstanding, waiting=waiting)
+            time.sleep(0.005)
+        goes_on(node, good)
 
 
 def test_a_tenant_that_rings_without_pause_cannot_wear_the_daemon_out(daemon, client, other_tenant) -> None:
