@@ -121,7 +121,7 @@ def test_a_lost_card_stays_visible_and_comes_back(node, work, xid, tenant) -> No
 
 
 def test_a_driver_call_that_hangs_costs_only_nvmls_own_metrics(node, work, tenant) -> None:
-    served = node(nvml_timeout="1s", env={"GPULIMIT_SIM_FAULTS": "nvmlDeviceGetTemperature:hang:after=8"})
+    served = node(env={"GPULIMIT_SIM_FAULTS": "nvmlDeviceGetTemperature:hang:after=8"})
     work("", "--seconds", "40", memory="4GiB")
     served.until(lambda s: s.of("client_gpu_seconds_total", tenant=tenant))
     page = served.until(lambda s: s.one("nvml_up") == 0 and s)

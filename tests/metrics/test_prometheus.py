@@ -143,7 +143,6 @@ def test_every_alert_fires_for_its_fault_and_stops_after_it(
     daemon(
         is_awaited=False,
         nvml_interval="250ms",
-        nvml_timeout="2s",
         env={
             "GPULIMIT_SIM_SET": "memory=8GiB",
             "GPULIMIT_SIM_FAULTS": "nvmlDeviceGetTemperature:hang:after=2",
