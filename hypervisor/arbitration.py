@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -71,7 +71,6 @@ class Row:
 
     usage: UsageSegment
     created_ns: int = 0
-    doorbell: int = 0
     seen: dict[GpuUuid, Seen] = field(default_factory=dict)
     is_broken: bool = False
 
@@ -98,6 +97,7 @@ class Arbitration:
         self._arbiters: dict[GpuUuid, Arbiter] = {}
         self._published: dict[tuple[TenantName, GpuUuid], Grant] = {}
         self._gpus: dict[bytes, GpuUuid] = {}
+        self._due_ns: dict[GpuUuid, int] = {}
         self._beat_at_ns = 0
         self._is_stopping = False
         self.adopted = 0
@@ -119,25 +119,33 @@ class Arbitration:
     def run(self) -> None:
         """Divide GPU time until stopped."""
         while not self._is_stopping:
-            own = self._bells.own_value()
             begin_ns = time.monotonic_ns()
-            next_at_ns = self.step(begin_ns)
-            self._sleep(own, begin_ns, next_at_ns)
+            self._bells.wait(self.step(begin_ns))
+            # Not too soon again, so that tenants who ring all the time cannot wear us out.
+            left_ns = begin_ns + SHORTEST_SLEEP_NS - time.monotonic_ns()
+            if left_ns > 0:
+                time.sleep(left_ns / 1e9)
 
     def step(self, now_ns: int) -> int:
-        """Look once at everything; return when to look again if no bell rings."""
+        """Look at who has rung and at GPUs that are due; return when to look again if no bell rings."""
+        self._bells.silence()
         roster = self._take_over()
+        rang = set(self._bells.hear())
+        is_beat_due = now_ns >= self._beat_at_ns + BEAT_NS
+        touched = {gpu for gpu in roster.gpus if is_beat_due or self._due_ns.get(gpu, 0) <= now_ns}
+        touched.update(gpu for name in rang if name in self._rows for gpu in self._rows[name].seen)
         for member in roster.members:
-            self._look(member)
-        next_at_ns = self._beat_at_ns + BEAT_NS
+            row = self._rows.get(member.tenant)
+            if is_beat_due or row is None or member.tenant in rang or not touched.isdisjoint(row.seen):
+                touched.update(self._look(member, now_ns))
         for entry, gpu in enumerate(roster.gpus):
-            next_at_ns = min(next_at_ns, self._divide(roster, entry, gpu, now_ns))
-        if now_ns >= self._beat_at_ns + BEAT_NS:
+            if gpu in touched:
+                self._due_ns[gpu] = self._divide(roster, entry, gpu, now_ns)
+        if is_beat_due:
             self._beat(roster, now_ns)
-            next_at_ns = min(next_at_ns, now_ns + BEAT_NS)
         self.steps += 1
         self.stepped_at_ns = now_ns
-        return next_at_ns
+        return min([self._beat_at_ns + BEAT_NS, *(self._due_ns[gpu] for gpu in roster.gpus)])
 
     def _take_over(self) -> Roster:
         """Return the roster in force, and forget those who have left."""
@@ -147,38 +155,42 @@ class Arbitration:
         names = {member.tenant for member in roster.members}
         for name in self._rows.keys() - names:
             del self._rows[name]
-            self._bells.forget(name)
+        self._bells.listen({member.tenant: member.usage.bell for member in roster.members})
+        self._due_ns = dict.fromkeys(roster.gpus, 0)
         self._published = {key: grant for key, grant in self._published.items() if key[0] in names}
         self._beat_at_ns = 0  # newcomers must not wait for their first heartbeat
         self._gpus = {uuid_bytes(gpu): gpu for gpu in roster.gpus}
         self.adopted = roster.number
         return roster
 
-    def _look(self, member: Member) -> None:
-        """Read a tenant's books."""
+    def _look(self, member: Member, now_ns: int) -> Iterable[GpuUuid]:
+        """Read a tenant's books; return the GPUs that it is on, or was until now."""
         row = self._rows.get(member.tenant)
         if row is None or row.usage is not member.usage:
             row = self._rows[member.tenant] = Row(member.usage)
         if row.is_broken:
-            return
+            return ()
+        before = row.seen
         try:
             sample = member.usage.sample()
         except SegmentError as error:
             self._give_up(member, row, str(error))
-            return
+            return before
         if row.created_ns != sample.created_ns:  # the books were begun anew, and with them the count of time
             row.created_ns = sample.created_ns
             self._published = {k: g for k, g in self._published.items() if k[0] != member.tenant}
-        row.doorbell = sample.doorbell
-        seen = seen_in(sample, self._gpus) if sample.slots else {}
-        if seen.keys() != row.seen.keys():
-            self._placed(member.tenant, frozenset(seen))
-        row.seen = seen
+        self._bells.looked_at(member.tenant, sample.doorbell, now_ns)
+        row.seen = seen_in(sample, self._gpus) if sample.slots else {}
+        if row.seen.keys() == before.keys():
+            return row.seen
+        self._placed(member.tenant, frozenset(row.seen))
+        return {**before, **row.seen}
 
     def _give_up(self, member: Member, row: Row, reason: str) -> None:
         """A tenant that spoils its own books gets no GPU time: nothing of it can be measured any more."""
         row.is_broken = True
         row.seen = {}
+        self._bells.ignore(member.tenant)
         for entry in range(MOST_DEVICES):
             self._publish(member, entry, Grant(0, 1, is_shared=True))
         self._broken(member.tenant, reason)
@@ -227,22 +239,6 @@ class Arbitration:
                 segment.beat(now_ns, self._start_ns)
             except SegmentError as error:
                 logger.warning("%s", error)
-
-    def _sleep(self, own: int, begin_ns: int, next_at_ns: int) -> None:
-        """Sleep until a bell rings, but long enough that tenants who ring all the time cannot wear us out."""
-        words = {
-            m.tenant: (m.usage.bell, self._rows[m.tenant].doorbell)
-            for m in self._roster.members
-            if m.tenant in self._rows and not self._rows[m.tenant].is_broken
-        }
-        broken = self._bells.wait(words, own, now_ns=time.monotonic_ns(), deadline_ns=next_at_ns)
-        if broken is not None:
-            member = next((m for m in self._roster.members if m.tenant == broken), None)
-            if member is not None:
-                self._give_up(member, self._rows[member.tenant], f"{member.usage.name} was cut short")
-        left_ns = begin_ns + SHORTEST_SLEEP_NS - time.monotonic_ns()
-        if left_ns > 0:
-            time.sleep(left_ns / 1e9)
 
 
 def seen_in(sample: Any, gpus: Mapping[bytes, GpuUuid]) -> dict[GpuUuid, Seen]:

@@ -26,7 +26,7 @@ static int look(void *argument)
 {
 	const struct looking *l = argument;
 	for (uint32_t i = 0; i < l->count; i++)
-		if (gl_load(l->bells[i].word) != l->bells[i].seen)
+		if (!l->bells[i].ignored && gl_load(l->bells[i].word) != l->bells[i].seen)
 			return -EAGAIN;
 	return -ETIMEDOUT;
 }
@@ -48,16 +48,27 @@ static int poll_until(const struct gl_bell *bells, uint32_t count, uint64_t dead
 int gl_bells_wait(const struct gl_bell *bells, uint32_t count, uint64_t deadline_ns, int poll)
 {
 	struct wait_for waits[GL_MAX_BELLS];
+	uint32_t heard = 0;
 	if (count > GL_MAX_BELLS)
 		return -EINVAL;
-	if (poll || count == 0)
-		return poll_until(bells, count, deadline_ns);
 	for (uint32_t i = 0; i < count; i++)
-		waits[i] = (struct wait_for){bells[i].seen, (uintptr_t)bells[i].word, SIZE_U32, 0};
+		if (!bells[i].ignored)
+			waits[heard++] = (struct wait_for){bells[i].seen, (uintptr_t)bells[i].word, SIZE_U32, 0};
+	if (poll || heard == 0)
+		return poll_until(bells, count, deadline_ns);
 	struct timespec until = {(time_t)(deadline_ns / 1000000000u), (long)(deadline_ns % 1000000000u)};
-	int r = (int)gl_syscall(SYS_futex_waitv, waits, count, 0, &until, CLOCK_MONOTONIC);
+	int r = (int)gl_syscall(SYS_futex_waitv, waits, heard, 0, &until, CLOCK_MONOTONIC);
 	/* EPERM: sandboxes that do not know the call. */
 	return r == -ENOSYS || r == -EPERM ? poll_until(bells, count, deadline_ns) : r;
+}
+
+void gl_bells_rang(const struct gl_bell *bells, uint32_t count, uint8_t *rang)
+{
+	for (uint32_t i = 0; i < count; i++) {
+		struct gl_bell bell = {bells[i].word, bells[i].seen, 0};
+		struct looking one = {&bell, 1};
+		rang[i] = gl_guarded(look, &one) != -ETIMEDOUT;
+	}
 }
 
 void gl_bell_ring(uint32_t *word)

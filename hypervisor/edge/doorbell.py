@@ -7,7 +7,6 @@ it: it is then looked at with the tick like everybody else.
 
 from __future__ import annotations
 
-import errno
 from collections.abc import Mapping
 from typing import Any
 
@@ -17,6 +16,9 @@ from hypervisor.core.model import TenantName
 
 RINGS_PER_S = 2000
 BURST = 200
+MOST_COUNTED = 10 * BURST
+"""Rings that are counted at once: a tenant can write any number."""
+NEVER = (1 << 32) - 1
 MOST_BELLS = int(lib.GL_MAX_BELLS)
 
 
@@ -38,12 +40,14 @@ class Allowance:
 
 
 class Doorbells:
-    """The daemon's own bell and one for each tenant."""
+    """The daemon's own bell, in the first place, and one for each tenant."""
 
     def __init__(self, *, poll: bool = False) -> None:
         self._own: Any = ffi.new("uint32_t *")
         self._bells: Any = ffi.new("struct gl_bell[]", MOST_BELLS)
-        self._seen: dict[TenantName, int] = {}
+        self._rang: Any = ffi.new("uint8_t[]", MOST_BELLS)
+        self._bells[0].word = self._own
+        self._places: dict[TenantName, int] = {}
         self._allowances: dict[TenantName, Allowance] = {}
         self._poll = poll
 
@@ -51,46 +55,43 @@ class Doorbells:
         """Wake the sleeper; from any thread."""
         lib.gl_bell_ring(self._own)
 
-    def own_value(self) -> int:
-        """Return a value for `wait`: take it before looking at what the ring announces."""
-        return int(self._own[0])
+    def listen(self, words: Mapping[TenantName, Any]) -> None:
+        """Listen to these tenants' bells and no others; all count as rung until they are looked at."""
+        names = list(words)[: MOST_BELLS - 1]
+        self._places = {name: place for place, name in enumerate(names, start=1)}
+        for name, place in self._places.items():
+            bell = self._bells[place]
+            bell.word, bell.seen, bell.ignored = words[name], NEVER, 0
+        self._allowances = {n: a for n, a in self._allowances.items() if n in self._places}
 
-    def wait(
-        self, words: Mapping[TenantName, tuple[Any, int]], own: int, *, now_ns: int, deadline_ns: int
-    ) -> TenantName | None:
-        """Sleep until a bell rings or the deadline; return the tenant whose bell cannot be slept on, if any.
+    def silence(self) -> None:
+        """Take note of the daemon's own bell; call it before looking at what a ring announces."""
+        self._bells[0].seen = self._own[0]
 
-        `words`: by tenant, where its doorbell is and the value when it was last looked at.
-        """
-        self._bells[0].word, self._bells[0].seen = self._own, own
-        order: list[TenantName] = []
-        for tenant, (word, value) in words.items():
-            if self.may_ring(tenant, value, now_ns) and len(order) + 1 < MOST_BELLS:
-                order.append(tenant)
-                self._bells[len(order)].word, self._bells[len(order)].seen = word, value
-        result = lib.gl_bells_wait(self._bells, len(order) + 1, deadline_ns, self._poll)
-        if result == -errno.EFAULT:
-            return self._broken(order)
-        return None
+    def hear(self) -> list[TenantName]:
+        """Return who has rung since they were looked at."""
+        lib.gl_bells_rang(self._bells, len(self._places) + 1, self._rang)
+        return [name for name, place in self._places.items() if self._rang[place]]
 
-    def may_ring(self, tenant: TenantName, value: int, now_ns: int) -> bool:
-        """Whether a tenant, whose doorbell has come to a value, is listened to now."""
+    def looked_at(self, tenant: TenantName, value: int, now_ns: int) -> None:
+        """A tenant was looked at after its bell had come to a value."""
+        place = self._places.get(tenant)
+        if place is None:
+            return
+        bell = self._bells[place]
         allowance = self._allowances.get(tenant)
         if allowance is None:
             allowance = self._allowances[tenant] = Allowance(now_ns)
-        rings = (value - self._seen.get(tenant, value)) % (1 << 32)
-        self._seen[tenant] = value
-        allowance.take(now_ns, min(rings, BURST * 10))
-        return allowance.is_left
+        else:
+            allowance.take(now_ns, min((value - bell.seen) % (1 << 32), MOST_COUNTED))
+        bell.seen, bell.ignored = value, not allowance.is_left
 
-    def _broken(self, order: list[TenantName]) -> TenantName | None:
-        """Return the first tenant whose word is gone."""
-        for place, tenant in enumerate(order, start=1):
-            one = ffi.addressof(self._bells, place)
-            if lib.gl_bells_wait(one, 1, 0, 1) == -errno.EFAULT:
-                return tenant
-        return None
+    def ignore(self, tenant: TenantName) -> None:
+        """Do not listen to a tenant any more."""
+        place = self._places.get(tenant)
+        if place is not None:
+            self._bells[place].ignored = 1
 
-    def forget(self, tenant: TenantName) -> None:
-        self._seen.pop(tenant, None)
-        self._allowances.pop(tenant, None)
+    def wait(self, deadline_ns: int) -> None:
+        """Sleep until a bell rings, or until the deadline by CLOCK_MONOTONIC."""
+        lib.gl_bells_wait(self._bells, len(self._places) + 1, deadline_ns, self._poll)

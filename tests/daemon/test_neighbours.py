@@ -55,8 +55,10 @@ def test_systemd_hears_when_the_daemon_is_ready_and_when_it_stops(daemon, run_di
 def sleep_on(bells: Doorbells, word: object, seconds: float) -> float:
     """Return how long a sleep on one bell took."""
     begin = time.monotonic_ns()
-    words = {NAME: (word, 0)}
-    bells.wait(words, bells.own_value(), now_ns=begin, deadline_ns=begin + int(seconds * 1e9))
+    bells.listen({NAME: word})
+    bells.hear()
+    bells.looked_at(NAME, 0, begin)
+    bells.wait(begin + int(seconds * 1e9))
     return (time.monotonic_ns() - begin) / 1e9
 
 
@@ -72,15 +74,36 @@ def test_a_ring_wakes_the_sleeper(poll: bool) -> None:
     assert sleep_on(bells, ffi.new("uint32_t *"), 5) < 0.3
 
 
+def test_who_has_rung_is_heard_until_looked_at() -> None:
+    bells, one, two = Doorbells(), ffi.new("uint32_t *"), ffi.new("uint32_t *")
+    other = TenantName("b")
+    bells.listen({NAME: one, other: two})
+    assert bells.hear() == [NAME, other]  # nobody has looked yet
+    for name in (NAME, other):
+        bells.looked_at(name, 0, 0)
+    assert bells.hear() == []
+    lib.gl_bell_ring(two)
+    assert bells.hear() == [other] == bells.hear()
+    bells.looked_at(other, 1, 0)
+    assert bells.hear() == []
+
+
 def test_a_tenant_that_rings_all_the_time_is_not_listened_to_for_a_while() -> None:
-    bells = Doorbells()
+    bells, word = Doorbells(), ffi.new("uint32_t *")
+    bells.listen({NAME: word})
     now = time.monotonic_ns()
-    assert bells.may_ring(NAME, 0, now)
-    assert not bells.may_ring(NAME, 3 * BURST, now)
-    assert not bells.may_ring(NAME, 3 * BURST, now + 50_000_000)
-    assert bells.may_ring(NAME, 3 * BURST, now + 1_000_000_000)
-    assert bells.may_ring(NAME, 0xFFFFFFFF, now + 9_000_000_000) is False  # a jump is many rings
-    assert bells.may_ring(TenantName("b"), 7, now)
+    bells.looked_at(NAME, 0, now)
+    word[0] = 3 * BURST
+    bells.looked_at(NAME, 3 * BURST, now)
+    lib.gl_bell_ring(word)
+    begin = time.monotonic_ns()
+    bells.wait(begin + 50_000_000)
+    assert time.monotonic_ns() - begin >= 49_000_000  # sleeps on
+    bells.looked_at(NAME, 3 * BURST + 1, now + 2_000_000_000)
+    lib.gl_bell_ring(word)
+    begin = time.monotonic_ns()
+    bells.wait(begin + 5_000_000_000)
+    assert time.monotonic_ns() - begin < 1_000_000_000  # and listens again
 
 
 def test_a_peer_is_who_connected() -> None:
