@@ -180,6 +180,10 @@ class Survey:
             gpu = next((g for g in self._node.inventory.gpus if g.uuid == f"GPU-{device.uuid}"), None)
             if gpu is None:
                 continue
+            held = self._held(usage, device, gpu, {})
+            # The driver must know its processes: the books alone could be of anywhere.
+            if not self._nvml.get(gpu.uuid, {}).keys() & {process.host_pid for process in held}:
+                continue
             is_limited = device.memory_limit_bytes < device.card_bytes
             yield Look(
                 who=who,
@@ -189,7 +193,7 @@ class Survey:
                 source="env",
                 state="standalone",
                 books=books_of(usage, device),
-                held=self._held(usage, device, gpu, {}),
+                held=held,
                 is_counted=False,
             )
 
