@@ -62,7 +62,7 @@ class Doorbells:
         for name, place in self._places.items():
             bell = self._bells[place]
             bell.word, bell.seen, bell.ignored = words[name], NEVER, 0
-        self._allowances = {n: a for n, a in self._allowances.items() if n in self._places}
+        self._allowances.clear()  # how often a bell rang is not known before the first look
 
     def silence(self) -> None:
         """Take note of the daemon's own bell; call it before looking at what a ring announces."""
