@@ -88,7 +88,9 @@ class Nvml:
         longest_s = max(self._timeout_s, FIRST_TIMEOUT_S)
         try:
             while True:
-                line = await asyncio.wait_for(child.stdout.readline(), self._period_s + longest_s)
+                # Not wait_for: before Python 3.12 it loses a cancellation that comes together with a line.
+                async with asyncio.timeout(self._period_s + longest_s):
+                    line = await child.stdout.readline()
                 longest_s = self._timeout_s
                 if not line:
                     if not has_said_why:
@@ -107,7 +109,8 @@ class Nvml:
                 child.kill()
             # A process stuck in the driver may take its time to die; do not wait for it for ever.
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(child.wait(), 1.0)
+                async with asyncio.timeout(1.0):
+                    await child.wait()
 
     def _fail(self, code: str, reason: str) -> None:
         self.health.is_up = False

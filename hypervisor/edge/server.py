@@ -159,7 +159,8 @@ class Server:
         rung = asyncio.Event()
         self._waiting.setdefault(worker_id, set()).add(rung)
         try:
-            await asyncio.wait_for(rung.wait(), 0 if self._is_draining else wait_s)
+            async with asyncio.timeout(0 if self._is_draining else wait_s):
+                await rung.wait()
         except TimeoutError:
             return None
         finally:

@@ -94,7 +94,12 @@ class Daemon:
     def stop(self, number: int = signal.SIGTERM) -> str:
         """End it; return what it logged."""
         self.process.send_signal(number)
-        self.process.wait(timeout=DEADLINE_S)
+        try:
+            self.process.wait(timeout=DEADLINE_S)
+        except subprocess.TimeoutExpired:
+            self.process.send_signal(signal.SIGABRT)  # faulthandler writes down where it is
+            self.process.wait(timeout=DEADLINE_S)
+            pytest.fail(f"the daemon did not end:\n{self.log.read_text()}", pytrace=False)
         return self.log.read_text()
 
 
@@ -111,6 +116,7 @@ def daemon_env(built: Built, tmp_path: Path) -> dict[str, str]:
         "GPULIMIT_LIB_DIR": str(built.lib),
         "GPULIMIT_SIM_STATE": str(tmp_path / "sim.state"),
         "PYTHONWARNINGS": "error",
+        "PYTHONFAULTHANDLER": "1",
     }
 
 
@@ -155,10 +161,7 @@ def daemon(
 
     yield start
     for one in running:
-        if one.process.poll() is None:
-            one.process.terminate()
-            one.process.wait(timeout=DEADLINE_S)
-        text = one.log.read_text()
+        text = one.stop() if one.process.poll() is None else one.log.read_text()
         assert "Traceback" not in text, text
         assert "Warning" not in text, text
 
