@@ -8,7 +8,7 @@
  * What dies with a context is found by walking the blocks.  Memory of pools, of cuMemCreate and of graphs belongs to the device and
  * outlives contexts (seen on a card: it survives even the reset of the primary one), so those blocks name none.
  */
-#include "shim.h"
+#include "launch.h"
 
 struct fall {
 	CUcontext context;
@@ -28,6 +28,7 @@ void gl_context_gone(struct gl_gpu *gpu, CUcontext context)
 {
 	struct fall fall = {.context = context};
 	struct gl_block known;
+	gl_meter_context_gone(context);
 	(void)gl_block_take(GL_SPACE_CONTEXT, (uintptr_t)context, &known);
 	if (context)
 		gl_block_each(falls, &fall);

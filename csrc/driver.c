@@ -52,11 +52,6 @@ int gl_hook_by_name(const char *name)
 	return -1;
 }
 
-const char *gl_symbol_name(int id)
-{
-	return names[id];
-}
-
 void *gl_hook_address(int id)
 {
 	static void *const hooks[GL_HOOKS] = {

@@ -29,7 +29,7 @@ void gl_launch_begin(struct gl_launch *launch, enum gl_launch_kind kind, uint64_
 CUresult gl_launch_end(struct gl_launch *launch, CUresult result);
 /* The tables of a process; made at the first launch.  False: no memory for them. */
 bool gl_meter_start(void);
-/* A context is about to go: its marks and events go with it. */
+/* A context has gone, and its events with it; the next one may get its handle. */
 void gl_meter_context_gone(CUcontext context);
 void gl_meter_stream_gone(CUstream stream);
 /* The stream will wait for an event: standing still must not count as work. */

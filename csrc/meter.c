@@ -234,7 +234,8 @@ CUresult gl_launch_end(struct gl_launch *l, CUresult result)
 	return result;
 }
 
-static void forget_stream(struct gl_stream *s)
+/* events_gone: the marks' events went with their context and must not be touched again. */
+static void forget_stream(struct gl_stream *s, bool events_gone)
 {
 	gl_lock(&s->lock);
 	for (; s->tail != s->head; gl_put(&s->tail, s->tail + 1)) {
@@ -242,7 +243,8 @@ static void forget_stream(struct gl_stream *s)
 		gl_sub(&s->clock->gpu->account->outstanding_ns, mark->charged_ns);
 		if (mark->cost)
 			gl_put(&mark->cost->unsampled, 0);
-		gl_clock_give(s->clock, mark->event);
+		if (!events_gone)
+			gl_clock_give(s->clock, mark->event);
 	}
 	gl_sub(&s->clock->gpu->account->outstanding_ns, s->charged_ns);
 	gl_put(&s->handle, (CUstream)~(uintptr_t)0);
@@ -262,7 +264,7 @@ void gl_meter_stream_gone(CUstream stream)
 		return;
 	for (uint32_t i = 0; i < GL_STREAMS; i++)
 		if (gl_load(&m->stream[i].state) == 2 && gl_peek(&m->stream[i].handle) == stream)
-			forget_stream(&m->stream[i]);
+			forget_stream(&m->stream[i], false);
 }
 
 void gl_meter_context_gone(CUcontext context)
@@ -273,7 +275,7 @@ void gl_meter_context_gone(CUcontext context)
 	gl_lock(&m->lock);
 	for (uint32_t i = 0; i < GL_STREAMS; i++)
 		if (gl_load(&m->stream[i].state) == 2 && gl_peek(&m->stream[i].context) == context)
-			forget_stream(&m->stream[i]);
+			forget_stream(&m->stream[i], true);
 	for (uint32_t i = 0; i < GL_CLOCKS; i++) {
 		struct gl_clock *c = &m->clock[i];
 		if (!gl_load(&c->ready) || c->context != context)

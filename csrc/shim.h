@@ -97,7 +97,6 @@ bool gl_driver_load(void);
 bool gl_nvml_load(void);
 /* The library that id belongs to is in the process (it is not loaded for this), and its functions are known. */
 bool gl_loaded(int id);
-const char *gl_symbol_name(int id);
 /* Id of the hook for a symbol name, or -1.  Calls no libc function. */
 int gl_hook_by_name(const char *name);
 /* Our function for a hook id. */

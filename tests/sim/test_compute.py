@@ -342,3 +342,14 @@ def test_unknown_long_kernels_do_not_pile_up_debt(machine: Any) -> None:
     assert most <= 350 * MS  # two unknown ones and the one that goes on credit
     assert saw["blocked_ms"] < 1000
     assert it.books().devices[0].spent_ns == pytest.approx(1200 * MS, rel=0.15)
+
+
+def test_a_context_made_again_is_held_to_the_limit_like_the_first(
+    program: Program, run_process: Any, limited_env: dict[str, str]
+) -> None:
+    """What the library recorded in the first context has gone with it and is of no use in the next."""
+    env = limited_env | {"GPULIMIT_COMPUTE": "30"}
+    ended = run_process([program("compute/again")], env=env, expect=0)
+    # A window of 1.5 s of kernels of 2 ms, with 30 ms saved up at the start of the first.
+    assert all(26 <= float(share) <= 35 for share in ended.stdout.split()), ended.stdout
+    assert len(ended.stdout.split()) == 3
