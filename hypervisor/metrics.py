@@ -16,12 +16,13 @@ Kind = Literal["gauge", "counter", "histogram"]
 GPU = ("gpu_uuid", "gpu_index")
 CLIENT = ("[namespace]", "[pod]", "[container]", "[tenant]", *GPU, "[client_id]", "[host_pid]")
 POD = ("[namespace]", "[pod]", "[tenant]", "gpu_id")
-VGPU = (*GPU, "gpu", "instance", "host")
-VGPU_INSTANCE = (*VGPU, "vgpu_id", "vgpu_uuid", "vgpu_type", "vgpu_vm_id")
-MIG = (*GPU, "mig_instance", "mig_uuid", "mig_profile", "gpu_instance_id", "compute_instance_id")
+CARD = (*GPU, "[gpu]", "[instance]", "[host]")
+VGPU_INSTANCE = (*CARD, "vgpu_id", "[vgpu_uuid]", "[vgpu_type]", "[vgpu_vm_id]")
+MIG = (*CARD, "mig_instance", "[mig_uuid]", "[mig_profile]", "[gpu_instance_id]", "[compute_instance_id]")
 GUEST = ("namespace", "name", "node", "gpu_index", "gpu_uuid", "gpu_name")
 VMI = ("namespace", "name", "node")
 NO_VGPU, NO_MIG = "the host has no vGPU", "no GPU is in MIG mode"
+NOT_MIG = "no GPU knows MIG"
 NO_GUESTS, NO_KUBERNETES = "no guest agent answers", "not in a cluster"
 
 
@@ -195,14 +196,16 @@ POD_SECTION = Section(
 
 VGPU_SECTION = Section(
     "vGPU host",
-    "Of hosts that run NVIDIA vGPU.",
-    VGPU,
+    "Of cards that a hypervisor shares out as NVIDIA vGPUs. `host` and `instance` are the node.",
+    CARD,
     (
         ("vgpu_host_mode", G, ("host_mode",), "0 non-SR-IOV, 1 SR-IOV, 2 disabled or unknown.", "NVML"),
-        ("vgpu_scheduler_state", G, ("arr_supported",), "Adaptive round robin: 0 default, 1 off, 2 on.", "NVML"),
+        ("vgpu_scheduler_state", G, ("[arr_supported]",), "Adaptive round robin: 0 default, 1 off, 2 on.", "NVML"),
         ("vgpu_scheduler_policy", G, (), "0 unknown, 1 best effort, 2 equal share, 3 fixed share.", "NVML"),
-        ("vgpu_scheduler_timeslice_seconds", G, (), "Length of a vGPU's time slice.", "NVML"),
-        ("vgpu_scheduler_overruns_total", C, (), "Time slices that were overrun.", "NVML"),
+        ("vgpu_scheduler_timeslice_seconds", G, (), "Length of a vGPU's time slice; under best effort there is none.", "NVML"),
+        ("vgpu_scheduler_overruns_total", C, (),
+         "Time slices in the scheduler's log that ran for longer than their target. The log is read once a period and "
+         "holds 200 slices, so this counts a sample of them.", "NVML"),
     ),
     NO_VGPU,
 )  # fmt: skip
@@ -212,14 +215,16 @@ VGPU_INSTANCE_SECTION = Section(
     "Of each vGPU.",
     VGPU_INSTANCE,
     (
-        ("vgpu_utilization_ratio", G, (), "Part of the time in which kernels ran.", "NVML"),
-        ("vgpu_memory_utilization_ratio", G, (), "Part of the time in which memory was busy.", "NVML"),
+        ("vgpu_utilization_ratio", G, (), "Part of the card's time that its kernels had, lately.", "NVML samples"),
+        ("vgpu_memory_utilization_ratio", G, (), "Part of the time in which it kept the memory controller busy.", "NVML samples"),
         ("vgpu_memory_used_bytes", G, (), "Memory in use.", "NVML"),
         ("vgpu_memory_total_bytes", G, (), "Memory of the vGPU.", "NVML"),
-        ("vgpu_active", G, (), "1 while a virtual machine runs on it.", "NVML"),
+        ("vgpu_active", G, (), "1 while something runs on it: a process by the driver's accounting, or else a busy sample.", "NVML"),
         ("vgpu_encoder_utilization_ratio", G, (), "Part of the time in which the encoder was busy.", "NVML"),
         ("vgpu_decoder_utilization_ratio", G, (), "Part of the time in which the decoder was busy.", "NVML"),
-        ("vgpu_license_info", G, ("state",), "Constant 1; state of the licence.", "NVML"),
+        ("vgpu_license_info", G, ("state",),
+         "Constant 1; state of the licence: unknown, uninitialized, unlicensed_unrestricted, unlicensed_restricted, "
+         "unlicensed or licensed.", "NVML"),
         ("vgpu_guest_driver_info", G, ("driver_version",), "Constant 1; driver in the guest.", "NVML"),
     ),
     NO_VGPU,
@@ -228,18 +233,20 @@ VGPU_INSTANCE_SECTION = Section(
 MIG_MODE_SECTION = Section(
     "MIG",
     "Of cards that can be partitioned.",
-    GPU,
-    (("mig_mode", G, (), "1 while the card is partitioned, 0 where it could be.", "NVML"),),
-    NO_MIG,
+    CARD,
+    (("mig_mode", G, (), "1 while the card is in MIG mode, 0 where it could be.", "NVML"),),
+    NOT_MIG,
 )
 MIG_SECTION = Section(
     "MIG instances",
-    "Of each partition.",
+    "Of each MIG device. Its tenants are in the client families, with the MIG device's UUID as `gpu_uuid`.",
     MIG,
     (
+        ("mig_instance_info", G, (), "Constant 1.", "NVML"),
         ("mig_instance_memory_used_bytes", G, (), "Memory in use.", "NVML"),
-        ("mig_instance_memory_total_bytes", G, (), "Memory of the partition.", "NVML"),
-        ("mig_instance_utilization_ratio", G, (), "Part of the time in which kernels ran.", "NVML"),
+        ("mig_instance_memory_total_bytes", G, (), "Memory of the MIG device.", "NVML"),
+        ("mig_instance_utilization_ratio", G, (), "Part of the time in which its GPU instance was busy.", "NVML's GPM, from Hopper on"),
+        ("mig_instance_memory_utilization_ratio", G, (), "Part of its GPU instance's memory bandwidth in use.", "NVML's GPM, from Hopper on"),
     ),
     NO_MIG,
 )  # fmt: skip

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from hypervisor.core.turns import Histogram
-from hypervisor.exporter.families import Family
+from hypervisor.exporter.sheet import Family
 from hypervisor.metrics import CATALOGUE
 
 PERCENT = 100.0

@@ -13,9 +13,10 @@ from prometheus_client.registry import Collector
 
 from hypervisor.core.turns import Histogram
 from hypervisor.exporter.compat import aliases_of
-from hypervisor.exporter.families import Family, families_of
+from hypervisor.exporter.families import families_of
 from hypervisor.exporter.labels import NONE
 from hypervisor.exporter.page import TYPES, Form, form_for, number, render
+from hypervisor.exporter.sheet import Family
 from hypervisor.exporter.snapshot import Snapshot
 
 GZIP_LEVEL = 1

@@ -3,12 +3,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable
 
-from hypervisor.core.turns import Histogram
+from hypervisor.exporter import partitions
 from hypervisor.exporter.labels import NONE, Labels
 from hypervisor.exporter.merge import gpu_labels, merged
+from hypervisor.exporter.sheet import Family, Sheet
 from hypervisor.exporter.snapshot import (
     STATES,
     ClientView,
@@ -17,51 +17,10 @@ from hypervisor.exporter.snapshot import (
     SchedulerView,
     Snapshot,
 )
-from hypervisor.metrics import CATALOGUE, Metric
+from hypervisor.metrics import CATALOGUE
 
-Value = float | Histogram
 MOST_CLIENTS = 4096
 """Series of clients' processes on one page: no tenant can make it grow without end."""
-
-
-@dataclass(frozen=True, slots=True)
-class Family:
-    """One metric's samples."""
-
-    name: str
-    kind: str
-    help: str
-    rows: list[tuple[Labels, Value]] = field(default_factory=list)
-
-
-class Sheet:
-    """Collects rows; a name that is not in the catalogue is a mistake."""
-
-    def __init__(self) -> None:
-        self._rows: dict[str, list[tuple[Labels, Value]]] = {name: [] for name in CATALOGUE}
-
-    def put(self, name: str, labels: Labels, value: Value | None) -> None:
-        """Add a sample; what is not known is left out."""
-        if value is not None:
-            self._rows[name].append((labels, value))
-
-    def put_all(self, labels: Labels, values: Mapping[str, float | None]) -> None:
-        for name, value in values.items():
-            if value is not None:
-                self._rows[name].append((labels, value))
-
-    def put_each(self, name: str, labels: Labels, label: str, values: Mapping[str, float]) -> None:
-        """Add a sample for each value of one more label."""
-        for key, value in values.items():
-            self._rows[name].append((labels.plus(label, key), value))
-
-    def families(self) -> list[Family]:
-        """Return all that have samples."""
-        return [family_of(CATALOGUE[name], rows) for name, rows in self._rows.items() if rows]
-
-
-def family_of(metric: Metric, rows: list[tuple[Labels, Value]]) -> Family:
-    return Family(metric.full_name, metric.kind, metric.help, rows)
 
 
 def families_of(snapshot: Snapshot, *, has_debug_labels: bool) -> list[Family]:
@@ -75,6 +34,10 @@ def families_of(snapshot: Snapshot, *, has_debug_labels: bool) -> list[Family]:
     for view in snapshot.schedulers:
         add_scheduler(sheet, view)
     add_pods(sheet, snapshot.clients)
+    for host in snapshot.vgpu_hosts:
+        partitions.add_vgpu_host(sheet, host)
+    for card in snapshot.mig_gpus:
+        partitions.add_mig_gpu(sheet, card)
     for part in snapshot.parts:
         add_part(sheet, part)
     sheet.put_all(NONE, snapshot.values)

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from typing import Literal
 
 from hypervisor.core.turns import Histogram
-from hypervisor.exporter.families import Family, Value
+from hypervisor.exporter.sheet import Family, Value
 
 Form = Literal["text", "openmetrics"]
 TYPES: dict[Form, str] = {

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from hypervisor.core.turns import Tally
+from limiter.mig import MigGpu
+from limiter.vgpu import VgpuHost
 
 State = Literal["enforced", "standalone", "degraded", "off"]
 STATES: tuple[State, ...] = ("enforced", "standalone", "degraded", "off")
@@ -92,6 +94,8 @@ class Snapshot:
     processes: tuple[ClientView, ...] = ()
     """Their processes; only where debug labels are wanted, and then served instead."""
     schedulers: tuple[SchedulerView, ...] = ()
+    vgpu_hosts: tuple[VgpuHost, ...] = ()
+    mig_gpus: tuple[MigGpu, ...] = ()
     parts: tuple[PartView, ...] = ()
     values: Mapping[str, float | None] = field(default_factory=dict)
     messages: Mapping[tuple[str, str], int] = field(default_factory=dict)

@@ -11,6 +11,7 @@ from hypervisor.exporter.clients import Clients
 from hypervisor.exporter.gpus import Card, Schedulers, gpu_view
 from hypervisor.exporter.looks import Books, Held, Look
 from hypervisor.exporter.snapshot import Identity, PartView, SchedulerView, Snapshot
+from tests.metrics import partitioned
 
 GIB, MIB = 1 << 30, 1 << 20
 SECOND_NS = 1_000_000_000
@@ -116,6 +117,8 @@ def snapshot() -> Snapshot:
         clients=views,
         processes=clients.processes(now, views),
         schedulers=(scheduler, SchedulerView(OTHER_GPU.uuid, 1, {"scheduler_running_clients": 0})),
+        vgpu_hosts=(partitioned.HOST,),
+        mig_gpus=(partitioned.CARD,),
         parts=(
             PartView(
                 "nvml", is_up=True, last_success_at_s=1_700_000_000.5, duration_s=0.002, errors={"15": 1}

@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+"""vGPUs and MIG devices as samples. Pure. Nothing for cards that have neither.
+
+Labels are made once for each instance; which field is in which metric is told by the tables in limiter.vgpu and
+limiter.mig.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from hypervisor.exporter.labels import Labels
+from hypervisor.exporter.sheet import Sheet
+from limiter import mig, vgpu
+from limiter.mig import MigGpu
+from limiter.vgpu import HOST_MODES, VgpuHost
+
+Pairs = list[tuple[str, str]]
+
+
+def card_labels(card: VgpuHost | MigGpu) -> Pairs:
+    return [
+        ("gpu_uuid", card.gpu_uuid),
+        ("gpu_index", str(card.gpu_index)),
+        ("gpu", card.gpu_name),
+        ("instance", card.instance),
+        ("host", card.host),
+    ]
+
+
+def instance_labels(instance: object, table: Mapping[str, str]) -> Pairs:
+    values = ((label, getattr(instance, field)) for field, label in table.items())
+    return [(label, "" if value is None else str(value)) for label, value in values]
+
+
+def put_fields(sheet: Sheet, labels: Labels, instance: object, table: Mapping[str, str]) -> None:
+    """Add a sample for each field that is known."""
+    for field, name in table.items():
+        value = getattr(instance, field)
+        sheet.put(name, labels, int(value) if isinstance(value, bool) else value)
+
+
+def add_vgpu_host(sheet: Sheet, host: VgpuHost) -> None:
+    """Add a card of a vGPU host and its vGPUs."""
+    card = card_labels(host)
+    labels = Labels(card)
+    sheet.put("vgpu_host_mode", labels.plus("host_mode", host.host_mode), HOST_MODES[host.host_mode])
+    is_supported = {None: "", True: "true", False: "false"}[host.is_arr_supported]
+    sheet.put("vgpu_scheduler_state", Labels([*card, ("arr_supported", is_supported)]), host.arr_mode)
+    others = {f: name for f, name in vgpu.HOST_FAMILIES.items() if f != "arr_mode"}
+    put_fields(sheet, labels, host, others)
+    for instance in host.instances:
+        pairs = [*card, *instance_labels(instance, vgpu.INSTANCE_LABELS)]
+        own = Labels(pairs)
+        put_fields(sheet, own, instance, vgpu.INSTANCE_FAMILIES)
+        for field, (name, label) in vgpu.INSTANCE_INFOS.items():
+            told = getattr(instance, field)
+            sheet.put(name, Labels([*pairs, (label, told)]), 1 if told else None)
+
+
+def add_mig_gpu(sheet: Sheet, card: MigGpu) -> None:
+    """Add a card that knows MIG and its MIG devices."""
+    pairs = card_labels(card)
+    sheet.put("mig_mode", Labels(pairs), int(card.is_enabled))
+    for instance in card.instances:
+        labels = Labels([*pairs, *instance_labels(instance, mig.INSTANCE_LABELS)])
+        sheet.put(mig.INFO, labels, 1)
+        put_fields(sheet, labels, instance, mig.INSTANCE_FAMILIES)

@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A card that can be cut into MIG devices, as values, and which metric tells which of them. Pure.
+
+See limiter.vgpu for why the tables are here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class MigInstance:
+    """One MIG device: a compute instance in a GPU instance; None or "": not known."""
+
+    index: int
+    """NVML's number of it within its card; numbers may be missing in between."""
+    uuid: str = ""
+    """"MIG-…"; what quotas and CUDA_VISIBLE_DEVICES name it by."""
+    profile: str = ""
+    """"1g.10gb"."""
+    gpu_instance_id: int | None = None
+    compute_instance_id: int | None = None
+    memory_used_bytes: int | None = None
+    memory_total_bytes: int | None = None
+    utilization_ratio: float | None = None
+    """Of its GPU instance, which other compute instances may share."""
+    memory_utilization_ratio: float | None = None
+    """Activity of the memory controller, not how full it is."""
+
+
+@dataclass(frozen=True, slots=True)
+class MigGpu:
+    """One card that knows MIG."""
+
+    gpu_uuid: str
+    gpu_index: int = 0
+    gpu_name: str = ""
+    instance: str = ""
+    host: str = ""
+    is_enabled: bool = False
+    instances: tuple[MigInstance, ...] = ()
+
+
+INSTANCE_FAMILIES = {
+    "memory_used_bytes": "mig_instance_memory_used_bytes",
+    "memory_total_bytes": "mig_instance_memory_total_bytes",
+    "utilization_ratio": "mig_instance_utilization_ratio",
+    "memory_utilization_ratio": "mig_instance_memory_utilization_ratio",
+}
+"""Field of MigInstance -> metric, without prefix."""
+INSTANCE_LABELS = {
+    "index": "mig_instance",
+    "uuid": "mig_uuid",
+    "profile": "mig_profile",
+    "gpu_instance_id": "gpu_instance_id",
+    "compute_instance_id": "compute_instance_id",
+}
+"""Field of MigInstance -> label of all its metrics."""
+INFO = "mig_instance_info"
+"""Constant 1 for each MIG device, so that one of which nothing else is known is there too."""
