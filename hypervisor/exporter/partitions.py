@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """vGPUs and MIG devices as samples. Pure. Nothing for cards that have neither.
 
-Labels are made once for each instance; which field is in which metric is told by the tables in limiter.vgpu and
-limiter.mig.
+Labels are made once for each instance; the tables in limiter.vgpu and limiter.mig tell which field is in
+which metric.
 """
 
 from __future__ import annotations
