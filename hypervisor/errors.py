@@ -3,6 +3,7 @@
 
 GpulimitError
 ├── ConfigError     an option cannot be used; names key, value and where it came from; exit status 2
+├── KubeError       the API server or the kubelet does not do what it was asked; with its HTTP status
 ├── Refused         a process, a quota or a request is turned away, with an HTTP status
 └── SegmentError    shared memory cannot be made or used
 """
@@ -37,3 +38,12 @@ class Refused(GpulimitError):
 
 class SegmentError(GpulimitError):
     """A segment cannot be made, opened or written."""
+
+
+class KubeError(GpulimitError):
+    """The API server or the kubelet refuses, cannot be reached, or answers nonsense; then `status` is 0."""
+
+    def __init__(self, status: int, reason: str) -> None:
+        plain = "".join(c if " " <= c <= "~" else "?" for c in reason)[:LONGEST_REASON]
+        super().__init__(f"status {status}: {plain}" if status else plain)
+        self.status = status

@@ -1,0 +1,180 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Follows a collection of the API server: a list, then every change of it, for ever.
+
+Whatever happens in between (the server goes away, forgets old versions, cuts the stream, answers nonsense),
+the watch goes on from the last version that it saw, or lists anew; then the reader gets the whole collection
+and finds what it missed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import random
+import time
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+
+from hypervisor.errors import KubeError
+from hypervisor.k8s.backoff import Backoff
+from hypervisor.k8s.client import GONE, Client, Object
+
+logger = logging.getLogger(__name__)
+STREAM_S = (240, 300)
+"""For how long a stream is asked for; drawn, so that those of many nodes do not end together."""
+SILENCE_S = 30
+"""How much longer than that it may be silent."""
+SHORTEST_S, STEADY_S = 0.5, 10.0
+"""A stream that ends sooner is a failure; one that lasted so long shows that all is well again."""
+TOO_NEW = 504
+COMPLAIN_NS = 60_000_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """The whole collection as it is now; what is not in it is gone."""
+
+    items: tuple[Object, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Put:
+    """An object is new, or has changed."""
+
+    item: Object
+
+
+@dataclass(frozen=True, slots=True)
+class Gone:
+    """An object was deleted; this is how it was last."""
+
+    item: Object
+
+
+Change = Listed | Put | Gone
+
+
+class Watch:
+    """One collection. `changes()` is to be read by one task."""
+
+    def __init__(
+        self,
+        client: Client,
+        path: str,
+        *,
+        field_selector: str = "",
+        label_selector: str = "",
+        stream_s: tuple[int, int] = STREAM_S,
+        backoff: Backoff | None = None,
+    ) -> None:
+        self._client, self._path, self._stream_s = client, path, stream_s
+        self._selectors = {"fieldSelector": field_selector, "labelSelector": label_selector}
+        self._backoff = backoff or Backoff()
+        self._version: str | None = None
+        """None: to be listed."""
+        self._newest = "0"
+        """A list must be no older than this; empty: the newest there is."""
+        self._complained_ns = -COMPLAIN_NS
+        self.is_up = False
+        """A stream is open."""
+        self.restarts = 0
+        """How often it had to be begun again, but for streams that ended when they should."""
+        self.lists = 0
+        self.trouble = "not connected yet"
+        self.heard_at_s: float | None = None
+        """When the server last said something, by time.monotonic()."""
+
+    async def changes(self) -> AsyncIterator[Change]:
+        """Yield the collection, then its changes, for ever."""
+        while True:
+            try:
+                if self._version is None:
+                    yield await self._list()
+                async for change in self._follow():
+                    yield change
+            except KubeError as error:
+                await self._recover(error)
+
+    async def _list(self) -> Listed:
+        query = {**self._selectors, "resourceVersion": self._newest}
+        listing = await self._client.list(self._path, query)
+        self._version = self._newest = listing.version
+        self.lists += 1
+        self._heard()
+        return Listed(listing.items)
+
+    async def _follow(self) -> AsyncIterator[Change]:
+        """Yield what one stream says, until it ends as it should. Raises KubeError."""
+        stream_s = random.randint(*self._stream_s)  # noqa: S311
+        query = {
+            **self._selectors,
+            "watch": "true",
+            "allowWatchBookmarks": "true",
+            "resourceVersion": self._version or "",
+            "timeoutSeconds": str(stream_s),
+        }
+        begin, version = time.monotonic(), self._version
+        try:
+            async for line in self._client.lines(self._path, query, silence_s=stream_s + SILENCE_S):
+                self._heard()
+                self.is_up, self.trouble = True, ""
+                change = self._take(line) if line.strip() else None
+                if change is not None:
+                    yield change
+        finally:
+            self.is_up = False
+            if time.monotonic() - begin > STEADY_S:
+                self._backoff.reset()
+        if time.monotonic() - begin < SHORTEST_S:
+            raise KubeError(0, "the stream ends at once")
+        if self._version == version:
+            # Nothing happened, or the server was set back to before this version and would wait for ever.
+            self._version, self._newest = None, ""
+        self.is_up = True  # until the next one is refused
+
+    def _take(self, line: bytes) -> Change | None:
+        kind, item = event_of(line)
+        if kind == "ERROR":
+            code = item.get("code")
+            raise KubeError(code if isinstance(code, int) else 0, str(item.get("message", "an error")))
+        version = item.get("metadata", {}).get("resourceVersion")
+        if not isinstance(version, str) or not version:
+            raise KubeError(0, "an event without a version")
+        self._version = self._newest = version
+        # Only now is it sure that the server works: some open a stream and then say that it cannot be.
+        self._backoff.reset()
+        if kind == "BOOKMARK":
+            return None
+        return Gone(item) if kind == "DELETED" else Put(item)
+
+    def _heard(self) -> None:
+        self.heard_at_s = time.monotonic()
+
+    async def _recover(self, error: KubeError) -> None:
+        self.is_up, self.trouble = False, str(error)
+        self.restarts += 1
+        if error.status == GONE:
+            self._version = None
+        elif error.status == TOO_NEW and self._version is None:
+            self._newest = ""
+        wait_s = self._backoff.next_s()
+        now_ns = time.monotonic_ns()
+        if now_ns - self._complained_ns >= COMPLAIN_NS:
+            self._complained_ns = now_ns
+            logger.warning("watch on %s: %s; trying again", self._path, error)
+        await asyncio.sleep(wait_s)
+
+
+def event_of(line: bytes) -> tuple[str, Object]:
+    """Return the kind and the object of a line. Raises KubeError."""
+    try:
+        event = json.loads(line)
+        kind, item = event["type"], event["object"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise KubeError(0, f"the stream says {line[:60]!r}") from error
+    if kind not in ("ADDED", "MODIFIED", "DELETED", "BOOKMARK", "ERROR") or not isinstance(item, dict):
+        raise KubeError(0, f"an event of type {kind!r}")
+    if not isinstance(item.get("metadata", {}), dict):
+        raise KubeError(0, "an event without metadata")
+    return kind, item
