@@ -41,9 +41,11 @@ class Connection(http.client.HTTPConnection):
         self.sock.connect(self._path)
 
 
-def ask(method: str, target: str, body: object = None) -> Any:
-    """Return what the daemon answers, None for nothing. Raises NoDaemon or NodeRefused."""
-    path = os.environ.get("GPULIMIT_SOCKET") or SOCKET
+def ask(method: str, target: str, body: object = None, *, path: str | None = None) -> Any:
+    """Return what the daemon answers, None for nothing; `path`: where its socket is, if not where the
+    environment says. Raises NoDaemon or NodeRefused.
+    """
+    path = path or os.environ.get("GPULIMIT_SOCKET") or SOCKET
     connection = Connection(path)
     try:
         connection.request(method, target, None if body is None else json.dumps(body))

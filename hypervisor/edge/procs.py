@@ -81,7 +81,7 @@ class Processes:
     """Identifies processes and watches over registered ones."""
 
     def __init__(self) -> None:
-        # Where the daemon is itself in a container, what runs beside it there counts as plain processes.
+        # Where the daemon is itself in a container or pod, what runs beside it there counts as plain processes.
         self._own = cgroup.parse(cgroup_text("self"))
         self._watched: dict[ProcessKey, int] = {}
 
@@ -100,10 +100,9 @@ class Processes:
             os.close(pidfd)
             raise Refused(403, f"process {peer.pid} has gone")
         member = cgroup.parse(text)
-        container = member.container_id
-        if member.pod_uid is None and container == self._own.container_id:
-            container = None
-        origin = Origin(peer.uid, peer.gid, container, member.pod_uid, text)
+        if member == self._own:
+            member = cgroup.Membership()
+        origin = Origin(peer.uid, peer.gid, member.container_id, member.pod_uid, text)
         return ProcessKey(peer.pid, ticks), origin, pidfd
 
     def is_of_the_node(self, peer: Peer) -> bool:

@@ -1,50 +1,105 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Show quotas at work: three tenants on one GPU, a full quota, a killed process, and what each one got.
+"""Show everything at once: a node daemon and three tenants with unequal parts of one GPU.
 
-Runs on the first GPU if there is one, else on a simulated GPU, and says which.  Takes some 15 seconds.
-Exit status 0 if everything was as promised, else 1.
+One tenant reaches its memory quota, one is killed and its part goes to the others, and the daemon is killed
+and comes back while programs run on.  At the end stands what each was due against what it got.
+
+Runs on the first GPU if there is one, else on a simulated GPU, and says which.  Takes some 30 seconds.
+Exit status 0 if everything was as promised, else 1.  Leaves nothing behind, also after Ctrl-C.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
+import signal
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from limiter import environment
+from limiter.demo.cast import company
+from limiter.demo.host import Host
 from limiter.demo.screen import Screen
-from limiter.demo.story import Story
+from limiter.demo.story import Outcome, Story
 from limiter.demo.verdict import describe
 from limiter.doctor.driver import probe
 from limiter.errors import GpulimitError
 
-DEFAULT_SECONDS = 8.0
+DEFAULT_SECONDS = 15.0
+STEERING = ("GPULIMIT", "CUDA_DEVICE_", "TENSOR_FUSION_", "LD_PRELOAD")
+"""Beginnings of variables that would change the demo's own quotas or its daemon's options."""
+KEPT = ("GPULIMIT_LIB_DIR", "GPULIMIT_SIM_", "CUDA_DEVICE_ORDER")
+LONGEST_FOLDER = 60
+ENDING = (signal.SIGTERM, signal.SIGHUP)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--sim", action="store_true", help="use a simulated GPU even if there is a real one")
-    add_seconds = parser.add_argument
-    add_seconds("--seconds", type=float, default=DEFAULT_SECONDS, metavar="S", help="how long to measure (8)")
+    seconds = f"how long to measure ({DEFAULT_SECONDS:g})"
+    parser.add_argument("--seconds", type=float, default=DEFAULT_SECONDS, metavar="S", help=seconds)
 
 
 def run(options: argparse.Namespace) -> int:
-    with tempfile.TemporaryDirectory(prefix="gpulimit-demo-") as folder:
+    screen = Screen()
+    with orderly_end(), tempfile.TemporaryDirectory(prefix="gpulimit-demo-", dir=short_folder()) as folder:
         variables, gpu = choose_gpu(sim=options.sim, folder=Path(folder))
-        screen = Screen()
         screen.say(introduction(gpu))
-        verdicts = Story(screen, variables, options.seconds).run()
-    kept = not any(verdict.problems for verdict in verdicts)
-    screen.say(f"\n{describe(verdicts)}")
-    closing = "everything as promised" if kept else "NOT everything was as promised"
-    screen.say(f"\n{closing}{' (on a simulated GPU)' if gpu['simulated'] else ''}")
-    return 0 if kept else 1
+        outcome = play(screen, variables, gpu, Path(folder), options.seconds)
+    screen.say(f"\n{describe(outcome.verdicts, outcome.windows)}\n")
+    for problem in outcome.problems:
+        screen.say(f"not as promised: {problem}")
+    closing = "everything as promised" if outcome.is_good else "NOT everything was as promised"
+    screen.say(f"{closing}{' (on a simulated GPU)' if gpu['simulated'] else ''}")
+    return 0 if outcome.is_good else 1
+
+
+def short_folder() -> str | None:
+    """Return where to put temporary files if the usual place has too long a name for a socket in it."""
+    return "/tmp" if len(tempfile.gettempdir()) > LONGEST_FOLDER else None
+
+
+@contextlib.contextmanager
+def orderly_end() -> Iterator[None]:
+    """Let SIGTERM and a closed terminal end the demo as Ctrl-C does."""
+
+    def leave(number: int, _: object) -> NoReturn:
+        raise SystemExit(128 + number)
+
+    before = {number: signal.signal(number, leave) for number in ENDING}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def play(
+    screen: Screen, variables: dict[str, str], gpu: dict[str, Any], folder: Path, seconds: float
+) -> Outcome:
+    """Run daemon and tenants, and end and remove them however it goes."""
+    host = Host(variables, folder, is_simulated=gpu["simulated"])
+    actors = company(variables, gpu["gpus"][0]["total_bytes"], host.socket)
+    try:
+        return Story(screen, host, actors, seconds).run()
+    finally:
+        # A second Ctrl-C must not keep the first from its work.
+        for number in (signal.SIGINT, *ENDING):
+            signal.signal(number, signal.SIG_IGN)
+        for actor in actors:
+            actor.leave()
+        host.stop()
+        host.remove(actor.tenant for actor in actors)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def choose_gpu(*, sim: bool, folder: Path) -> tuple[dict[str, str], dict[str, Any]]:
-    """Return the environment of the tenants, and what the driver says; simulated where there is no GPU."""
-    variables = {k: v for k, v in os.environ.items() if k != "LD_PRELOAD"}
+    """Return the environment of daemon and tenants, and what the driver says; simulated where there is no
+    GPU.
+    """
+    variables = {k: v for k, v in os.environ.items() if k.startswith(KEPT) or not k.startswith(STEERING)}
     answer = {} if sim else probe("driver", variables)
     if not answer.get("gpus"):
         # A machine of its own, so that what else runs on simulated GPUs does not meddle.
@@ -59,5 +114,5 @@ def choose_gpu(*, sim: bool, folder: Path) -> tuple[dict[str, str], dict[str, An
 def introduction(gpu: dict[str, Any]) -> str:
     name = gpu["gpus"][0]["name"]
     if gpu["simulated"]:
-        return f"SIMULATED GPU, no real one here: {name}\nThree tenants share it:\n"
-    return f"{name}\nThree tenants share it:\n"
+        return f"SIMULATED GPU, no real one is used: {name}\nA daemon, and three tenants that share it:\n"
+    return f"{name}\nA daemon, and three tenants that share it:\n"

@@ -4,19 +4,23 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import json
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import IO, Any
 
-from limiter import environment, tenants
+from limiter import environment
 from limiter.errors import GpulimitError
 
 STOP_TIMEOUT_S = 20.0
+PR_SET_PDEATHSIG = 1
+LARGE_CARD_BYTES = 15 << 30
+GIB, HALF_GIB = 1 << 30, 1 << 29
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,16 +28,41 @@ class Role:
     """A tenant's quota and what it does with it."""
 
     name: str
-    memory: str
-    compute_percent: int
+    memory_bytes: int
+    weight: int
     load: tuple[str, ...]
 
+    @property
+    def memory(self) -> str:
+        return show_mib(self.memory_bytes)
 
-ROLES = (
-    Role("small", "2GiB", 20, ("--kernel", "500us", "--memory", "256MiB", "--grow", "256MiB")),
-    Role("medium", "4GiB", 30, ("--kernel", "200us", "--graph", "5", "--memory", "3GiB")),
-    Role("large", "8GiB", 40, ("--kernel", "1ms", "--memory", "5GiB", "--alloc", "vmm")),
-)
+
+def show_mib(count: int) -> str:
+    """Return bytes as an option takes them."""
+    return f"{count >> 30}GiB" if count % GIB == 0 else f"{count >> 20}MiB"
+
+
+def roles(card_bytes: int) -> tuple[Role, ...]:
+    """Return who takes part; on a small card they are content with half as much memory."""
+    unit = GIB if card_bytes >= LARGE_CARD_BYTES else HALF_GIB
+    quarter, three, five = show_mib(unit // 4), show_mib(3 * unit), show_mib(5 * unit)
+    grow = ("--kernel", "500us", "--memory", quarter, "--grow", quarter)
+    return (
+        Role("small", 2 * unit, 1, grow),
+        Role("medium", 4 * unit, 2, ("--kernel", "200us", "--graph", "5", "--memory", three)),
+        Role("large", 8 * unit, 3, ("--kernel", "1ms", "--memory", five, "--alloc", "vmm")),
+    )
+
+
+def entitled(present: Iterable[Role]) -> dict[str, float]:
+    """Return each tenant's part of the GPU, 0 to 1, when these all want it."""
+    weights = {role.name: role.weight for role in present}
+    return {name: weight / sum(weights.values()) for name, weight in weights.items()}
+
+
+def die_with_parent() -> None:
+    """Let the kernel kill this process when the demo dies, however it does."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 @dataclass(slots=True)
@@ -52,20 +81,22 @@ class Actor:
     @property
     def command(self) -> str:
         """Return the command as a person would type it."""
-        quota = f"--memory {self.role.memory} --compute {self.role.compute_percent}"
-        return f"gpulimit run {quota} -- gpulimit load {' '.join(self.role.load)}"
+        role = self.role
+        quota = f"--memory {role.memory} --weight {role.weight}"
+        return f"gpulimit run {quota} -- gpulimit load {' '.join(role.load)}"
 
     def start(self) -> None:
         """Start the tenant's program, as `gpulimit run` does, but keep its pid at hand."""
         load = ("load", *self.role.load, "--json", "--seconds", "600")
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "limiter", *load],
+            [sys.executable, "-P", "-m", "limiter", *load],
             env=dict(self.variables),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
             start_new_session=True,
+            preexec_fn=die_with_parent,
         )
 
     def check(self) -> None:
@@ -98,25 +129,26 @@ class Actor:
         return out
 
     def leave(self) -> None:
-        """End whatever still runs and remove the tenant's books."""
+        """End whatever still runs."""
         with contextlib.suppress(OSError):
             self._end(signal.SIGKILL)
-            tenants.remove_if_unused(self.tenant)
 
 
 def read(stream: IO[str] | None) -> str:
     return stream.read() if stream else ""
 
 
-def company(variables: Mapping[str, str]) -> list[Actor]:
-    """Return the tenants of one demo, not started; `variables` is the environment without quota."""
+def company(variables: Mapping[str, str], card_bytes: int, socket: str) -> list[Actor]:
+    """Return the tenants of one demo, not started; `variables` is the environment without quota, `socket` the
+    daemon's.
+    """
     actors = []
-    for role in ROLES:
-        own = {k: v for k, v in variables.items() if not k.startswith("CUDA_DEVICE_")}
-        own |= {
+    for role in roles(card_bytes):
+        own = dict(variables) | {
+            "GPULIMIT_SOCKET": socket,
             "GPULIMIT_TENANT": f"demo-{os.getpid()}-{role.name}",
             "GPULIMIT_MEMORY": role.memory,
-            "GPULIMIT_COMPUTE": str(role.compute_percent),
+            "GPULIMIT_WEIGHT": str(role.weight),
         }
         environment.preload(own)
         actors.append(Actor(role, own))

@@ -1,23 +1,37 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Draws the demo: on a terminal a table that is redrawn in place, elsewhere a few plain lines."""
+"""Draws the demo: on a terminal a table that is redrawn in place, elsewhere a plain line now and then."""
 
 from __future__ import annotations
 
 import shutil
 import sys
+import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TextIO
 
-from limiter.demo.cast import Actor
 from limiter.demo.stage import Look
 from limiter.tenant_view import table
 from limiter.units import show_bytes
 
-HEADINGS = ("TENANT", "MEMORY", "QUOTA", "", "GPU TIME", "LIMIT", "", "REFUSED", "LAUNCHES")
+HEADINGS = ("TENANT", "MEMORY", "QUOTA", "", "ENTITLED", "GPU TIME", "", "REFUSED", "LAUNCHES")
 BAR_CELLS = 20
-COLUMNS_BESIDE_BARS = 65
+COLUMNS_BESIDE_BARS = 69
 """A line that wraps could not be redrawn in place, so bars shrink on narrow terminals."""
 ERASE_BELOW = "\033[J"
+LINE_EVERY_S = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One tenant at one moment; shares are parts of the GPU's time."""
+
+    name: str
+    memory: str
+    look: Look
+    share: float
+    entitled: float | None
+    """None: to nothing in particular."""
 
 
 class Screen:
@@ -27,6 +41,8 @@ class Screen:
         self._output = output
         self._is_terminal = output.isatty()
         self._table_lines = 0
+        self._began_s = time.monotonic()
+        self._line_at_s = 0.0
         room = shutil.get_terminal_size((120, 0)).columns - COLUMNS_BESIDE_BARS
         self._bar_cells = min(BAR_CELLS, max(0, room // 2))
 
@@ -35,22 +51,29 @@ class Screen:
         self._erase()
         print(text, file=self._output, flush=True)
 
-    def draw(self, actors: Sequence[Actor], looks: Sequence[Look], shares: Sequence[float]) -> None:
-        """Show the table, in place of the last one on a terminal; nothing elsewhere (see `keep`)."""
+    def draw(self, rows: Sequence[Row], note: str) -> None:
+        """Show what is going on: on a terminal the table, in place of the last one; elsewhere one line every
+        two seconds.
+        """
+        now = time.monotonic()
+        stamp = f"{now - self._began_s:5.1f} s"
         if self._is_terminal:
             self._erase()
-            text = self._table(actors, looks, shares)
+            text = f"{self._table(rows)}\n{stamp}, {note}"
             print(text, file=self._output, flush=True)
             self._table_lines = text.count("\n") + 1
+        elif now - self._line_at_s >= LINE_EVERY_S:
+            self._line_at_s = now
+            cells = " | ".join(plain(row) for row in rows)
+            print(f"{stamp}  {cells} | {note}", file=self._output, flush=True)
 
-    def keep(self, actors: Sequence[Actor], looks: Sequence[Look], shares: Sequence[float]) -> None:
+    def keep(self, rows: Sequence[Row]) -> None:
         """Show the table and leave it."""
         self._erase()
-        print(self._table(actors, looks, shares), file=self._output, flush=True)
+        print(self._table(rows), file=self._output, flush=True)
 
-    def _table(self, actors: Sequence[Actor], looks: Sequence[Look], shares: Sequence[float]) -> str:
-        lines = [line(*row, self._bar_cells) for row in zip(actors, looks, shares, strict=True)]
-        return table(HEADINGS, lines)
+    def _table(self, rows: Sequence[Row]) -> str:
+        return table(HEADINGS, [line(row, self._bar_cells) for row in rows])
 
     def _erase(self) -> None:
         if self._table_lines:
@@ -58,20 +81,28 @@ class Screen:
             self._table_lines = 0
 
 
-def line(actor: Actor, look: Look, share: float, bar_cells: int) -> tuple[str, ...]:
+def line(row: Row, bar_cells: int) -> tuple[str, ...]:
     """Return one tenant's cells."""
-    limit = actor.role.compute_percent
+    look = row.look
     return (
-        actor.role.name,
+        row.name,
         show_bytes(look.used_bytes),
-        actor.role.memory,
+        row.memory,
         bar(look.used_bytes / look.limit_bytes if look.limit_bytes else 0.0, bar_cells),
-        f"{share:.1%}",
-        f"{limit}%",
-        bar(share * 100 / limit, bar_cells),
+        "-" if row.entitled is None else f"{row.entitled:.1%}",
+        f"{row.share:.1%}",
+        bar(row.share, bar_cells),
         str(look.refused),
         f"{look.launches:,}",
     )
+
+
+def plain(row: Row) -> str:
+    """Return one tenant in a few words."""
+    if not row.look.registered:
+        return f"{row.name} -"
+    due = "" if row.entitled is None else f" (due {row.entitled:.0%})"
+    return f"{row.name} {row.share:.0%}{due}, {show_bytes(row.look.used_bytes)}"
 
 
 def bar(part: float, cells: int = BAR_CELLS) -> str:

@@ -22,11 +22,12 @@ class Look:
     used_bytes: int = 0
     """What living processes hold."""
     booked_bytes: int = 0
-    """And what dead ones held, until somebody needs the room."""
+    """And what dead ones held, until somebody clears up."""
     limit_bytes: int = 0
     refused: int = 0
     spent_ns: int = 0
     launches: int = 0
+    """Of living processes."""
 
 
 def look(actor: Actor) -> Look:

@@ -5,92 +5,180 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
-from limiter.demo.cast import Actor, company
-from limiter.demo.screen import Screen
+from limiter.demo.cast import Actor, entitled
+from limiter.demo.host import Host
+from limiter.demo.screen import Row, Screen
 from limiter.demo.stage import Look, look, share
-from limiter.demo.verdict import Verdict, compare
+from limiter.demo.verdict import Verdict, Window, judge, problems_of
 from limiter.errors import GpulimitError
 from limiter.units import show_bytes
 
 STEP_S = 0.25
-START_TIMEOUT_S = 30.0
+PATIENCE_S = 30.0
 SETTLE_S = 1.0
-"""Left out of the measured shares: programs start, learn, and fill their first period."""
+"""Left out of the measured shares: programs start, learn, and fill their first turns."""
+AWAY_S = 2.0
+"""How long the daemon stays away; tenants notice after half a second."""
+
+
+@dataclass(slots=True)
+class Outcome:
+    """How it went."""
+
+    verdicts: list[Verdict]
+    windows: list[Window]
+    problems: list[str] = field(default_factory=list)
+    """Of nobody in particular."""
+
+    @property
+    def is_good(self) -> bool:
+        return not self.problems and not any(verdict.problems for verdict in self.verdicts)
 
 
 class Story:
     """One performance."""
 
-    def __init__(self, screen: Screen, variables: Mapping[str, str], seconds: float) -> None:
+    def __init__(self, screen: Screen, host: Host, actors: list[Actor], seconds: float) -> None:
         self._screen = screen
-        self._seconds = seconds
-        self._actors = company(variables)
-        self._looks = {actor.tenant: Look() for actor in self._actors}
-        self._shares = {actor.tenant: 0.0 for actor in self._actors}
-        self._measured: dict[str, list[float]] = {actor.tenant: [] for actor in self._actors}
+        self._host = host
+        self._actors = actors
+        self._seconds = seconds / 3
+        self._looks = {actor.tenant: Look() for actor in actors}
+        self._shares = {actor.tenant: 0.0 for actor in actors}
+        self._most = dict(self._looks)
+        self._windows: list[Window] = []
+        self._problems: list[str] = []
 
-    def run(self) -> list[Verdict]:
-        """Play it; return promise and outcome per tenant.  Raises GpulimitError."""
-        try:
-            self._enter()
-            self._memory_quota_holds()
-            self._measure(self._seconds / 2)
-            self._a_dead_process_gives_its_memory_back()
-            self._measure(self._seconds / 2)
-            for actor in self._actors:
-                actor.stop()
-            return compare(self._actors, self._looks, self._measured)
-        finally:
-            for actor in self._actors:
-                actor.leave()
+    def run(self) -> Outcome:
+        """Play it.  Raises GpulimitError."""
+        self._enter()
+        self._memory_quota_holds()
+        self._measure("three")
+        self._one_dies()
+        self._measure("two")
+        self._it_comes_back()
+        self._the_daemon_dies()
+        self._the_daemon_comes_back()
+        self._measure("after restart")
+        for actor in self._actors:
+            actor.stop()
+        verdicts = [judge(actor, self._most[actor.tenant], self._windows) for actor in self._actors]
+        return Outcome(verdicts, self._windows, self._problems + problems_of(self._windows))
+
+    # ---- scenes ----
 
     def _enter(self) -> None:
+        self._screen.say(f"  daemon  $ {self._host.command}   (metrics: {self._host.metrics_url})")
+        self._host.start()
         for actor in self._actors:
             self._screen.say(f"  {actor.role.name:<7} $ {actor.command}")
             actor.start()
+        self._screen.say("")
         self._wait(lambda: all(v.registered for v in self._looks.values()), "the tenants to register")
+        self._pause(SETTLE_S)
 
     def _memory_quota_holds(self) -> None:
         small = self._actors[0]
         self._wait(lambda: self._looks[small.tenant].refused > 0, "a tenant to reach its memory quota")
-        self._pause(SETTLE_S)
         before = self._looks[small.tenant]
         self._wait(lambda: self._looks[small.tenant].launches > before.launches, "it to go on")
         self._screen.say(
-            f"\n{small.role.name} wanted more than its {small.role.memory}: refused at "
+            f"* {small.role.name} wanted more than its {small.role.memory}: refused at "
             f"{show_bytes(before.used_bytes)}, and goes on"
         )
 
-    def _a_dead_process_gives_its_memory_back(self) -> None:
-        victim = self._actors[1]
+    def _one_dies(self) -> None:
+        victim = self._victim
         held = self._looks[victim.tenant].used_bytes
-        self._screen.say(f"\n{victim.role.name} is killed with SIGKILL while it holds {show_bytes(held)}")
-        victim.kill()
-        self._wait(lambda: not self._looks[victim.tenant].registered, "its death to be seen")
-        victim.start()
-        self._wait(lambda: self._looks[victim.tenant].used_bytes >= held, "its memory to come back")
-        now = self._looks[victim.tenant]
         self._screen.say(
-            f"it starts again and gets {show_bytes(now.used_bytes)} of its {victim.role.memory}: "
-            "what the dead process held has come back"
+            f"* {victim.role.name} is killed (kill -9) while it holds {show_bytes(held)}: "
+            "its part goes to the others"
         )
+        victim.kill()
+        self._wait(lambda: self._looks[victim.tenant].booked_bytes == 0, "its memory to be given back")
         self._pause(SETTLE_S)
 
-    def _measure(self, seconds: float) -> None:
+    def _it_comes_back(self) -> None:
+        victim = self._victim
+        self._screen.say(f"* {victim.role.name} starts again")
+        victim.start()
+        self._wait(lambda: self._looks[victim.tenant].registered, "it to register")
+        self._pause(SETTLE_S)
+
+    def _the_daemon_dies(self) -> None:
+        self._screen.say(
+            "* the daemon is killed (kill -9): memory quotas hold, "
+            "programs go on in the card's own equal slices"
+        )
+        before = dict(self._looks)
+        self._host.kill()
+        self._pause(AWAY_S)
+        for actor in self._actors:
+            if self._looks[actor.tenant].launches <= before[actor.tenant].launches:
+                self._problems.append(f"{actor.role.name} stood still while the daemon was away")
+
+    def _the_daemon_comes_back(self) -> None:
+        self._screen.say("* the daemon is started again")
+        self._host.start()
+        self._wait(self._all_are_back, "the programs to register again")
+        self._pause(SETTLE_S)
+        wrong = [fault for actor in self._actors for fault in self._faults_in_books(actor)]
+        if wrong:
+            self._problems += wrong
+        else:
+            self._screen.say("* it has all three back: memory, quotas and GPU time are as they were")
+
+    def _all_are_back(self) -> bool:
+        return self._host.is_ready() and all(self._known(actor)["workers"] for actor in self._actors)
+
+    def _known(self, actor: Actor) -> dict[str, Any]:
+        """Return what the daemon knows of a tenant."""
+        for tenant in self._host.state()["tenants"]:
+            if tenant["tenant"] == actor.tenant:
+                return dict(tenant)
+        return {"workers": [], "gpus": []}
+
+    def _faults_in_books(self, actor: Actor) -> list[str]:
+        """Return in what the daemon's figures are not the tenant's own."""
+        seen = look(actor)
+        gpu = max(self._known(actor)["gpus"], key=lambda gpu: gpu.get("spent_ns", 0))
+        right = {
+            "memory": gpu.get("memory_used_bytes") == seen.used_bytes == seen.booked_bytes,
+            "quota": gpu["memory_limit_bytes"] == actor.role.memory_bytes,
+            "GPU time": gpu.get("spent_ns", 0) >= seen.spent_ns,
+        }
+        return [
+            f"{actor.role.name}: wrong {what} after the restart"
+            for what, is_right in right.items()
+            if not is_right
+        ]
+
+    @property
+    def _victim(self) -> Actor:
+        return self._actors[1]
+
+    # ---- time passing ----
+
+    def _measure(self, title: str) -> None:
         """Show the table for a while and note the shares over that time."""
+        due = self._due()
         first = dict(self._looks)
-        self._pause(seconds)
-        for tenant, noted in self._measured.items():
-            noted.append(share(first[tenant], self._looks[tenant]))
-            self._shares[tenant] = noted[-1]
-        self._screen.keep(*self._picture())
+        self._pause(self._seconds)
+        got = {}
+        for actor in self._actors:
+            self._shares[actor.tenant] = share(first[actor.tenant], self._looks[actor.tenant])
+            got[actor.role.name] = self._shares[actor.tenant]
+        self._windows.append(Window(title, due, scaled(got)))
+        self._screen.keep(self._rows())
 
     def _wait(self, condition: Callable[[], bool], what: str) -> None:
-        deadline = time.monotonic() + START_TIMEOUT_S
+        deadline = time.monotonic() + PATIENCE_S
         while not condition():
             if time.monotonic() > deadline:
-                raise GpulimitError(f"demo: waited {START_TIMEOUT_S:g} s for {what}")
+                raise GpulimitError(f"demo: waited {PATIENCE_S:g} s for {what}")
             self._step()
 
     def _pause(self, seconds: float) -> None:
@@ -102,10 +190,43 @@ class Story:
         time.sleep(STEP_S)
         for actor in self._actors:
             actor.check()
-            earlier, self._looks[actor.tenant] = self._looks[actor.tenant], look(actor)
-            self._shares[actor.tenant] = share(earlier, self._looks[actor.tenant])
-        self._screen.draw(*self._picture())
+            earlier, now = self._looks[actor.tenant], look(actor)
+            self._looks[actor.tenant] = now
+            self._shares[actor.tenant] = share(earlier, now) if earlier.at_s else 0.0
+            self._most[actor.tenant] = merged(self._most[actor.tenant], now)
+        self._host.check()
+        self._screen.draw(self._rows(), "daemon running" if self._host.runs else "no daemon")
 
-    def _picture(self) -> tuple[list[Actor], list[Look], list[float]]:
-        tenants = [actor.tenant for actor in self._actors]
-        return self._actors, [self._looks[t] for t in tenants], [self._shares[t] for t in tenants]
+    def _due(self) -> dict[str, float]:
+        """Return what each tenant is entitled to now, as part of the GPU."""
+        if not self._host.runs:
+            return {}  # without a daemon weights mean nothing
+        return entitled(actor.role for actor in self._actors if actor.process is not None)
+
+    def _rows(self) -> list[Row]:
+        due = self._due()
+        shares = scaled(self._shares)
+        return [
+            Row(
+                actor.role.name,
+                actor.role.memory,
+                self._looks[actor.tenant],
+                shares[actor.tenant],
+                due.get(actor.role.name),
+            )
+            for actor in self._actors
+        ]
+
+
+def scaled(shares: Mapping[str, float]) -> dict[str, float]:
+    """Return shares that add up to the GPU at most: work that overlapped was charged to everybody."""
+    whole = max(1.0, sum(shares.values()))
+    return {name: part / whole for name, part in shares.items()}
+
+
+def merged(most: Look, now: Look) -> Look:
+    """Return the most memory and refusals of two looks."""
+    return Look(
+        used_bytes=max(most.used_bytes, now.used_bytes),
+        refused=max(most.refused, now.refused),
+    )

@@ -11,11 +11,29 @@ from limiter.demo.stage import Look
 from limiter.tenant_view import table
 from limiter.units import show_bytes
 
-OVER_POINTS = 3.0
-"""Percent points of GPU time that a tenant may show above its limit: a second's share is cut at launches, and
-the books may be read between a launch and its charge."""
-UNDER_PART = 0.75
-"""Part of its limit that a tenant with endless work should reach on a GPU whose limits add up to 90 %."""
+TOLERATED_POINTS = 5.0
+"""Percent points by which a tenant's part of the GPU time may miss what it is entitled to: a window of some
+seconds is cut in the middle of turns, and the books may be read between a launch and its charge."""
+LEAST_IN_USE = 0.5
+"""Part of the time that the GPU should at least be in use while three programs have endless work; below, the
+host is too busy for the demo to show anything."""
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """Some seconds in which nothing changed; parts of the GPU's time by tenant's name."""
+
+    title: str
+    entitled: Mapping[str, float]
+    got: Mapping[str, float]
+
+    @property
+    def in_use(self) -> float:
+        return sum(self.got.values())
+
+    def part(self, name: str) -> float:
+        """Return a tenant's part of the time that was used."""
+        return self.got.get(name, 0.0) / self.in_use if self.in_use else 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,59 +42,65 @@ class Verdict:
 
     name: str
     memory_bytes: int
+    """The most that was seen."""
     memory_limit_bytes: int
     refused: int
-    share_percent: float
-    limit_percent: int
     problems: tuple[str, ...]
 
 
-def compare(
-    actors: Sequence[Actor], looks: Mapping[str, Look], shares: Mapping[str, Sequence[float]]
-) -> list[Verdict]:
-    """Judge every tenant by its last look and the mean of its measured shares."""
-    return [judge(actor, looks[actor.tenant], shares[actor.tenant]) for actor in actors]
-
-
-def judge(actor: Actor, seen: Look, shares: Sequence[float]) -> Verdict:
-    percent = 100 * sum(shares) / max(1, len(shares))
-    limit = actor.role.compute_percent
+def judge(actor: Actor, most: Look, windows: Sequence[Window]) -> Verdict:
+    """Judge a tenant by the most that it was seen to hold and by its part in every window that it was in."""
+    name = actor.role.name
     problems = []
-    if seen.used_bytes > seen.limit_bytes:
+    if most.used_bytes > actor.role.memory_bytes:
         problems.append("more memory than its quota")
-    if percent > limit + OVER_POINTS:
-        problems.append("more GPU time than its limit")
-    if percent < limit * UNDER_PART:
-        problems.append("far less GPU time than it may use")
+    for window in windows:
+        if name not in window.entitled:
+            continue
+        off = 100 * (window.part(name) - window.entitled[name])
+        if abs(off) > TOLERATED_POINTS:
+            problems.append(f"{abs(off):.0f} points too {'much' if off > 0 else 'little'} ({window.title})")
     for result in actor.results:
         if result["completed"] is not None and result["completed"] != result["kernels"]:
             problems.append("kernels were lost")
     return Verdict(
-        name=actor.role.name,
-        memory_bytes=seen.used_bytes,
-        memory_limit_bytes=seen.limit_bytes,
-        refused=seen.refused,
-        share_percent=percent,
-        limit_percent=limit,
+        name=name,
+        memory_bytes=most.used_bytes,
+        memory_limit_bytes=actor.role.memory_bytes,
+        refused=most.refused,
         problems=tuple(problems),
     )
 
 
-def describe(verdicts: Sequence[Verdict]) -> str:
-    """Return the closing table."""
-    headings = ("TENANT", "MEMORY QUOTA", "HELD", "REFUSED", "GPU LIMIT", "GOT", "AS PROMISED")
-    return table(
-        headings,
-        [
-            (
-                v.name,
-                show_bytes(v.memory_limit_bytes),
-                show_bytes(v.memory_bytes),
-                str(v.refused),
-                f"{v.limit_percent}%",
-                f"{v.share_percent:.1f}%",
-                "; ".join(v.problems) or "yes",
-            )
-            for v in verdicts
-        ],
-    )
+def problems_of(windows: Sequence[Window]) -> list[str]:
+    """Return what is wrong with the GPU as a whole."""
+    return [
+        f"the GPU was in use only {window.in_use:.0%} of the time ({window.title}): this host is too busy"
+        for window in windows
+        if window.in_use < LEAST_IN_USE
+    ]
+
+
+def describe(verdicts: Sequence[Verdict], windows: Sequence[Window]) -> str:
+    """Return the closing table; of each window what part was due to a tenant, and what it got."""
+    shares = [title for window in windows for title in (f"{window.title.upper()}: DUE", "GOT")]
+    headings = ("TENANT", "QUOTA", "HELD", "REFUSED", *shares, "AS PROMISED")
+    lines = [
+        (
+            v.name,
+            show_bytes(v.memory_limit_bytes),
+            show_bytes(v.memory_bytes),
+            str(v.refused),
+            *(cell for window in windows for cell in cells(window, v.name)),
+            "; ".join(v.problems) or "yes",
+        )
+        for v in verdicts
+    ]
+    in_use = [cell for window in windows for cell in ("", f"{window.in_use:.1%}")]
+    return table(headings, [*lines, ("GPU in use", "", "", "", *in_use, "")])
+
+
+def cells(window: Window, name: str) -> tuple[str, str]:
+    if name not in window.entitled:
+        return "-", "-"
+    return f"{window.entitled[name]:.1%}", f"{window.got[name]:.1%}"

@@ -7,45 +7,79 @@ import io
 
 import pytest
 
-from limiter.demo.cast import Actor, Role
-from limiter.demo.screen import Screen, bar
+from limiter.demo import screen as screen_module
+from limiter.demo.cast import Actor, Role, entitled, roles
+from limiter.demo.screen import Row, Screen, bar
 from limiter.demo.stage import Look, share
-from limiter.demo.verdict import describe, judge
+from limiter.demo.story import Outcome, scaled
+from limiter.demo.verdict import Window, describe, judge, problems_of
 
-ACTOR = Actor(Role("small", "2GiB", 20, ()), {"GPULIMIT_TENANT": "t"})
-SEEN = Look(at_s=2.0, registered=True, used_bytes=1 << 30, limit_bytes=2 << 30, refused=1, spent_ns=10**9)
+GIB = 1 << 30
+ACTOR = Actor(Role("small", 2 * GIB, 1, ()), {"GPULIMIT_TENANT": "t"})
+SEEN = Look(at_s=2.0, registered=True, used_bytes=GIB, limit_bytes=2 * GIB, refused=1, spent_ns=10**9)
+ROW = Row("small", "2GiB", SEEN, 0.2, 0.25)
+
+
+def window(small: float, other: float) -> Window:
+    return Window("three", {"small": 0.25, "other": 0.75}, {"small": small, "other": other})
 
 
 @pytest.mark.parametrize(
-    ("used_gib", "percent", "problem"),
+    ("used_gib", "small", "other", "problem"),
     [
-        (1, 20.0, None),
-        (1, 19.0, None),
-        (3, 20.0, "memory"),
-        (1, 40.0, "more GPU time"),
-        (1, 5.0, "less GPU time"),
+        (1, 0.25, 0.75, None),
+        (1, 0.23, 0.77, None),
+        (1, 0.15, 0.45, None),  # a host too busy to keep the GPU busy: the parts are right
+        (3, 0.25, 0.75, "memory"),
+        (1, 0.40, 0.60, "15 points too much (three)"),
+        (1, 0.05, 0.95, "20 points too little (three)"),
     ],
 )
-def test_promises_are_compared_with_what_was_seen(used_gib: int, percent: float, problem: str | None) -> None:
-    seen = Look(used_bytes=used_gib << 30, limit_bytes=2 << 30)
-    problems = judge(ACTOR, seen, [percent / 100]).problems
+def test_promises_are_compared_with_what_was_seen(
+    used_gib: int, small: float, other: float, problem: str | None
+) -> None:
+    seen = Look(used_bytes=used_gib * GIB, limit_bytes=2 * GIB)
+    problems = judge(ACTOR, seen, [window(small, other)]).problems
     assert len(problems) == (problem is not None)
     assert problem is None or problem in problems[0]
 
 
+def test_who_was_not_there_is_not_judged() -> None:
+    alone = Window("two", {"other": 1.0}, {"small": 0.0, "other": 0.9})
+    assert judge(ACTOR, SEEN, [alone]).problems == ()
+    assert "-" in describe([judge(ACTOR, SEEN, [alone])], [alone])
+
+
 def test_lost_kernels_are_a_problem() -> None:
     actor = Actor(ACTOR.role, ACTOR.variables, results=[{"completed": 9, "kernels": 10}])
-    assert judge(actor, SEEN, [0.2]).problems == ("kernels were lost",)
+    assert judge(actor, SEEN, []).problems == ("kernels were lost",)
+
+
+def test_a_gpu_that_stood_idle_is_a_problem() -> None:
+    assert problems_of([window(0.1, 0.3)])
+    assert not Outcome([], [], ["something"]).is_good
+    assert Outcome([], []).is_good
+
+
+def test_parts_follow_weights_and_fit_the_card() -> None:
+    company = roles(80 * GIB)
+    assert entitled(company)["large"] == pytest.approx(0.5)
+    assert sum(entitled(company[1:]).values()) == pytest.approx(1.0)
+    assert sum(role.memory_bytes for role in company) == 14 * GIB
+    assert sum(role.memory_bytes for role in roles(8 * GIB)) == 7 * GIB
+    assert [role.memory for role in roles(8 * GIB)] == ["1GiB", "2GiB", "4GiB"]
 
 
 def test_shares_are_gpu_time_over_wall_time() -> None:
     assert share(Look(at_s=1.0), SEEN) == 1.0
     assert share(SEEN, SEEN) == 0.0
+    assert scaled({"a": 1.0, "b": 1.0}) == {"a": 0.5, "b": 0.5}
+    assert scaled({"a": 0.2, "b": 0.3}) == {"a": 0.2, "b": 0.3}
 
 
 def test_the_closing_table_says_what_was_not_kept() -> None:
-    text = describe([judge(ACTOR, SEEN, [0.4])])
-    assert "more GPU time than its limit" in text
+    text = describe([judge(ACTOR, SEEN, [window(0.4, 0.6)])], [window(0.4, 0.6)])
+    assert "15 points too much" in text
     assert "40.0%" in text
 
 
@@ -53,12 +87,18 @@ def test_bars_stay_inside_their_cells() -> None:
     assert {len(bar(part)) for part in (-1.0, 0.0, 0.5, 1.0, 7.0)} == {20}
 
 
-def test_elsewhere_than_on_a_terminal_there_are_no_control_characters() -> None:
+def test_elsewhere_than_on_a_terminal_there_are_plain_lines_now_and_then(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     output = io.StringIO()
     screen = Screen(output)
-    screen.draw([ACTOR], [SEEN], [0.2])
-    assert output.getvalue() == ""
-    screen.keep([ACTOR], [SEEN], [0.2])
+    screen.draw([ROW], "daemon running")
+    screen.draw([ROW], "daemon running")
+    assert output.getvalue().count("\n") == 1
+    monkeypatch.setattr(screen_module, "LINE_EVERY_S", 0.0)
+    screen.draw([ROW], "no daemon")
+    assert "small 20% (due 25%), 1 GiB | no daemon" in output.getvalue()
+    screen.keep([ROW])
     screen.say("after")
     assert "\033" not in output.getvalue()
     assert output.getvalue().endswith("after\n")
@@ -68,14 +108,14 @@ def test_on_a_terminal_the_table_is_drawn_in_place() -> None:
     output = io.StringIO()
     output.isatty = lambda: True  # type: ignore[method-assign]
     screen = Screen(output)
-    screen.draw([ACTOR], [SEEN], [0.2])
-    screen.draw([ACTOR], [SEEN], [0.2])
-    assert output.getvalue().count("\033[2A") == 1
+    screen.draw([ROW], "daemon running")
+    screen.draw([ROW], "daemon running")
+    assert output.getvalue().count("\033[3A") == 1
 
 
 def test_on_a_narrow_terminal_no_line_wraps(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     output = io.StringIO()
-    wide = Look(used_bytes=1999 << 20, limit_bytes=2 << 30, refused=123, launches=1_234_567)
-    Screen(output).keep([ACTOR], [wide], [1.0])
+    wide = Look(used_bytes=1999 << 20, limit_bytes=2 * GIB, refused=123, launches=1_234_567)
+    Screen(output).keep([Row("medium", "512MiB", wide, 1.0, None)])
     assert max(len(line) for line in output.getvalue().splitlines()) <= 80
