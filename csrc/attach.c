@@ -117,6 +117,7 @@ static bool write_body(struct gl_daemon *d)
 	member(&out, "tenant", gl_self.quota.tenant);
 	member(&out, "pod_name", getenv("POD_NAME"));
 	member(&out, "pod_namespace", getenv("POD_NAMESPACE"));
+	gl_out_text(&out, ",\"files\":true");
 	if (d->view)
 		gl_out_text(&out, ",\"view\":true");
 	gl_out_text(&out, ",\"environment\":{");
@@ -158,22 +159,24 @@ static bool is_passing(int r, const struct gl_answer *a)
 	return r ? r != -EPROTO : a->status >= 500;
 }
 
-static int ask(uint64_t deadline_ns, struct gl_answer *answer)
+static int ask(uint64_t deadline_ns, struct gl_answer *answer, struct gl_files *files)
 {
 	struct gl_daemon *d = &gl_self.daemon;
 	char request[sizeof d->body + 1024];
 	struct gl_out out;
 	gl_out_begin(&out, request, sizeof request);
 	gl_http_request(&out, "POST", "/v1/workers", d->body);
-	return gl_wire_ask(d->socket, request, out.length, deadline_ns, NULL, answer);
+	return gl_wire_ask(d->socket, request, out.length, deadline_ns, NULL, answer, files);
 }
 
-static int take_in(const struct gl_answer *a)
+static int take_in(const struct gl_answer *a, struct gl_files *files)
 {
 	struct gl_daemon *d = &gl_self.daemon;
-	int r = gl_policy_map(a->policy, a->tenant);
+	int r = gl_policy_map(files->fd[GL_FILE_POLICY], a->policy, a->tenant);
 	if (r)
 		return r;
+	d->usage_fd = files->fd[GL_FILE_USAGE];
+	files->fd[GL_FILE_USAGE] = -1;
 	memcpy(d->tenant, a->tenant, sizeof d->tenant);
 	memcpy(d->worker, a->worker, sizeof d->worker);
 	d->proposed = strcmp(a->source, "environment") == 0;
@@ -201,7 +204,7 @@ static const char *cause(int error)
 }
 
 /* What came of asking. */
-static int conclude(int r, const struct gl_answer *a)
+static int conclude(int r, const struct gl_answer *a, struct gl_files *files)
 {
 	char text[48];
 	struct gl_out out;
@@ -220,7 +223,7 @@ static int conclude(int r, const struct gl_answer *a)
 	const char *fault = fault_of(a);
 	if (fault)
 		return lost("gives a wrong answer", *a->error ? a->error : a->status != 200 ? text : fault);
-	r = take_in(a);
+	r = take_in(a, files);
 	if (r)
 		return lost("names a policy that cannot be used",
 			    r == -EPROTO ? "it is damaged or of another version" : strerror(-r));
@@ -232,7 +235,8 @@ int gl_register(bool view)
 {
 	struct gl_daemon *d = &gl_self.daemon;
 	struct gl_answer answer;
-	*d = (struct gl_daemon){.view = view};
+	struct gl_files files = {GL_FILES, {-1, -1}};
+	*d = (struct gl_daemon){.view = view, .usage_fd = -1};
 	int there = find_daemon(d);
 	if (there != THERE)
 		return there;
@@ -241,29 +245,40 @@ int gl_register(bool view)
 	uint64_t begin = gl_now_ns(), deadline = begin + (view ? 0 : d->wait_ns);
 	for (;;) {
 		/* Even GPULIMIT_WAIT=0 leaves a daemon that is there the time to answer. */
-		int r = ask(deadline > begin + SECOND ? deadline : begin + SECOND, &answer);
-		if (!is_passing(r, &answer) || gl_now_ns() + RETRY_NS >= deadline)
-			return conclude(r, &answer);
+		int r = ask(deadline > begin + SECOND ? deadline : begin + SECOND, &answer, &files);
+		if (!is_passing(r, &answer) || gl_now_ns() + RETRY_NS >= deadline) {
+			int outcome = conclude(r, &answer, &files);
+			gl_files_close(&files);
+			return outcome;
+		}
+		gl_files_close(&files);
 		struct timespec nap = {0, RETRY_NS};
 		(void)gl_syscall(SYS_nanosleep, &nap, NULL);
 	}
 }
 
-int gl_register_again(uint64_t deadline_ns)
+static int take_back(const struct gl_answer *a, struct gl_files *files)
 {
 	struct gl_daemon *d = &gl_self.daemon;
-	struct gl_answer answer;
-	int r = ask(deadline_ns, &answer);
-	if (r)
-		return r;
-	if (is_refusal(&answer) || fault_of(&answer))
-		return answer.status >= 500 ? -EAGAIN : -EACCES;
+	if (is_refusal(a) || fault_of(a))
+		return a->status >= 500 ? -EAGAIN : -EACCES;
 	/* A running process cannot change its tenant: its memory is in the books of the one that it joined. */
-	if (strcmp(answer.tenant, d->tenant) != 0)
+	if (strcmp(a->tenant, d->tenant) != 0)
 		return -EACCES;
 	bool proposed = d->proposed;
-	r = take_in(&answer);
+	int r = take_in(a, files);
 	d->proposed = proposed;
+	return r;
+}
+
+int gl_register_again(uint64_t deadline_ns)
+{
+	struct gl_answer answer;
+	struct gl_files files = {GL_FILE_POLICY + 1, {-1, -1}};
+	int r = ask(deadline_ns, &answer, &files);
+	if (r == 0)
+		r = take_back(&answer, &files);
+	gl_files_close(&files);
 	return r;
 }
 

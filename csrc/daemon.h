@@ -26,6 +26,7 @@ struct gl_daemon {
 	char worker[64];
 	uint64_t command;    /* number of the last one obeyed */
 	uint32_t host_pid;
+	int usage_fd;        /* the tenant's usage segment, as the daemon handed it over; -1: not, or used up */
 	bool closed;         /* GPULIMIT_ON_LOSS */
 	uint64_t wait_ns;    /* GPULIMIT_WAIT */
 	char body[8192];     /* of the registration: the thread must not read the environment */
@@ -44,16 +45,26 @@ int gl_register_whole(void);
 
 /* ---- wire.c ---- */
 
-/* One request, one answer.  0, or negative errno: -ETIMEDOUT by the deadline; -EPROTO: what came was not HTTP (answer->
+/* Files that came with an answer, in the order in which the daemon hands them over; -1: did not come.  A process that
+ * has joined its segment wants the policy alone: to close a second descriptor of the segment would drop its locks. */
+enum gl_file { GL_FILE_POLICY, GL_FILE_USAGE, GL_FILES };
+struct gl_files {
+	int wanted; /* the first so many; what is not wanted never enters this process */
+	int fd[GL_FILES];
+};
+void gl_files_close(struct gl_files *files);
+
+/* One request, one answer.  files may be NULL: none is wanted.  0, or negative errno: -ETIMEDOUT by the deadline; -EPROTO: what came was not HTTP (answer->
  * wrong says why); others: as connect(2), or -ECONNRESET when it hung up early.  tick, if not NULL, is called about
  * once a second while waiting; when it returns false, the result is -ECANCELED. */
 int gl_wire_ask(const char *socket, const char *request, size_t length, uint64_t deadline_ns, bool (*tick)(void),
-		struct gl_answer *answer);
+		struct gl_answer *answer, struct gl_files *files);
 
 /* ---- policy.c ---- */
 
-/* Maps /dev/shm/<name>, which must be the tenant's; the one in use stays if it is the same file.  0 or negative errno. */
-int gl_policy_map(const char *name, const char *tenant);
+/* Maps the file that the daemon has handed over, or without one (fd < 0) /dev/shm/<name>, which must be the tenant's;
+ * the one in use stays if it is the same file.  fd stays open.  0 or negative errno. */
+int gl_policy_map(int fd, const char *name, const char *tenant);
 /* The policy for a card; one that allows nothing if the policy does not name the card; NULL without a policy. */
 const struct gl_policy_device *gl_policy_for(const uint8_t uuid[16], uint32_t *hint);
 /* The daemon's heartbeat is recent at the time now_ns; remembers it in gl_self.daemon.away.  False without a policy. */

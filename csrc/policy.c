@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The tenant's policy: a file of the daemon's, mapped read-only.  Launches read it without a lock or a system call.
+ * The tenant's policy: a file of the daemon's, handed over by it or found in /dev/shm, mapped read-only.  Launches read
+ * it without a lock or a system call.
  * A file that is not what it should be is never mapped; its owner, who alone could cut it short later, is root or the
  * user himself.  When a restarted daemon has made a new file, that one is mapped beside the old one, which
  * other threads may still be reading.
@@ -16,12 +17,14 @@
 /* For a card that the policy does not name: as in a list of quotas, it gets nothing. */
 static const struct gl_policy_device nothing = {.ready = 1, .compute_limit_percent = 1};
 
-static int check_file(int fd, struct stat *st)
+static int check_file(int fd, struct stat *st, bool given)
 {
 	uint32_t me = (uint32_t)gl_syscall(SYS_geteuid);
 	if (gl_syscall(SYS_fstat, fd, st) != 0)
 		return -EIO;
-	if (!S_ISREG(st->st_mode) || (st->st_uid != 0 && st->st_uid != me) || (st->st_mode & 022))
+	/* In a user namespace the owner of a file that was handed over is nobody whom we know. */
+	bool own = given || st->st_uid == 0 || st->st_uid == me;
+	if (!S_ISREG(st->st_mode) || !own || (st->st_mode & 022))
 		return -EPERM;
 	return st->st_size == sizeof(struct gl_policy) ? 0 : -EPROTO;
 }
@@ -33,11 +36,11 @@ static bool valid(const struct gl_policy *policy, const char *tenant)
 	       h->size == sizeof *policy && strncmp(h->tenant, tenant, sizeof h->tenant) == 0;
 }
 
-static int map_file(int fd, const char *tenant)
+static int map_file(int fd, const char *tenant, bool given)
 {
 	struct gl_daemon *daemon = &gl_self.daemon;
 	struct stat st;
-	int r = check_file(fd, &st);
+	int r = check_file(fd, &st, given);
 	if (r)
 		return r;
 	if (daemon->policy && daemon->policy_inode == st.st_ino && daemon->policy_device == st.st_dev)
@@ -55,10 +58,16 @@ static int map_file(int fd, const char *tenant)
 	return 0;
 }
 
-int gl_policy_map(const char *name, const char *tenant)
+int gl_policy_map(int given, const char *name, const char *tenant)
 {
 	char path[128];
 	struct gl_out out;
+	int kept = errno, r;
+	if (given >= 0) {
+		r = map_file(given, tenant, true);
+		errno = kept;
+		return r;
+	}
 	gl_out_begin(&out, path, sizeof path);
 	gl_out_text(&out, DIRECTORY);
 	gl_out_text(&out, name);
@@ -66,7 +75,7 @@ int gl_policy_map(const char *name, const char *tenant)
 	int fd = gl_open(path, O_RDONLY | O_NOFOLLOW | O_NONBLOCK, 0);
 	if (fd < 0)
 		return fd;
-	int kept = errno, r = map_file(fd, tenant);
+	r = map_file(fd, tenant, false);
 	errno = kept;
 	gl_close(fd);
 	return r;

@@ -74,8 +74,20 @@ bool gl_segment_exists(void)
 	return found;
 }
 
+/* The file that the daemon handed over with the registration; then it need not be in this process's /dev/shm, nor
+ * belong to this user.  -1: none, or it was taken before. */
+static int handed_over(void)
+{
+	int fd = gl_self.daemon.registered ? gl_self.daemon.usage_fd : -1;
+	gl_self.daemon.usage_fd = -1;
+	return fd;
+}
+
 static int open_file(const char *path)
 {
+	int given = handed_over();
+	if (given >= 0)
+		return given;
 	/* Without O_CREAT first: fs.protected_regular refuses O_CREAT on another's file in a sticky directory. */
 	int fd = gl_open(path, O_RDWR | O_NOFOLLOW, 0);
 	if (fd == -ENOENT && !daemons_tenant())

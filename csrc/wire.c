@@ -5,6 +5,8 @@
  * The descriptor is a guest in the program's table: it gets a high number, and since some programs close whatever is
  * open and then reuse the numbers, it is looked at again after every sleep and before it is closed: if it is not
  * our socket any more, it is left alone.
+ *
+ * The daemon may hand over files along with an interim answer.
  */
 #include <poll.h>
 #include <string.h>
@@ -113,14 +115,68 @@ static int send_all(struct wire *w, const char *data, size_t size)
 	return 0;
 }
 
-static int receive(struct wire *w, struct gl_answer *answer)
+/* ---- files ---- */
+
+void gl_files_close(struct gl_files *files)
+{
+	for (int i = 0; i < GL_FILES; i++) {
+		if (files->fd[i] >= 0)
+			gl_close(files->fd[i]);
+		files->fd[i] = -1;
+	}
+}
+
+/* Out of the way of programs that expect to get, or close, low numbers. */
+static int moved_up(int fd)
+{
+	int high = (int)gl_syscall(SYS_fcntl, fd, F_DUPFD_CLOEXEC, HIGH_NUMBER);
+	if (high < 0)
+		return fd;
+	gl_close(fd);
+	return high;
+}
+
+static void take_files(const struct msghdr *message, struct gl_files *files)
+{
+	const struct cmsghdr *c = CMSG_FIRSTHDR(message);
+	if (!c || c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS)
+		return;
+	gl_files_close(files);
+	size_t n = (c->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+	for (size_t i = 0; i < n && i < (size_t)files->wanted; i++) {
+		int fd;
+		memcpy(&fd, CMSG_DATA(c) + i * sizeof fd, sizeof fd);
+		files->fd[i] = moved_up(fd);
+	}
+}
+
+static long receive_some(struct wire *w, char *data, size_t size, struct gl_files *files)
+{
+	union {
+		struct cmsghdr header;
+		char room[CMSG_SPACE(GL_FILES * sizeof(int))];
+	} control;
+	struct iovec part = {data, size};
+	struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1};
+	if (files && files->wanted) {
+		message.msg_control = &control;
+		/* Not CMSG_SPACE, whose padding would let in one more than is wanted. */
+		message.msg_controllen = CMSG_LEN((size_t)files->wanted * sizeof(int));
+	}
+	long n = gl_syscall(SYS_recvmsg, w->fd, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+	if (n >= 0 && files && files->wanted)
+		take_files(&message, files);
+	return n;
+}
+
+static int receive(struct wire *w, struct gl_answer *answer, struct gl_files *files)
 {
 	char data[1024];
 	for (;;) {
 		int r = sleep_until(w, POLLIN);
 		if (r)
 			return r;
-		long n = gl_syscall(SYS_recvfrom, w->fd, data, sizeof data, MSG_DONTWAIT, NULL, NULL);
+		long n = receive_some(w, data, sizeof data, files);
 		if (n == -EAGAIN || n == -EINTR)
 			continue;
 		if (n < 0)
@@ -134,7 +190,7 @@ static int receive(struct wire *w, struct gl_answer *answer)
 }
 
 int gl_wire_ask(const char *socket, const char *request, size_t length, uint64_t deadline_ns, bool (*tick)(void),
-		struct gl_answer *answer)
+		struct gl_answer *answer, struct gl_files *files)
 {
 	struct wire w = {.deadline_ns = deadline_ns, .tick = tick};
 	gl_answer_begin(answer);
@@ -146,7 +202,7 @@ int gl_wire_ask(const char *socket, const char *request, size_t length, uint64_t
 		r = send_all(&w, request, length);
 	/* It may have answered without reading all, and hung up. */
 	if (r == 0 || r == -EPIPE || r == -ECONNRESET)
-		r = receive(&w, answer);
+		r = receive(&w, answer, files);
 	hang_up(&w);
 	return r;
 }

@@ -35,6 +35,9 @@ class Api:
     def register(self, connection: Any, wish: Wish) -> Registration:
         return self._node.register(connection, wish)
 
+    def hand_over(self, connection: Any, tenant: TenantName) -> None:
+        self._node.hand_over(connection, tenant)
+
     def worker(self, worker_id: WorkerId) -> Worker | None:
         return self._node.worker(worker_id)
 

@@ -147,6 +147,11 @@ class Settings:
     state_segment: str = option(
         str, "gpulimit.state", "name of the node's shared memory; another name allows a second daemon"
     )
+    shm_read_only: str = option(
+        str,
+        "",
+        "folder that shows /dev/shm through a read-only mount, for a daemon that may not make one itself",
+    )
     tcp_addr: str = option(address, "", "HOST:PORT of the operators' calls over TCP; empty: off")
     tcp_token_file: str = option(str, "", "file with the token that calls over TCP must bear")
 

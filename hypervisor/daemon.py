@@ -26,8 +26,9 @@ from hypervisor.config import Config
 from hypervisor.core.events import EventLog
 from hypervisor.core.pace import Pace
 from hypervisor.edge import health, notify, scrape
+from hypervisor.edge.hand_over import ReadOnlyView
 from hypervisor.edge.nvml import Nvml
-from hypervisor.edge.segments import Segments
+from hypervisor.edge.segments import DIRECTORY, Segments
 from hypervisor.edge.server import Server
 from hypervisor.edge.traffic import Traffic
 from hypervisor.errors import ConfigError
@@ -64,7 +65,10 @@ class Daemon:
             broken=lambda name, reason: self._from_thread(self.node.spoiled, name, reason),
         )
         self.thread = ArbitrationThread(self.arbitration, self._arbitration_failed)
-        tenancy = Tenancy(self.segments, self.arbitration, state, lambda *a: self.node.reaped(*a))
+        view = ReadOnlyView(DIRECTORY, settings.shm_read_only)
+        if not view.is_read_only:
+            logger.warning("no read-only mount to hand policies over by: containers' root can change its own")
+        tenancy = Tenancy(self.segments, self.arbitration, state, lambda *a: self.node.reaped(*a), view)
         self.node = Node(
             told,
             tenancy=tenancy,

@@ -131,6 +131,13 @@ class Node:
             source=self.registry.source_for(claim, self.registry.tenants[worker.tenant]),
         )
 
+    def hand_over(self, connection: Any, name: TenantName) -> None:
+        """Hand a tenant's segments to its process, which else looks for them in its /dev/shm."""
+        try:
+            self.tenancy.hand_over(name, connection)
+        except OSError as error:
+            self.note("files_not_sent", f"{error.strerror}", tenant=name, level=logging.WARNING)
+
     def died(self, key: ProcessKey) -> None:
         """A registered process has gone."""
         worker = self.registry.worker_of(key)

@@ -7,13 +7,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import Any
 
 from hypervisor.arbitration import Arbitration, Member, Roster
 from hypervisor.core.model import DeviceQuota, Gpu, GpuUuid, TenantName, device_quota
 from hypervisor.core.pace import Terms
 from hypervisor.core.registry import Tenant
+from hypervisor.edge import hand_over
+from hypervisor.edge.hand_over import ReadOnlyView
 from hypervisor.edge.segments import (
     MOST_DEVICES,
     PRIORITIES,
@@ -52,11 +56,13 @@ class Tenancy:
         arbitration: Arbitration,
         state: StateSegment,
         reaped: Callable[[int], None],
+        view: ReadOnlyView,
     ) -> None:
         self._segments = segments
         self._arbitration = arbitration
         self._state = state
         self._reaped = reaped
+        self._view = view
         self.open_tenants: dict[TenantName, Open] = {}
         self.gpus: list[Gpu] = []
         """Their order is that of the policies' entries; it only grows."""
@@ -111,6 +117,17 @@ class Tenancy:
         gpus = tuple(gpu.uuid for gpu in self.gpus)
         self._arbitration.replace(Roster(self._number, gpus, members, self._state))
 
+    def hand_over(self, name: TenantName, connection: Any) -> None:
+        """Send a tenant's segments over a connection of its process. Raises OSError."""
+        opened = self.open_tenants[name]
+        policy = self._view.open(opened.policy.name, opened.policy.fd)
+        if policy is None:
+            return
+        try:
+            hand_over.send(connection, (policy, opened.usage.tenants_fd))
+        finally:
+            os.close(policy)
+
     def reap(self, name: TenantName) -> None:
         """Give back what the tenant's dead processes hold: in a thread, since its books may be a trap."""
         opened = self.open_tenants.get(name)
@@ -160,6 +177,7 @@ class Tenancy:
         for opened in everybody:
             opened.close()
         self._state.close()
+        self._view.close()
 
 
 def member_of(name: TenantName, opened: Open) -> Member:

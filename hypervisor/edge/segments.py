@@ -75,6 +75,13 @@ class UsageSegment(Segment):
         self._sample: Any = ffi.new("struct gl_sample *")
         self.bell: Any = ffi.addressof(self.view.header, "doorbell")
         """Where the doorbell is."""
+        self.tenants_fd = os.open(f"/proc/self/fd/{fd}", os.O_RDWR | os.O_CLOEXEC)
+        """To be handed to the tenant's processes: what they do to it, its place say, is not ours."""
+
+    def close(self) -> None:
+        if self.view is not None:
+            os.close(self.tenants_fd)
+        super().close()
 
     def sample(self) -> Any:
         """Return the sums of the moment, in a buffer that the next call overwrites. Raises SegmentError."""

@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Processes that see another /dev/shm than the daemon, as in a container: files come over the socket."""
+
+from __future__ import annotations
+
+import errno
+import json
+import mmap
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import Built, StartProcess
+from tests.daemon.conftest import UnixConnection, eventually, needs_root
+
+APART = ["unshare", "--mount", "--propagation", "private", "/bin/sh", "-ec"]
+MIB = 1 << 20
+
+pytestmark = [
+    needs_root(),
+    pytest.mark.skipif(shutil.which("unshare") is None, reason="not installed: unshare"),
+]
+Apart = Callable[..., "subprocess.Popen[str]"]
+
+
+@pytest.fixture
+def apart(built: Built, daemon_env: dict[str, str], run_dir, start_process: StartProcess) -> Apart:
+    """Start a limited command with a /dev/shm of its own."""
+
+    def start(tenant: str, *arguments: str, preparation: str = "") -> subprocess.Popen[str]:
+        env = daemon_env | {
+            "LD_LIBRARY_PATH": str(built.sim),
+            "GPULIMIT_SOCKET": str(run_dir / "daemon.sock"),
+            "GPULIMIT_TENANT": tenant,
+        }
+        python = f"exec env LD_PRELOAD={built.library} {sys.executable} -P -m limiter"
+        script = f'mount -t tmpfs none /dev/shm; {preparation or ":"}; {python} "$@"'
+        return start_process([*APART, script, "sh", *arguments], env=env)
+
+    return start
+
+
+def quota(node: Any, tenant: str, **said: Any) -> None:
+    assert node.ask("PUT", f"/v1/tenants/{tenant}/quota", said)[0] == 200
+
+
+def test_a_process_with_another_shm_is_limited(daemon, apart, tenant) -> None:
+    node = daemon()
+    quota(node, tenant, memory="2GiB")
+    held = apart(tenant, "load", "--json", "--memory", "256MiB", "--seconds", "1")
+    out, err = held.communicate(timeout=30)
+    assert held.returncode == 0, err
+    more = apart(tenant, "load", "--json", "--memory", "2GiB", "--seconds", "1")
+    out, err = more.communicate(timeout=30)
+    assert more.returncode != 0 and "OUT_OF_MEMORY" in out + err
+
+
+def test_without_a_shm_at_all(daemon, apart, tenant) -> None:
+    node = daemon()
+    quota(node, tenant, memory="2GiB")
+    process = apart(
+        tenant,
+        "load",
+        "--json",
+        "--memory",
+        "2GiB",
+        "--seconds",
+        "1",
+        preparation="mount -o remount,ro /dev/shm",
+    )
+    out, err = process.communicate(timeout=30)
+    assert process.returncode != 0 and "OUT_OF_MEMORY" in out + err
+
+
+def test_books_survive_the_daemon(daemon, apart, tenant) -> None:
+    """To register again must not drop the lock that says that the process lives."""
+    node = daemon()
+    quota(node, tenant, memory="2GiB")
+    process = apart(tenant, "load", "--json", "--memory", "256MiB", "--seconds", "30")
+    eventually(lambda: used_bytes(node, tenant) >= 256 * MIB)
+    node.process.send_signal(signal.SIGKILL)
+    node.process.wait(timeout=10)
+    node = daemon()
+    eventually(lambda: (node.tenant(tenant) or {}).get("workers"))
+    assert used_bytes(node, tenant) >= 256 * MIB
+    process.send_signal(signal.SIGKILL)
+    eventually(lambda: used_bytes(node, tenant) == 0)
+
+
+def used_bytes(node: Any, tenant: str) -> int:
+    found = node.tenant(tenant)
+    return sum(gpu.get("memory_used_bytes", 0) for gpu in found["gpus"]) if found else 0
+
+
+def test_root_cannot_write_to_the_policy_that_it_was_given(daemon, run_dir: Path, tenant) -> None:
+    daemon()
+    policy, usage = files_of(run_dir / "daemon.sock", tenant)
+    with pytest.raises(OSError) as refused:
+        os.open(f"/proc/self/fd/{policy}", os.O_RDWR)
+    if refused.value.errno != errno.EROFS:
+        pytest.skip("the daemon may not make mounts here")
+    with pytest.raises(PermissionError):
+        mmap.mmap(policy, os.fstat(policy).st_size)
+    os.close(os.open(f"/proc/self/fd/{usage}", os.O_RDWR))
+    os.lseek(usage, 77, os.SEEK_SET)
+    other = files_of(run_dir / "daemon.sock", tenant)
+    for fd in (policy, usage, *other):
+        os.close(fd)
+
+
+def test_who_did_not_ask_is_sent_no_files(daemon, run_dir: Path, tenant) -> None:
+    node = daemon()
+    status, _, _ = node.ask("POST", "/v1/workers", {"version": 1, "pid": os.getpid(), "tenant": tenant})
+    assert status == 200
+
+
+def files_of(path: Path, tenant: str) -> list[int]:
+    connection = UnixConnection(str(path))
+    connection.connect()
+    body = json.dumps({"version": 1, "pid": os.getpid(), "tenant": tenant, "files": True})
+    connection.request("POST", "/v1/workers", body)
+    data, fds, _, _ = socket.recv_fds(connection.sock, 4096, 8)
+    assert data.startswith(b"HTTP/1.1 103 ")
+    while b"Gpulimit-Worker" not in data:
+        data += connection.sock.recv(4096)
+    connection.close()
+    assert len(fds) == 2
+    return fds
