@@ -81,7 +81,7 @@ class Processes:
     """Identifies processes and watches over registered ones."""
 
     def __init__(self) -> None:
-        # Where the daemon is itself in a container or pod, what runs beside it there counts as plain processes.
+        # Where the daemon is itself in a container, what runs beside it there counts as plain processes.
         self._own = cgroup.parse(cgroup_text("self"))
         self._watched: dict[ProcessKey, int] = {}
 
