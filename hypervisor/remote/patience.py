@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: Apache-2.0
+"""When to ask an exporter again, and how long to show what it said. Pure: time is an argument, in seconds.
+
+    new ── page ─> up ── fails once ─> late ── fails again ─> down ── page ─> up
+
+While it is late its last page is still shown, so that one lost answer makes nothing flicker. Who is down is
+asked less and less often.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Generic, Literal, TypeVar
+
+T = TypeVar("T")
+State = Literal["new", "up", "late", "down"]
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How often to ask."""
+
+    period_s: float = 3.0
+    longest_s: float = 60.0
+    """Between two tries at one who is down."""
+    kept_failures: int = 1
+    """Failures in a row through which the last page is shown."""
+
+
+class Patience(Generic[T]):
+    """One exporter. `T` is what its pages are made into."""
+
+    def __init__(self, pace: Pace, *, first_at_s: float = 0.0) -> None:
+        self._pace = pace
+        self._page: T | None = None
+        self._is_asked = False
+        self.next_at_s = first_at_s
+        self.failures = 0
+        """In a row."""
+        self.reason = ""
+        """Of the last failure; empty after a page."""
+        self.last_page_at_s: float | None = None
+        self.duration_s: float | None = None
+        """Of the last try."""
+
+    @property
+    def state(self) -> State:
+        if self.failures > self._pace.kept_failures or (self.failures and self._page is None):
+            return "down"
+        return "new" if self._page is None else "late" if self.failures else "up"
+
+    @property
+    def page(self) -> T | None:
+        """What to show; None while there is nothing, or nothing fresh enough."""
+        return None if self.state == "down" else self._page
+
+    @property
+    def last_page(self) -> T | None:
+        """The last page, however old."""
+        return self._page
+
+    def is_due(self, now_s: float) -> bool:
+        return not self._is_asked and now_s >= self.next_at_s
+
+    def ask(self, now_s: float) -> None:
+        """A try begins. Whatever becomes of it is told by `took` or `failed`; until then none is due."""
+        self._is_asked = True
+        self._began_at_s = now_s
+
+    def took(self, page: T, now_s: float) -> None:
+        """The try has brought a page."""
+        self._page, self.failures, self.reason = page, 0, ""
+        self.last_page_at_s = now_s
+        self._ended(now_s, self._pace.period_s)
+
+    def failed(self, reason: str, now_s: float) -> None:
+        """The try has failed. The first time it is asked again as usual; then the pauses double."""
+        self.failures += 1
+        self.reason = reason
+        doublings = min(self.failures - 1, 30)
+        self._ended(now_s, min(self._pace.period_s * 2**doublings, self._longest_s))
+
+    @property
+    def _longest_s(self) -> float:
+        return max(self._pace.longest_s, self._pace.period_s)
+
+    def _ended(self, now_s: float, pause_s: float) -> None:
+        """From beginning to beginning, so that slow answers do not stretch the period; but never at once."""
+        self._is_asked = False
+        self.duration_s = now_s - self._began_at_s
+        self.next_at_s = max(self._began_at_s + pause_s, now_s + self._pace.period_s / 10)
+
+
+def staggered(index: int, count: int, over_s: float) -> float:
+    """Return when the first try of one of many begins, so that they do not all begin at once."""
+    return over_s * index / max(count, 1)
