@@ -19,7 +19,7 @@ KEY := $(shell cat pyproject.toml setup.py | sha256sum | cut -c1-16)
 BASE := $(VENV)/.base-$(KEY)
 DEV := $(VENV)/.dev-$(KEY)
 NATIVE := $(VENV)/.native-$(KEY)
-C_SOURCES := $(wildcard csrc/* csrc/node/* csrc/sim/* csrc/sim/profiles/*) limiter/_native_build.py
+C_SOURCES := $(wildcard csrc/* csrc/node/* csrc/path/* csrc/sim/* csrc/sim/profiles/*) limiter/_native_build.py
 
 # Runs a command with its output in a log, which is shown only when it fails.
 ifeq ($(V),)
@@ -42,6 +42,7 @@ lint: $(NATIVE) $(DEV)
 	$(call quietly,mypy,$(BIN)/mypy)
 	$(call quietly,imports,$(BIN)/lint-imports)
 	$(call quietly,clang,! command -v clang-14 || { $(MAKE) -s -C csrc CC=clang-14 OUT=$(CURDIR)/build/clang/shim && \
+		$(MAKE) -s -C csrc/path CC=clang-14 OUT=$(CURDIR)/build/clang/path && \
 		$(MAKE) -s -C csrc/sim CC=clang-14 OUT=$(CURDIR)/build/clang/sim; })
 	@echo lint: ok
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Builds what setuptools cannot describe: libgpulimit.so and the simulated driver, by csrc's makefiles.
+"""Builds what setuptools cannot describe: the two libraries and the simulated driver, by csrc's makefiles.
 
 They land in limiter/_lib, in the wheel or, for `pip install -e .`, in the tree.
 """
@@ -31,6 +31,7 @@ class BuildNative(build_ext):
         with (work / ".lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             make("csrc", work / "shim")
+            make("csrc/path", work / "path")
             make("csrc/sim", work / "sim")
         collect(work, package / "_lib")
 
@@ -39,6 +40,7 @@ def collect(work: Path, lib: Path) -> None:
     """Put what was built, and the files that go with it, into the package."""
     shutil.rmtree(lib, ignore_errors=True)
     install(work / "shim" / "libgpulimit.so", lib)
+    install(work / "path" / "libgpupath.so", lib)
     install(ROOT / "csrc" / "hooks.def", lib)
     for name in ("libcuda.so.1", "libnvidia-ml.so.1"):
         install(work / "sim" / name, lib / "sim")

@@ -21,6 +21,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -40,10 +41,12 @@ class Built:
     root: Path
     library: Path
     """libgpulimit.so"""
+    path_library: Path
+    """libgpupath.so"""
     sim: Path
     """Folder of the simulated libcuda.so.1 and libnvidia-ml.so.1."""
     lib: Path
-    """Folder laid out as in an installed package: libgpulimit.so and sim/; for GPULIMIT_LIB_DIR."""
+    """Folder laid out as in an installed package: both libraries and sim/; for GPULIMIT_LIB_DIR."""
 
 
 def make(directory: Path, *arguments: str) -> None:
@@ -83,11 +86,19 @@ def built() -> Built:
     lib.mkdir(parents=True, exist_ok=True)
     with locked(root / ".lock"):
         make(ROOT / "csrc", f"OUT={shim}")
+        make(ROOT / "csrc" / "path", f"OUT={root / 'path'}")
         make(ROOT / "csrc" / "sim", f"OUT={sim}")
         link(lib / "libgpulimit.so", shim / "libgpulimit.so")
+        link(lib / "libgpupath.so", root / "path" / "libgpupath.so")
         link(lib / "sim", sim)
         link(lib / "hooks.def", ROOT / "csrc" / "hooks.def")
-    return Built(root=root, library=shim / "libgpulimit.so", sim=sim, lib=lib)
+    return Built(
+        root=root,
+        library=shim / "libgpulimit.so",
+        path_library=root / "path" / "libgpupath.so",
+        sim=sim,
+        lib=lib,
+    )
 
 
 def remove_segments(tenant: str) -> None:
@@ -254,6 +265,15 @@ def compile_c(built: Built) -> CompileC:
         return binary
 
     return compile_one
+
+
+@pytest.fixture
+def open_folder() -> Iterator[Path]:
+    """A folder that every user may enter and write to."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as name:
+        folder = Path(name)
+        folder.chmod(0o777)
+        yield folder
 
 
 @pytest.fixture

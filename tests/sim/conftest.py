@@ -7,9 +7,8 @@ import json
 import os
 import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -68,15 +67,6 @@ def points_library(built: Any) -> Path:
     )
     assert done.returncode == 0, done.stderr
     return folder / "libgpulimit.so"
-
-
-@pytest.fixture
-def open_folder() -> Iterator[Path]:
-    """A folder that every user may enter and write to."""
-    with tempfile.TemporaryDirectory(dir="/tmp") as name:
-        folder = Path(name)
-        folder.chmod(0o777)
-        yield folder
 
 
 ASK_CARD = """
