@@ -13,6 +13,9 @@
  *   item      one piece of GPU work: what it costs alone, and when it was done
  *   gate      an item that takes no GPU time but stays shut until its process opens it (host functions)
  *   slice     the time for which the GPU serves one queue before it looks at the next one with work
+ *   card      a GPU as it is plugged in; a MIG device is a GPU too, with a card as its parent, and has
+ *             memory, contexts and time of its own.  Cards come first in the machine, then MIG devices
+ *   vgpu      a part of a card that a virtual machine has; only told of, nothing runs on it here
  *   shared    a block of device memory that more than one process may hold (exported or opened memory)
  *
  * Nothing here is a running total that a dead process could leave wrong: what a card has in use is
@@ -28,7 +31,8 @@
 #include <stdint.h>
 
 enum {
-	SIM_MAX_GPUS = 16,
+	SIM_MAX_GPUS = 64, /* cards and MIG devices */
+	SIM_MAX_VGPUS = 256,
 	SIM_MAX_PROCS = 128,
 	SIM_MAX_QUEUES = 256,
 	SIM_QUEUE_DEPTH = 1024, /* unfinished items a context may have; the next launch blocks, as on a card */
@@ -37,8 +41,9 @@ enum {
 	SIM_BUCKETS = 32, /* history of busy time, for utilisation figures */
 };
 #define SIM_MAGIC 0x316d69734c475047ull /* "GPGLsim1" */
-#define SIM_LAYOUT 6u
+#define SIM_LAYOUT 7u
 #define SIM_NO_QUEUE UINT32_MAX
+#define SIM_NO_GPU UINT32_MAX
 #define SIM_GATE_SHUT UINT64_MAX
 #define SIM_BUCKET_NS 166666667ull /* NVML samples a card about six times a second */
 
@@ -53,6 +58,11 @@ struct sim_model {
 	uint64_t copy_bytes_per_us, memory_bytes_per_us;
 	uint64_t cc_major, cc_minor, sm_count, speed, pci_bus, concurrency;
 	uint64_t count; /* only while reading a profile: how many such GPUs */
+	char mig[256];  /* cards: "1g.10gb,-,2g.20gb" ('-' leaves a number out), "on" (no device yet), "" (off) */
+	/* Cards of a vGPU host; see nvml_vgpu.c. */
+	char vgpu[16], vgpu_type[64]; /* "sriov" or "non-sriov"; "": no vGPU host */
+	uint64_t vgpus, vgpu_memory_bytes, vgpu_policy, vgpu_arr, vgpu_timeslice_ns, vgpu_sm, vgpu_overruns, vgpu_claim;
+	uint64_t vgpu_accounting;
 };
 
 struct sim_gpu {
@@ -61,6 +71,10 @@ struct sim_gpu {
 	uint64_t slice_end_ns; /* when the queue being served must make room */
 	uint32_t serving;      /* queue, or SIM_NO_QUEUE */
 	uint32_t lost;         /* fallen off the bus: every call about it fails */
+	uint32_t parent;       /* of a MIG device: its card; SIM_NO_GPU: this is a card */
+	uint32_t mig_enabled;  /* cards: in MIG mode */
+	uint32_t mig_index, gpu_instance, compute_instance, gone; /* MIG devices; gone: taken apart */
+	char profile[32];      /* "1g.10gb" */
 	uint32_t xid, xids;    /* the last error told by gpulimit_sim_xid, and how many there were */
 	uint64_t busy_ns;
 	uint64_t bucket_id[SIM_BUCKETS], bucket_busy_ns[SIM_BUCKETS];
@@ -99,6 +113,14 @@ struct sim_queue {
 	uint64_t lane_head[SIM_MAX_LANES], lane_tail[SIM_MAX_LANES]; /* first not done, one past the last; empty if not below */
 };
 
+struct sim_vgpu {
+	uint32_t id, card; /* id 0: free */
+	char uuid[48], vm_id[48], driver[32];
+	uint64_t used_bytes;
+	uint32_t sm, memory, encoder, decoder; /* percent */
+	uint32_t license, processes;
+};
+
 struct sim_shared {
 	uint64_t id; /* 0: free */
 	uint64_t bytes;
@@ -113,12 +135,14 @@ struct sim_machine {
 	pthread_mutex_t lock;
 	char config[512]; /* profile and overrides that made this machine */
 	char driver_version[32];
-	uint32_t cuda_version, ngpus;
+	uint32_t cuda_version, ncards, ngpus; /* ngpus: cards and MIG devices */
 	uint64_t next_id;
 	uint64_t swept_ns; /* when dead slots were last looked for */
 	struct sim_gpu gpus[SIM_MAX_GPUS];
 	struct sim_proc procs[SIM_MAX_PROCS];
 	struct sim_shared shared[SIM_MAX_SHARED];
+	struct sim_vgpu vgpus[SIM_MAX_VGPUS];
+	uint32_t next_vgpu;
 	uint32_t queue_limit; /* queues at and above this one were never used */
 	struct sim_queue queues[SIM_MAX_QUEUES];
 	/* Apart from the queues, so that looking for work touches few pages. */
@@ -128,6 +152,11 @@ struct sim_machine {
 /* profile.c: fill the constant part of a new machine; false after a line on stderr */
 bool sim_profile_load(struct sim_machine *m);
 void sim_profile_config(char *out, size_t size);
+
+/* partition.c; locked, or while the machine is made */
+void sim_make_uuid(char *out, size_t size, const char *prefix, const char *seed, uint32_t index);
+bool sim_mig_layout(struct sim_machine *m, uint32_t card, const char *layout);
+bool sim_vgpu_add(struct sim_machine *m, uint32_t card);
 
 /* state.c */
 extern struct sim_machine *sim_machine;

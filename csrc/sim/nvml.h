@@ -16,6 +16,9 @@ bool sim_nvml_device(nvmlDevice_t device, uint32_t *gpu);
 uint32_t sim_nvml_gpu_at(unsigned int index); /* by PCI order */
 unsigned int sim_nvml_index(uint32_t gpu);
 nvmlDevice_t sim_nvml_handle(uint32_t gpu);
+static inline bool sim_is_mig(uint32_t gpu) { return sim_machine->gpus[gpu].parent != SIM_NO_GPU; }
+/* A MIG device or a card in MIG mode: NVML has no figures of activity for them. */
+static inline bool sim_in_mig(uint32_t gpu) { return sim_is_mig(gpu) || sim_machine->gpus[gpu].mig_enabled; }
 
 struct sim_nvml_call {
 	struct sim_site *site;

@@ -26,11 +26,14 @@ struct event_data { /* the first version of the call knows only the first three 
 SIM_EXPORT nvmlReturn_t gpulimit_sim_xid(unsigned int index, unsigned int xid)
 {
 	NVML_ENTER(gpulimit_sim_xid);
-	if (index >= sim_machine->ngpus)
+	if (index >= sim_machine->ncards)
 		return NVML_ERROR_INVALID_ARGUMENT;
 	sim_machine_lock();
 	struct sim_gpu *g = &sim_machine->gpus[sim_nvml_gpu_at(index)];
 	__atomic_store_n(&g->lost, xid == XID_FALLEN_OFF_THE_BUS, __ATOMIC_RELAXED);
+	for (uint32_t i = sim_machine->ncards; i < sim_machine->ngpus; i++) /* its MIG devices with it */
+		if (&sim_machine->gpus[sim_machine->gpus[i].parent] == g)
+			__atomic_store_n(&sim_machine->gpus[i].lost, g->lost, __ATOMIC_RELAXED);
 	if (xid) {
 		g->xid = xid;
 		g->xids++;
@@ -72,7 +75,7 @@ static bool next_event(nvmlEventSet_t set, struct event_data *data)
 	bool found = false;
 
 	sim_machine_lock();
-	for (uint32_t i = 0; i < sim_machine->ngpus && !found; i++) {
+	for (uint32_t i = 0; i < sim_machine->ncards && !found; i++) {
 		const struct sim_gpu *g = &sim_machine->gpus[i];
 		if (!(set->types[i] & XID_CRITICAL_EVENT) || set->told[i] == g->xids)
 			continue;

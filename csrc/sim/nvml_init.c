@@ -98,7 +98,7 @@ SIM_EXPORT const char *nvmlErrorString(nvmlReturn_t result)
 
 uint32_t sim_nvml_gpu_at(unsigned int index)
 {
-	for (uint32_t i = 0; i < sim_machine->ngpus; i++)
+	for (uint32_t i = 0; i < sim_machine->ncards; i++)
 		if (sim_nvml_index(i) == index)
 			return i;
 	return UINT32_MAX;
@@ -108,7 +108,9 @@ unsigned int sim_nvml_index(uint32_t gpu)
 {
 	unsigned int before = 0;
 
-	for (uint32_t i = 0; i < sim_machine->ngpus; i++)
+	if (sim_machine->gpus[gpu].parent != SIM_NO_GPU)
+		return sim_machine->gpus[gpu].mig_index;
+	for (uint32_t i = 0; i < sim_machine->ncards; i++)
 		before += sim_machine->gpus[i].model.pci_bus < sim_machine->gpus[gpu].model.pci_bus;
 	return before;
 }
@@ -123,7 +125,7 @@ bool sim_nvml_device(nvmlDevice_t device, uint32_t *gpu)
 	if ((uintptr_t)device < (uintptr_t)handles || (uintptr_t)device >= (uintptr_t)(handles + sim_machine->ngpus))
 		return false;
 	*gpu = device->gpu;
-	return true;
+	return !__atomic_load_n(&sim_machine->gpus[*gpu].gone, __ATOMIC_RELAXED);
 }
 
 #define COUNT(name)                                              \
@@ -132,7 +134,7 @@ bool sim_nvml_device(nvmlDevice_t device, uint32_t *gpu)
 		NVML_ENTER(name);                                \
 		if (!count)                                      \
 			return NVML_ERROR_INVALID_ARGUMENT;      \
-		*count = sim_machine->ngpus;                     \
+		*count = sim_machine->ncards;                    \
 		return NVML_SUCCESS;                             \
 	}
 COUNT(nvmlDeviceGetCount)
@@ -142,7 +144,7 @@ COUNT(nvmlDeviceGetCount_v2)
 	SIM_EXPORT nvmlReturn_t name(unsigned int index, nvmlDevice_t *out)  \
 	{                                                                    \
 		NVML_ENTER(name);                                            \
-		if (!out || index >= sim_machine->ngpus)                     \
+		if (!out || index >= sim_machine->ncards)                    \
 			return NVML_ERROR_INVALID_ARGUMENT;                  \
 		*out = sim_nvml_handle(sim_nvml_gpu_at(index));              \
 		return NVML_SUCCESS;                                         \
@@ -156,7 +158,7 @@ SIM_EXPORT nvmlReturn_t nvmlDeviceGetHandleByUUID(const char *uuid, nvmlDevice_t
 	if (!uuid || !out)
 		return NVML_ERROR_INVALID_ARGUMENT;
 	for (uint32_t i = 0; i < sim_machine->ngpus; i++) {
-		if (strcasecmp(uuid, sim_machine->gpus[i].model.uuid))
+		if (sim_machine->gpus[i].gone || strcasecmp(uuid, sim_machine->gpus[i].model.uuid))
 			continue;
 		*out = sim_nvml_handle(i);
 		return NVML_SUCCESS;
@@ -175,7 +177,7 @@ static nvmlReturn_t by_bus(const char *text, nvmlDevice_t *out)
 		if (sscanf(text, "%x:%x", &bus, &device) != 2)
 			return NVML_ERROR_INVALID_ARGUMENT;
 	}
-	for (uint32_t i = 0; i < sim_machine->ngpus; i++) {
+	for (uint32_t i = 0; i < sim_machine->ncards; i++) {
 		if (domain || device || sim_machine->gpus[i].model.pci_bus != bus)
 			continue;
 		*out = sim_nvml_handle(i);

@@ -12,6 +12,12 @@ static uint64_t used_bytes(uint32_t gpu)
 	sim_machine_lock();
 	sim_sweep(true);
 	uint64_t used = sim_gpu_used(gpu);
+	for (uint32_t i = sim_machine->ncards; i < sim_machine->ngpus; i++)
+		if (sim_machine->gpus[i].parent == gpu)
+			used += sim_gpu_used(i);
+	for (uint32_t i = 0; i < SIM_MAX_VGPUS; i++)
+		if (sim_machine->vgpus[i].id && sim_machine->vgpus[i].card == gpu)
+			used += sim_machine->vgpus[i].used_bytes;
 	sim_machine_unlock();
 	return used;
 }
@@ -46,21 +52,32 @@ struct process {
 	unsigned int pid;
 	unsigned long long bytes;
 	uint32_t slot;
+	unsigned int gpu_instance, compute_instance;
 };
 
-/* The processes that have a context on the card, in the caller's pid namespace. */
-static unsigned int processes(uint32_t gpu, struct process *out)
+static unsigned int add_processes(uint32_t gpu, struct process *out, unsigned int n)
 {
-	unsigned int n = 0;
+	const struct sim_gpu *g = &sim_machine->gpus[gpu];
 
-	sim_machine_lock();
-	sim_sweep(true);
-	for (uint32_t i = 0; i < SIM_MAX_PROCS; i++) {
+	for (uint32_t i = 0; i < SIM_MAX_PROCS && n < SIM_MAX_PROCS; i++) {
 		const struct sim_proc *p = &sim_machine->procs[i];
 		if (p->kind != SIM_SLOT_CUDA || !p->contexts[gpu])
 			continue;
-		out[n++] = (struct process){ (unsigned int)sim_slot_pid(i), sim_proc_used(i, gpu), i };
+		out[n++] = (struct process){ (unsigned int)sim_slot_pid(i), sim_proc_used(i, gpu), i,
+			sim_is_mig(gpu) ? g->gpu_instance : UINT32_MAX, sim_is_mig(gpu) ? g->compute_instance : UINT32_MAX };
 	}
+	return n;
+}
+
+/* The processes that have a context on the card, or on a part of it, in the caller's pid namespace. */
+static unsigned int processes(uint32_t gpu, struct process *out)
+{
+	sim_machine_lock();
+	sim_sweep(true);
+	unsigned int n = add_processes(gpu, out, 0);
+	for (uint32_t i = sim_machine->ncards; i < sim_machine->ngpus; i++)
+		if (sim_machine->gpus[i].parent == gpu)
+			n = add_processes(i, out, n);
 	sim_machine_unlock();
 	return n;
 }
@@ -92,7 +109,7 @@ static nvmlReturn_t list_v2(uint32_t gpu, unsigned int *count, nvmlProcessInfo_v
 	if (room < n)
 		return NVML_ERROR_INSUFFICIENT_SIZE;
 	for (unsigned int i = 0; i < n; i++)
-		infos[i] = (nvmlProcessInfo_v2_t){ found[i].pid, found[i].bytes, UINT32_MAX, UINT32_MAX };
+		infos[i] = (nvmlProcessInfo_v2_t){ found[i].pid, found[i].bytes, found[i].gpu_instance, found[i].compute_instance };
 	return NVML_SUCCESS;
 }
 
@@ -161,6 +178,8 @@ SIM_EXPORT nvmlReturn_t nvmlDeviceGetProcessUtilization(
 	NVML_DEVICE(nvmlDeviceGetProcessUtilization);
 	struct sample found[SIM_MAX_PROCS];
 
+	if (sim_in_mig(gpu))
+		return NVML_ERROR_NOT_SUPPORTED;
 	if (!count)
 		return NVML_ERROR_INVALID_ARGUMENT;
 	unsigned int n = samples_of(gpu, found), room = *count;
@@ -182,6 +201,8 @@ SIM_EXPORT nvmlReturn_t nvmlDeviceGetProcessesUtilizationInfo(nvmlDevice_t devic
 	NVML_DEVICE(nvmlDeviceGetProcessesUtilizationInfo);
 	struct sample found[SIM_MAX_PROCS];
 
+	if (sim_in_mig(gpu))
+		return NVML_ERROR_NOT_SUPPORTED;
 	if (!info)
 		return NVML_ERROR_INVALID_ARGUMENT;
 	if (info->version != (sizeof(*info) | 1u << 24))
@@ -214,7 +235,8 @@ SIM_EXPORT nvmlReturn_t nvmlDeviceGetRunningProcessDetailList(nvmlDevice_t devic
 	if (room < n || (n && !list->procArray))
 		return NVML_ERROR_INSUFFICIENT_SIZE;
 	for (unsigned int i = 0; i < n; i++)
-		list->procArray[i] = (nvmlProcessDetail_v1_t){ found[i].pid, found[i].bytes, UINT32_MAX, UINT32_MAX, 0 };
+		list->procArray[i] = (nvmlProcessDetail_v1_t){ found[i].pid, found[i].bytes, found[i].gpu_instance,
+			found[i].compute_instance, 0 };
 	return NVML_SUCCESS;
 }
 
@@ -223,6 +245,8 @@ typedef struct { unsigned int gpu, memory; } utilisation;
 SIM_EXPORT nvmlReturn_t nvmlDeviceGetUtilizationRates(nvmlDevice_t device, utilisation *out)
 {
 	NVML_DEVICE(nvmlDeviceGetUtilizationRates);
+	if (sim_in_mig(gpu))
+		return NVML_ERROR_NOT_SUPPORTED;
 	if (!out)
 		return NVML_ERROR_INVALID_ARGUMENT;
 	sim_machine_lock();

@@ -32,6 +32,10 @@ static const struct key gpu_keys[] = {
 	NUMBER("event", event_ns), NUMBER("timeslice", timeslice_ns), NUMBER("copy_bytes_per_us", copy_bytes_per_us),
 	NUMBER("memory_bytes_per_us", memory_bytes_per_us), NUMBER("cc_major", cc_major), NUMBER("cc_minor", cc_minor),
 	NUMBER("sm_count", sm_count), NUMBER("speed", speed), NUMBER("pci_bus", pci_bus), NUMBER("concurrency", concurrency),
+	TEXT("mig", mig), TEXT("vgpu", vgpu), TEXT("vgpu_type", vgpu_type), NUMBER("vgpus", vgpus),
+	NUMBER("vgpu_memory", vgpu_memory_bytes), NUMBER("vgpu_policy", vgpu_policy), NUMBER("vgpu_arr", vgpu_arr),
+	NUMBER("vgpu_timeslice", vgpu_timeslice_ns), NUMBER("vgpu_sm", vgpu_sm), NUMBER("vgpu_overruns", vgpu_overruns),
+	NUMBER("vgpu_claim", vgpu_claim), NUMBER("vgpu_accounting", vgpu_accounting),
 };
 
 static const struct sim_model defaults = {
@@ -39,6 +43,7 @@ static const struct sim_model defaults = {
 	.module_bytes = 2ull << 20, .pool_step_bytes = 32ull << 20, .granule_bytes = 2ull << 20, .kernel_ns = 5000,
 	.event_ns = 500, .timeslice_ns = 2000000, .copy_bytes_per_us = 50000, .memory_bytes_per_us = 3000000,
 	.cc_major = 9, .cc_minor = 0, .sm_count = 132, .speed = 100, .concurrency = 1,
+	.vgpu_type = "GRID A100-10C", .vgpu_memory_bytes = 10ull << 30, .vgpu_policy = 1, .vgpu_timeslice_ns = 2083333, .vgpu_sm = 40,
 };
 
 static bool number(const char *text, uint64_t *out)
@@ -209,24 +214,25 @@ static void spread_copies(struct sim_machine *m, uint64_t want)
 	m->ngpus = n;
 }
 
-/* A UUID that is the same for the same profile and place, and differs in its first digits. */
-static void make_uuid(struct sim_model *model, const char *profile, uint32_t index)
+/* MIG devices and vGPUs, once all cards are there. */
+static bool divide(struct sim_machine *m)
 {
-	uint64_t h = 1469598103934665603ull, word[2];
-
-	for (const char *c = profile; *c; c++)
-		h = (h ^ (unsigned char)*c) * 1099511628211ull;
-	for (int i = 0; i < 2; i++) {
-		h += 0x9e3779b97f4a7c15ull * (index + 1);
-		word[i] = (h ^ (h >> 30)) * 0xbf58476d1ce4e5b9ull;
-		word[i] ^= word[i] >> 27;
+	m->ncards = m->ngpus;
+	for (uint32_t i = 0; i < m->ncards; i++)
+		m->gpus[i].parent = SIM_NO_GPU;
+	for (uint32_t i = 0; i < m->ncards; i++) {
+		const struct sim_model *model = &m->gpus[i].model;
+		if (model->mig[0] && !sim_mig_layout(m, i, model->mig)) {
+			sim_complain("mig = %s: not a list of profiles such as 1g.10gb,-,2g.20gb, or too many", model->mig);
+			return false;
+		}
+		for (uint64_t n = 0; model->vgpu[0] && n < model->vgpus; n++)
+			sim_vgpu_add(m, i);
 	}
-	snprintf(model->uuid, sizeof(model->uuid), "GPU-%08x-%04x-%04x-%04x-%012llx", (unsigned)(word[0] >> 32),
-		(unsigned)(word[0] >> 16) & 0xffff, (unsigned)word[0] & 0xffff, (unsigned)(word[1] >> 48),
-		(unsigned long long)word[1] & 0xffffffffffffull);
+	return true;
 }
 
-static void finish(struct sim_machine *m, const char *profile)
+static bool finish(struct sim_machine *m, const char *profile)
 {
 	const char *version = getenv("GPULIMIT_SIM_DRIVER_VERSION");
 	const char *gpus = getenv("GPULIMIT_SIM_GPUS");
@@ -235,7 +241,7 @@ static void finish(struct sim_machine *m, const char *profile)
 	for (uint32_t i = 0; i < m->ngpus; i++) {
 		struct sim_model *model = &m->gpus[i].model;
 		if (!model->uuid[0])
-			make_uuid(model, profile, i);
+			sim_make_uuid(model->uuid, sizeof(model->uuid), "GPU-", profile, i);
 		if (!model->pci_bus)
 			model->pci_bus = 0x10 + 0x11 * i;
 		if (!model->granule_bytes)
@@ -254,6 +260,7 @@ static void finish(struct sim_machine *m, const char *profile)
 		snprintf(m->driver_version, sizeof(m->driver_version), "%s", version);
 	else if (version)
 		m->cuda_version = (uint32_t)strtoul(version, NULL, 10);
+	return divide(m);
 }
 
 /* What decides a machine, as one line: compared when a process joins one that exists. */
@@ -280,6 +287,5 @@ bool sim_profile_load(struct sim_machine *m)
 		sim_complain("profile %s has no [gpu] section", profile);
 		return false;
 	}
-	finish(m, profile);
-	return true;
+	return finish(m, profile);
 }
