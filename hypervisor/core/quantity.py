@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Amounts as Kubernetes writes them, turned into the words of a quota. Pure.
+
+"4G" is four times ten to the ninth there, and "500m" half a byte, while a quota's "4G" and "500m" are powers
+of 1024. So what a cluster says is read here first, and means what it means everywhere else in the cluster.
+"""
+
+from __future__ import annotations
+
+import re
+from fractions import Fraction
+
+BINARY = {unit: 1 << 10 * power for power, unit in enumerate(("Ki", "Mi", "Gi", "Ti", "Pi", "Ei"), 1)}
+DECIMAL = {unit: 10 ** (3 * power) for power, unit in enumerate(("", "k", "M", "G", "T", "P", "E"))}
+QUANTITY = re.compile(r"(\d{1,30}(?:\.\d{0,30})?|\.\d{1,30})(?:([eE][+-]?\d{1,2})|([A-Za-z]*))", re.ASCII)
+SMALLEST = 1 << 20
+"""Fewer bytes than this are a forgotten or mistaken unit."""
+WRITE = "write 4Gi, 512Mi, 50% or a number of bytes"
+
+
+def quantity(text: str) -> Fraction:
+    """Return what a quantity means, exactly. Raises ValueError."""
+    match = QUANTITY.fullmatch(text.strip())
+    if match is None:
+        raise ValueError(f"{text[:60]!a} is not an amount; {WRITE}")
+    number = Fraction(match[1])
+    if match[2]:
+        return number * Fraction(10) ** int(match[2][1:])
+    unit = match[3]
+    if unit in ("m", "u", "n"):
+        raise ValueError(f"{text[:60]!a} is less than a byte in Kubernetes' units; {WRITE}")
+    if unit not in BINARY and unit not in DECIMAL:
+        raise ValueError(f"{text[:60]!a} has no unit that Kubernetes knows; {WRITE}")
+    return number * (BINARY.get(unit) or DECIMAL[unit])
+
+
+def size_bytes(text: str) -> int:
+    """Return a quantity in whole bytes, a begun byte counted. Raises ValueError, also for a size that must be
+    a mistake.
+    """
+    exact = quantity(text)
+    size = -(-exact.numerator // exact.denominator)
+    if size < SMALLEST:
+        raise ValueError(f"{text[:60]!a} is less than 1 MiB; {WRITE}")
+    if size >= 1 << 63:
+        raise ValueError(f"{text[:60]!a} is too large")
+    return size
+
+
+def memory_words(text: str) -> str:
+    """Return a memory quota as quotas are written, from one amount or a list "GPU-3430f778=4Gi,*=50%".
+
+    Raises ValueError.
+    """
+    return ",".join(entry_words(entry) for entry in text.split(","))
+
+
+def entry_words(entry: str) -> str:
+    device, equals, amount = entry.rpartition("=")
+    amount = amount.strip()
+    if not amount.endswith("%"):
+        # KiB, MiB and so on mean the same everywhere.
+        plain = amount.removesuffix("B") if amount.endswith("iB") else amount
+        amount = f"{size_bytes(plain)}B"
+    return f"{device.strip()}{equals}{amount}"
+
+
+def compute_words(text: str) -> str:
+    """Return a limit on GPU time as quotas are written: "30", "30%", or a list of these by GPU."""
+    return ",".join(part.strip().removesuffix("%").rstrip() for part in text.split(","))
