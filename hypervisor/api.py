@@ -7,7 +7,7 @@ Operators see all; a tenant's process sees its own tenant and the GPUs.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from hypervisor.arbitration import Arbitration
@@ -15,19 +15,21 @@ from hypervisor.core.commands import Command
 from hypervisor.core.model import Peer, Registration, TenantName, Wish, Worker, WorkerId
 from hypervisor.core.registry import Tenant
 from hypervisor.errors import Refused
+from hypervisor.exporter.snapshot import Snapshot
 from hypervisor.node import Node
-from hypervisor.view import event_data, gpu_data, quota_data, tenant_data
+from hypervisor.view import event_data, gpu_data, observed_data, processes_data, quota_data, tenant_data
 from limiter.errors import LayoutMismatch
 from limiter.quota import Quota
 from limiter.segment import Usage
 
 
 class Api:
-    """The calls, on a node."""
+    """The calls, on a node; `seen` gives what metrics are made of."""
 
-    def __init__(self, node: Node, arbitration: Arbitration) -> None:
+    def __init__(self, node: Node, arbitration: Arbitration, seen: Callable[[], Snapshot]) -> None:
         self._node = node
         self._arbitration = arbitration
+        self._seen = seen
 
     def peer(self, connection: Any) -> Peer:
         return self._node.peer(connection)
@@ -61,14 +63,17 @@ class Api:
                 "admission": node.registry.book.admission,
                 "arbitration_steps": self._arbitration.steps,
                 "not_ready": node.reasons_not_ready(),
+                "may_change": sees_all,
             },
             "gpus": [
                 gpu_data(node.inventory.samples[gpu.uuid], node.tenants_on(gpu.uuid))
                 for gpu in node.inventory.gpus
             ],
             "tenants": [self._tenant(tenant) for tenant in tenants],
+            "observed": observed_data(self._seen(), None if sees_all else {t.name for t in tenants}),
         }
         if sees_all:
+            state["processes"] = processes_data(node.inventory.samples.values())
             state["events"] = event_data(node.events.newest())
             state["counts"] = dict(node.events.counts)
         return state

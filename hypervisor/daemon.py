@@ -77,7 +77,10 @@ class Daemon:
             events=self.events,
             operators_gid=gid_of(settings.socket_group),
         )
-        self.server = Server(Api(self.node, self.arbitration))
+        self.exporter = Exporter(
+            has_debug_labels=settings.metrics_debug_labels, compat=settings.metrics_compat
+        )
+        self.server = Server(Api(self.node, self.arbitration, lambda: self.exporter.snapshot))
         self.node.wake = self.server.wake
         self.nvml = Nvml(
             nvml_environment(is_simulated=told.is_simulated),
@@ -87,9 +90,6 @@ class Daemon:
             timeout_s=settings.nvml_timeout / 1e9,
         )
         self.traffic = Traffic()
-        self.exporter = Exporter(
-            has_debug_labels=settings.metrics_debug_labels, compat=settings.metrics_compat
-        )
         self.observer = Observer(
             self.node,
             self.arbitration,

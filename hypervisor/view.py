@@ -4,13 +4,14 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from typing import Any
 
 from hypervisor.arbitration import Share
 from hypervisor.core.events import Event
-from hypervisor.core.model import DeviceQuota, GpuSample, GpuUuid, Held, TenantName
+from hypervisor.core.model import DeviceQuota, GpuSample, GpuUuid, Held, TenantName, Worker
 from hypervisor.core.registry import Tenant
+from hypervisor.exporter.snapshot import ClientView, GpuView, Snapshot
 from limiter.segment import Usage
 
 
@@ -38,11 +39,27 @@ def tenant_data(
             gpu_of_tenant(gpu, quota, usage, shares.get(gpu, {}).get(tenant.name))
             for gpu, quota in quotas.items()
         ],
-        "workers": [
-            {"id": w.id, "pid": w.pid, "host_pid": w.key.host_pid, "name": w.name, "view": w.is_view}
-            for w in tenant.workers.values()
-        ],
+        "workers": [worker_data(worker, usage) for worker in tenant.workers.values()],
         "problem": "" if usage is not None else "its books cannot be read",
+    }
+
+
+def worker_data(worker: Worker, usage: Usage | None) -> dict[str, Any]:
+    """Return a process, with what it has on each GPU by its tenant's books."""
+    processes = usage.processes if usage is not None else ()
+    process = next((p for p in processes if p.is_alive and p.holder_pid == worker.key.host_pid), None)
+    uuids = {d.entry: f"GPU-{d.uuid}" for d in usage.devices} if usage is not None else {}
+    return {
+        "id": worker.id,
+        "pid": worker.pid,
+        "host_pid": worker.key.host_pid,
+        "name": worker.name,
+        "view": worker.is_view,
+        "gpus": [
+            {"uuid": uuids[a.entry], "memory_used_bytes": a.used_bytes, "spent_ns": a.spent_ns}
+            for a in (process.accounts if process is not None else ())
+            if a.entry in uuids
+        ],
     }
 
 
@@ -103,5 +120,58 @@ def gpu_data(sample: GpuSample, tenants: int) -> dict[str, Any]:
     }
 
 
+def processes_data(samples: Iterable[GpuSample]) -> list[dict[str, Any]]:
+    """Return the processes on each GPU by NVML's word; bytes are None where it does not know them."""
+    return [
+        {"uuid": sample.gpu.uuid, "host_pid": pid, "memory_bytes": used}
+        for sample in samples
+        if not sample.error
+        for pid, used in (sample.readings.processes or {}).items()
+    ]
+
+
 def event_data(events: Iterable[Event]) -> list[dict[str, Any]]:
     return [dataclasses.asdict(event) for event in events]
+
+
+def observed_data(seen: Snapshot, tenants: Container[str] | None) -> dict[str, Any]:
+    """Return what metrics are made of, values by the catalogue's names; `tenants` None: everybody's.
+
+    What is not known is not there.
+    """
+    clients = [c for c in seen.clients if tenants is None or c.who.tenant in tenants]
+    return {
+        "gpus": [observed_gpu(gpu) for gpu in seen.gpus],
+        "clients": [observed_client(client) for client in clients],
+        "schedulers": [{"uuid": s.gpu_uuid, "values": known(s.values)} for s in seen.schedulers],
+    }
+
+
+def observed_gpu(gpu: GpuView) -> dict[str, Any]:
+    return {
+        "uuid": gpu.uuid,
+        "index": gpu.index,
+        "name": gpu.name,
+        "driver_version": gpu.driver_version,
+        "lost": gpu.is_lost,
+        "values": known(gpu.values),
+        "clocks_hertz": dict(gpu.clocks_hertz),
+        "throttle_reasons": [reason for reason, holds in gpu.throttle_reasons.items() if holds],
+        "xids": {str(xid): count for xid, count in gpu.xids.items()},
+    }
+
+
+def observed_client(client: ClientView) -> dict[str, Any]:
+    return {
+        **dataclasses.asdict(client.who),
+        "gpu_uuid": client.gpu_uuid,
+        "gpu_index": client.gpu_index,
+        "state": client.state,
+        "source": client.source,
+        "values": known({**client.values, **client.pod}),
+        "denied": dict(client.denied),
+    }
+
+
+def known(values: Mapping[str, float | None]) -> dict[str, float]:
+    return {name: value for name, value in values.items() if value is not None}

@@ -32,6 +32,7 @@ class Exporter(Collector):
     def __init__(self, *, has_debug_labels: bool = False, compat: Sequence[str] = ()) -> None:
         self._has_debug_labels = has_debug_labels
         self._compat = tuple(compat)
+        self.snapshot = Snapshot()
         self._families: list[Family] = []
         self._pages: dict[tuple[Form, bool], bytes] = {}
         self._process = CollectorRegistry(auto_describe=False)
@@ -40,6 +41,7 @@ class Exporter(Collector):
     def publish(self, snapshot: Snapshot) -> None:
         """Serve another snapshot from now on. Done here, not in scrapes, is what scrapes have in common."""
         families = families_of(snapshot, has_debug_labels=self._has_debug_labels)
+        self.snapshot = snapshot
         self._families = [*families, *aliases_of(families, self._compat)]
         self._pages = {}
 
