@@ -21,6 +21,7 @@ COMMANDS = {
     "run": "run a program under a memory and compute quota",
     "lib": "print the path of libgpulimit.so, for LD_PRELOAD",
     "status": "show tenants, their memory and GPU time",
+    "top": "watch cards and tenants, of this node or of many",
     "quota": "show or change a tenant's quota",
     "tenant": "suspend or resume a tenant",
     "daemon": "run the node daemon",
@@ -31,7 +32,7 @@ COMMANDS = {
 }
 
 
-PROGRAMS = {"daemon": "hypervisor"}
+PROGRAMS = {"daemon": "hypervisor", "top": "hypervisor.top"}
 """Commands that another package runs; it is started in this process's place, not imported."""
 
 

@@ -35,3 +35,4 @@ class AddressError(GpulimitError):
 
     def __init__(self, address: str, why: str) -> None:
         super().__init__(f"{address!r}: {why}")
+        self.why = why

@@ -1,0 +1,195 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A card as lines: itself, and vGPUs and MIG instances on it where there are any. Pure."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+from hypervisor.top.history import History
+from hypervisor.top.line import Cell, Line, beside
+from hypervisor.top.look import Look
+from hypervisor.top.model import Card, Mig, Node, Vgpu, VgpuHost
+from hypervisor.top.row import Row, bar_cells, heat_style, memory_style, of_text
+from hypervisor.top.tenant_rows import INDENT
+from hypervisor.top.text import Glyphs, duration, number, percent, size
+
+RECENT_S = 24 * 3600.0
+"""An Xid is shown for a day."""
+COMPACT_BAR = 8
+WIDE = 150
+SHORT_REASONS = {
+    "sw_power_cap": "power cap",
+    "hw_slowdown": "slowed down",
+    "sw_thermal": "hot",
+    "hw_thermal": "too hot",
+    "hw_power_brake": "power brake",
+    "sync_boost": "sync boost",
+    "display_clocks": "display clocks",
+}
+
+
+def card_rows(
+    node: Node, card: Card, look: Look, history: History, width: int, *, compact: bool
+) -> list[Row]:
+    """Return a card's own lines: two, or one where it has to be compact."""
+    is_folded = (node.host, card.uuid) in look.folded
+    if compact:
+        return [Row(compact_line(node, card, look, history, width, is_folded), "card", node.host, card.uuid)]
+    return [
+        Row(title_line(card, look, width, is_folded), "card", node.host, card.uuid, has_more=True),
+        Row(figures_line(node, card, look, history, width), "card", node.host, card.uuid),
+    ]
+
+
+def fold_mark(card: Card, glyphs: Glyphs, *, is_folded: bool) -> str:
+    if not (card.tenants or card.vgpus or card.migs):
+        return " "
+    return glyphs.folded if is_folded else glyphs.unfolded
+
+
+def index_of(card: Card) -> str:
+    return "?" if card.index is None else str(card.index)
+
+
+def flags(card: Card, now_s: float) -> list[Cell]:
+    """Return what is wrong with a card, worst first."""
+    cells: list[Cell] = []
+    if card.is_lost:
+        cells.append(("  LOST", "bad"))
+    elif card.error:
+        cells.append((f"  {card.error}", "bad"))
+    if card.last_xid_at_s is not None and 0 <= now_s - card.last_xid_at_s < RECENT_S:
+        numbers = ",".join(number for number, _ in card.xids) or "?"
+        cells.append((f"  Xid {numbers} {duration(now_s - card.last_xid_at_s)} ago", "bad"))
+    if card.unregistered:
+        cells.append((f"  {card.unregistered} without quota", "warn"))
+    cells += [(f"  {SHORT_REASONS.get(reason, reason)}", "warn") for reason in card.held_down_by]
+    return cells
+
+
+def title_line(card: Card, look: Look, width: int, is_folded: bool) -> Line:
+    left = Line(
+        (fold_mark(card, look.glyphs, is_folded=is_folded), "dim"),
+        (f" GPU {index_of(card)} ", "title"),
+        (f" {card.name or card.uuid}", "bad" if card.is_bad else "strong"),
+    ).extend(flags(card, time.time()))
+    if is_folded and card.tenants:
+        left.add(f"  {len(card.tenants)} tenants folded", "dim")
+    right = Line()
+    if width >= WIDE:
+        right.add(f"{card.uuid}   ", "dim")
+        right.extend(promise_cells(card))
+    right.extend(reading_cells(card, look.glyphs))
+    return beside(left, right, width, look.glyphs)
+
+
+def promise_cells(card: Card) -> list[Cell]:
+    """Return what quotas have set aside."""
+    if card.requested is None and card.reserved_bytes is None:
+        return []
+    return [(f"promised {percent(card.requested)} {size(card.reserved_bytes)}   ", "dim")]
+
+
+def reading_cells(card: Card, glyphs: Glyphs) -> list[Cell]:
+    """Return power, temperature and clock; what is not known keeps its place."""
+    clock = None if card.clock_hz is None else card.clock_hz / 1e6
+    return [
+        (f"{number(card.power_w)} W".rjust(7), "dim" if card.power_w is None else ""),
+        (f"{number(card.temperature_c)} {glyphs.degree}C".rjust(8), heat_style(card.temperature_c)),
+        ((f"{number(clock)} MHz" if clock else "").rjust(10), "dim"),
+    ]
+
+
+def figures_line(node: Node, card: Card, look: Look, history: History, width: int) -> Line:
+    """Return utilisation and memory, each with a bar and a graph of what it was."""
+    glyphs = look.glyphs
+    fixed = len("  gpu 100% ") + len("  mem 34.2G/79.6G ") + 2
+    room = max(0, width - fixed)
+    bar = min(20, max(6, room // 5))
+    graph = max(0, (room - 2 * bar) // 2)
+    util, mem = card.utilization, card.memory_ratio
+    line = Line(("  gpu ", "dim"), (percent(util).rjust(4) + " ", "" if util is not None else "dim"))
+    line.extend(bar_cells(util, bar, "util", glyphs)).add(" ")
+    line.add(glyphs.graph(history.of(node.host, card.uuid, "util"), graph), "graph")
+    line.add("  mem ", "dim").add(of_text(card.memory_bytes, card.total_bytes).rjust(11) + " ")
+    line.extend(bar_cells(mem, bar, memory_style(mem), glyphs)).add(" ")
+    line.add(glyphs.graph(history.of(node.host, card.uuid, "mem"), graph), "graph")
+    return line.fitted(width, glyphs)
+
+
+def compact_line(node: Node, card: Card, look: Look, history: History, width: int, is_folded: bool) -> Line:
+    """Return everything in one line."""
+    glyphs = look.glyphs
+    util, mem = card.utilization, card.memory_ratio
+    right = Line((percent(util).rjust(5) + " ", "" if util is not None else "dim"))
+    right.extend(bar_cells(util, COMPACT_BAR, "util", glyphs)).add(" ")
+    if width >= 70:
+        right.add(glyphs.graph(history.of(node.host, card.uuid, "util"), min(40, (width - 60) // 2)), "graph")
+    right.add(of_text(card.memory_bytes, card.total_bytes).rjust(12) + " ")
+    right.extend(bar_cells(mem, COMPACT_BAR, memory_style(mem), glyphs))
+    right.add(f"{number(card.power_w)}W".rjust(6))
+    right.add(f"{number(card.temperature_c)}{glyphs.degree}".rjust(5), heat_style(card.temperature_c))
+    left = Line((fold_mark(card, glyphs, is_folded=is_folded), "dim"), (f" {index_of(card)} ", "title"))
+    left.extend([(text[1:], style) for text, style in flags(card, time.time())])
+    left.add(f" {card.name}", "strong")
+    return beside(left, right, width, glyphs)
+
+
+def vgpu_rows(node: Node, card: Card, look: Look, width: int) -> Iterator[Row]:
+    """Yield how the card hosts vGPUs, and a line for each; nothing on a card that hosts none."""
+    if card.vgpu_host is None and not card.vgpus:
+        return
+    host = card.vgpu_host or VgpuHost()
+    words = [word for word in (host.mode, host.policy, f"ARR {host.arr}" if host.arr else "") if word]
+    if host.timeslice_s:
+        words.append(f"slice {host.timeslice_s * 1000:g} ms")
+    words.append("1 instance" if len(card.vgpus) == 1 else f"{len(card.vgpus)} instances")
+    title = Line((" " * INDENT, ""), ("vGPU  ", "head"), ("  ".join(words), "dim"))
+    yield Row(title.fitted(width, look.glyphs))
+    for vgpu in card.vgpus:
+        line = vgpu_line(vgpu, look.glyphs, width)
+        yield Row(line.fitted(width, look.glyphs), "vgpu", node.host, card.uuid, vgpu.key)
+
+
+def instance_figures(
+    utilization: float | None, used: float | None, total: float | None, glyphs: Glyphs
+) -> list[Cell]:
+    ratio = None if used is None or not total else used / total
+    return [
+        (percent(utilization).rjust(5) + " ", "dim" if utilization is None else ""),
+        *bar_cells(utilization, COMPACT_BAR, "util", glyphs),
+        (of_text(used, total).rjust(13) + " ", ""),
+        *bar_cells(ratio, COMPACT_BAR, memory_style(ratio), glyphs),
+    ]
+
+
+def vgpu_line(vgpu: Vgpu, glyphs: Glyphs, width: int) -> Line:
+    mark, style = (glyphs.hollow, "dim") if vgpu.is_active is False else (glyphs.dot, "good")
+    line = Line((" " * INDENT, ""))
+    line.add(mark, "good" if style == "good" else "dim").add(" ")
+    line.add(glyphs.pad(vgpu.type or vgpu.key, 20), "strong").add(" ")
+    line.extend(instance_figures(vgpu.utilization, vgpu.memory_bytes, vgpu.total_bytes, glyphs))
+    line.add("  vm ", "dim").add(glyphs.cut(vgpu.vm or "-", max(8, min(36, width - 70))))
+    if vgpu.licence and vgpu.licence not in ("licensed", "1"):
+        line.add(f"  {vgpu.licence}", "warn")
+    if vgpu.driver and width >= WIDE:
+        line.add(f"  driver {vgpu.driver}", "dim")
+    return line
+
+
+def mig_rows(node: Node, card: Card, look: Look, width: int) -> Iterator[Row]:
+    """Yield a line for each partition; that there could be some is told only where there are none."""
+    if card.mig_mode and not card.migs:
+        yield Row(Line((" " * INDENT, ""), ("MIG", "head"), ("  on, no instances", "dim")))
+    for mig in card.migs:
+        line = mig_line(mig, look.glyphs)
+        yield Row(line.fitted(width, look.glyphs), "mig", node.host, card.uuid, mig.key)
+
+
+def mig_line(mig: Mig, glyphs: Glyphs) -> Line:
+    line = Line((" " * INDENT, ""), ("MIG ", "head"))
+    line.add(glyphs.pad(mig.profile or mig.key, 18), "strong").add(" ")
+    line.extend(instance_figures(mig.utilization, mig.memory_bytes, mig.total_bytes, glyphs))
+    numbers = [f"gi {mig.gpu_instance}" if mig.gpu_instance else "", f"ci {mig.compute_instance}"]
+    return line.add("  " + " ".join(n for n in numbers if n.strip() != "ci"), "dim")

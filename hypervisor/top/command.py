@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`gpulimit top`: chooses where figures come from and how they are shown."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import locale
+import os
+import shutil
+import sys
+import time
+from collections.abc import Sequence
+from typing import Protocol
+
+from hypervisor.top import once
+from hypervisor.top.history import History
+from hypervisor.top.local import Local
+from hypervisor.top.look import Look
+from hypervisor.top.model import Node, totals_of
+from hypervisor.top.options import Options, options_of
+from hypervisor.top.page import page, plain
+from hypervisor.top.text import ASCII, UNICODE
+from limiter.errors import GpulimitError, NotInstalled, UsageError
+
+INSTALL = "pip install 'gpulimit[top]'"
+BOOKS_NEED_S = 1.0
+"""Without a daemon a share is the difference of two looks."""
+
+
+class Source(Protocol):
+    """Where nodes come from."""
+
+    @property
+    def interval_s(self) -> float: ...
+    async def read(self) -> tuple[Node, ...]: ...
+    async def close(self) -> None: ...
+
+
+def source_of(options: Options) -> Source:
+    return Local(is_simulated=options.is_simulated, period_s=options.interval_s or 1.0)
+
+
+def look_of(options: Options) -> Look:
+    is_plain = options.is_ascii or "utf" not in locale.getpreferredencoding(False).lower()
+    return Look(sort=options.sort, filter=options.filter, glyphs=ASCII if is_plain else UNICODE)
+
+
+def width_of_terminal(options: Options) -> int:
+    return options.width or shutil.get_terminal_size((120, 24)).columns
+
+
+async def read_once(source: Source) -> tuple[Node, ...]:
+    """Return one look, with shares."""
+    try:
+        nodes = await source.read()
+        if any(not node.has_daemon and node.cards for node in nodes):
+            await asyncio.sleep(BOOKS_NEED_S)
+            nodes = await source.read()
+        return nodes
+    finally:
+        await source.close()
+
+
+def show(nodes: Sequence[Node], options: Options) -> str:
+    if options.form == "json":
+        return once.as_json(nodes, at_s=time.time())
+    if options.form == "csv":
+        return once.as_csv(nodes).rstrip("\n")
+    history = History()
+    history.note(nodes, totals_of(tuple(nodes)))
+    lines = page(nodes, look_of(options), history, width=width_of_terminal(options), now_s=time.monotonic())
+    return plain(lines)
+
+
+async def print_for_ever(source: Source, options: Options) -> None:
+    """Print a page a period, for a terminal that cannot be drawn on."""
+    try:
+        while True:
+            print(show(await source.read(), options) + "\n", flush=True)
+            await asyncio.sleep(source.interval_s)
+    finally:
+        await source.close()
+
+
+def run(options: Options) -> int:
+    source = source_of(options)
+    if options.is_once:
+        nodes = asyncio.run(read_once(source))
+        print(show(nodes, options))
+        return once.exit_status(nodes)
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        raise UsageError("top: this is no terminal; `gpulimit top --once` prints one look")
+    if os.environ.get("TERM", "dumb") in ("dumb", "unknown"):
+        asyncio.run(print_for_ever(source, options))
+        return 0
+    if importlib.util.find_spec("textual") is None:
+        raise NotInstalled(
+            f"top: the screen needs textual, which is not installed: {INSTALL} brings it; "
+            "`gpulimit top --once` works without it"
+        )
+    from hypervisor.top.screen.app import TopApp
+
+    TopApp(source, options, look_of(options)).run()
+    return 0
+
+
+def main(arguments: Sequence[str]) -> int:
+    try:
+        return run(options_of(arguments))
+    except GpulimitError as error:
+        print(f"gpulimit: {error}", file=sys.stderr)
+        return error.exit_status
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141

@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The node by its daemon's word: what it answers to `GET /v1/state`, as the model. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+from hypervisor.top.assemble import (
+    Facts,
+    cards_of,
+    in_order,
+    list_in,
+    map_in,
+    number_in,
+    text_in,
+    whole,
+)
+from hypervisor.top.model import Card, Now, Tenant
+from hypervisor.top.processes import Held
+from hypervisor.top.text import clean
+
+WORKS = 0.001
+"""A part of a card that is work, and not the end of it."""
+
+
+def cards_in(state: Facts) -> tuple[Card, ...]:
+    """Return all cards: figures as metrics have them, states and settings as they are now."""
+    cards = {card.uuid: card for card in cards_of(map_in(state, "observed"))}
+    for row in list_in(state, "gpus"):
+        card = cards.get(text_in(row, "uuid"), plain_card(row))
+        cards[card.uuid] = replace(card, error=text_in(row, "error"))
+    known = {(text_in(t, "tenant"), text_in(g, "uuid")): (t, g) for t, g in tenants_in(state)}
+    for uuid, card in cards.items():
+        seen = {tenant.key for tenant in card.tenants}
+        fresh = [
+            Tenant(key=name, name=name)
+            for (name, on), (_, gpu) in known.items()
+            if on == uuid and name not in seen and gpu.get("present") is True
+        ]
+        tenants = (now_known(tenant, known.get((tenant.key, uuid))) for tenant in (*card.tenants, *fresh))
+        cards[uuid] = replace(card, tenants=tuple(tenants))
+    return in_order(cards.values())
+
+
+def tenants_in(state: Facts) -> Iterator[tuple[Facts, Facts]]:
+    """Yield tenants with each of their cards."""
+    for tenant in list_in(state, "tenants"):
+        for gpu in list_in(tenant, "gpus"):
+            yield tenant, gpu
+
+
+def plain_card(row: Facts) -> Card:
+    """Return a card of which only the daemon itself has heard so far."""
+    used, total = number_in(row, "memory_used_bytes"), number_in(row, "memory_bytes")
+    percent = number_in(row, "utilisation_percent", 100)
+    return Card(
+        uuid=text_in(row, "uuid"),
+        index=whole(number_in(row, "index")),
+        name=text_in(row, "name"),
+        utilization=None if percent is None else percent / 100,
+        memory_bytes=used,
+        total_bytes=total,
+    )
+
+
+def now_known(tenant: Tenant, said: tuple[Facts, Facts] | None) -> Tenant:
+    """Return a tenant with what the daemon says of it besides figures; None: it limits itself."""
+    if said is None:
+        return tenant
+    of, gpu = said
+    workers = list_in(of, "workers")
+    used = number_in(gpu, "memory_used_bytes")
+    quota = number_in(gpu, "memory_limit_bytes") if gpu.get("memory_limited") is True else None
+    return replace(
+        tenant,
+        name=tenant.name if "/" in tenant.name else text_in(of, "pod") or tenant.name,
+        now=now_of(tenant, of, gpu),
+        problem=text_in(of, "problem"),
+        limit_percent=number_in(gpu, "compute_limit_percent"),
+        request_percent=number_in(gpu, "compute_request_percent"),
+        weight=number_in(gpu, "weight"),
+        priority=text_in(gpu, "priority"),
+        memory_bytes=tenant.memory_bytes if used is None else used,
+        quota_bytes=quota,
+        source=text_in(of, "source") or tenant.source,
+        processes=len([w for w in workers if w.get("view") is not True]),
+    )
+
+
+def now_of(tenant: Tenant, of: Facts, gpu: Facts) -> Now:
+    """Return what a tenant does. It runs if it had the card in the last window or has work on it now."""
+    if of.get("suspended") is True:
+        return "suspended"
+    if (tenant.got or 0) > WORKS or gpu.get("turn") is True or number_in(gpu, "outstanding_ns"):
+        return "runs"
+    return "waits" if number_in(gpu, "waiting") else "idle"
+
+
+def held_in(state: Facts) -> Iterator[Held]:
+    """Yield the processes on cards, by the books and by the driver."""
+    indexes = {text_in(row, "uuid"): whole(number_in(row, "index")) for row in list_in(state, "gpus")}
+    owners: dict[int, str] = {}
+    for tenant in list_in(state, "tenants"):
+        for worker in list_in(tenant, "workers"):
+            pid = whole(number_in(worker, "host_pid")) or 0
+            owners[pid] = shown_name(tenant)
+            for gpu in list_in(worker, "gpus"):
+                uuid = text_in(gpu, "uuid")
+                yield Held(
+                    pid=pid,
+                    card=uuid,
+                    card_index=indexes.get(uuid),
+                    tenant=owners[pid],
+                    name=text_in(worker, "name"),
+                    memory_bytes=number_in(gpu, "memory_used_bytes"),
+                    spent_ns=whole(number_in(gpu, "spent_ns")),
+                )
+    for row in list_in(state, "processes"):
+        pid, uuid = whole(number_in(row, "host_pid")) or 0, text_in(row, "uuid")
+        yield Held(
+            pid=pid,
+            card=uuid,
+            card_index=indexes.get(uuid),
+            tenant=owners.get(pid, ""),
+            memory_bytes=number_in(row, "memory_bytes"),
+        )
+
+
+def shown_name(tenant: Facts) -> str:
+    return text_in(tenant, "pod") or text_in(tenant, "tenant")
+
+
+def problems_in(state: Facts) -> tuple[str, ...]:
+    """Return what keeps the daemon from its work."""
+    reasons = map_in(state, "daemon").get("not_ready")
+    if not isinstance(reasons, list):
+        return ()
+    return tuple(f"daemon not ready: {clean(reason, 200)}" for reason in reasons)
+
+
+def may_change(state: Mapping[str, Any]) -> bool:
+    return map_in(state, "daemon").get("may_change") is True

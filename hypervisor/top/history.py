@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The last figures of everything that has a graph."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Hashable, Iterable, Sequence
+
+from hypervisor.top.model import Node, Totals
+
+LENGTH = 240
+Series = deque[float | None]
+
+
+class History:
+    """Keeps the last figures by what they are of; what is no longer there is forgotten."""
+
+    def __init__(self, length: int = LENGTH) -> None:
+        self._length = length
+        self._series: dict[Hashable, Series] = {}
+
+    def note(self, nodes: Iterable[Node], totals: Totals) -> None:
+        """Take a look in. A node that has not answered leaves a gap."""
+        fresh: dict[Hashable, float | None] = {
+            ("", "util"): totals.utilization,
+            ("", "mem"): ratio(totals.memory_bytes, totals.total_bytes),
+        }
+        for node in nodes:
+            is_new = node.health in ("up", "partial")
+            for card in node.cards:
+                fresh[node.host, card.uuid, "util"] = card.utilization if is_new else None
+                fresh[node.host, card.uuid, "mem"] = card.memory_ratio if is_new else None
+        series = {}
+        for key, value in fresh.items():
+            kept = self._series.get(key)
+            if kept is None:
+                kept = deque(maxlen=self._length)
+            kept.append(value)
+            series[key] = kept
+        self._series = series
+
+    def of(self, *key: str) -> Sequence[float | None]:
+        return self._series.get(key, ())
+
+
+def ratio(part: float | None, whole: float | None) -> float | None:
+    return None if part is None or not whole else part / whole

@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Lines of cells with styles, and tables of them that fit a width. Pure.
+
+A style is a word: what it looks like is the screen's affair, and nothing is told by colour alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Generic, Literal, TypeVar
+
+from hypervisor.top.text import Glyphs, width_of
+
+Style = Literal["", "dim", "strong", "head", "title", "good", "warn", "bad", "util", "mem", "graph", "rest"]
+STYLES: tuple[Style, ...] = (
+    "", "dim", "strong", "head", "title", "good", "warn", "bad", "util", "mem", "graph", "rest",
+)  # fmt: skip
+Cell = tuple[str, Style]
+T = TypeVar("T")
+
+
+class Line:
+    """Cells from left to right."""
+
+    __slots__ = ("cells",)
+
+    def __init__(self, *cells: Cell) -> None:
+        self.cells: list[Cell] = [cell for cell in cells if cell[0]]
+
+    def add(self, text: str, style: Style = "") -> Line:
+        if text:
+            self.cells.append((text, style))
+        return self
+
+    def extend(self, cells: Iterable[Cell]) -> Line:
+        self.cells.extend(cell for cell in cells if cell[0])
+        return self
+
+    @property
+    def width(self) -> int:
+        return sum(width_of(text) for text, _ in self.cells)
+
+    @property
+    def text(self) -> str:
+        return "".join(text for text, _ in self.cells)
+
+    def fitted(self, width: int, glyphs: Glyphs) -> Line:
+        """Return the line at exactly this width, cut or filled up."""
+        fit, room = Line(), width
+        for text, style in self.cells:
+            short = glyphs.cut(text, room)
+            fit.add(short, style)
+            room -= width_of(short)
+            if room <= 0 or short != text:
+                break
+        return fit.add(" " * room)
+
+
+def beside(left: Line, right: Line, width: int, glyphs: Glyphs) -> Line:
+    """Return two lines as one of this width; the left one gives way."""
+    room = max(0, width - right.width - 1)
+    return Line(*left.fitted(room, glyphs).cells).add(" ").extend(right.cells).fitted(width, glyphs)
+
+
+@dataclass(frozen=True)
+class Column(Generic[T]):
+    """One column. `width` is without the gap; `rank`: the higher, the sooner it is left out."""
+
+    title: str
+    width: int
+    cells: Callable[[T], Sequence[Cell]]
+    rank: int = 0
+    align: str = "<"
+    grows: int = 0
+    """Into how many cells more it may grow where there is room."""
+
+
+@dataclass(frozen=True)
+class Table(Generic[T]):
+    """The columns that fit, with their widths."""
+
+    columns: tuple[tuple[Column[T], int], ...]
+    glyphs: Glyphs
+    indent: int = 0
+    gap: int = field(default=1)
+
+    def head(self, marks: dict[str, str] | None = None) -> Line:
+        """Return the titles; `marks` are put behind some, to show what is sorted by."""
+        line = Line((" " * self.indent, ""))
+        for column, width in self.columns:
+            title = column.title + (marks or {}).get(column.title, "")
+            line.add(self.glyphs.pad(title, width, column.align), "head").add(" " * self.gap)
+        return line
+
+    def row(self, of: T) -> Line:
+        line = Line((" " * self.indent, ""))
+        for column, width in self.columns:
+            cell = Line(*column.cells(of))
+            room = width - cell.width
+            if room < 0:
+                cell = cell.fitted(width, self.glyphs)
+                room = 0
+            if column.align == ">":
+                line.add(" " * room).extend(cell.cells)
+            else:
+                line.extend(cell.cells).add(" " * room)
+            line.add(" " * self.gap)
+        return line
+
+
+def table_for(
+    columns: Sequence[Column[T]], width: int, glyphs: Glyphs, *, indent: int = 0, gap: int = 1
+) -> Table[T]:
+    """Return a table of the columns that fit; what room is left goes to those that can grow, in order."""
+    room = width - indent
+    chosen: list[Column[T]] = []
+    for column in sorted(columns, key=lambda c: c.rank):
+        if column.width + gap <= room:
+            chosen.append(column)
+            room -= column.width + gap
+    kept = [column for column in columns if column in chosen]
+    widths = []
+    for column in kept:
+        more = min(column.grows, room)
+        room -= more
+        widths.append(column.width + more)
+    return Table(tuple(zip(kept, widths, strict=True)), glyphs, indent, gap)

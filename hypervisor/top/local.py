@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The local node: by the daemon's word where there is one, else by NVML and by tenants' own books."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import time
+from dataclasses import replace
+
+from hypervisor.top import daemon_state
+from hypervisor.top.assemble import Facts
+from hypervisor.top.model import Node
+from hypervisor.top.processes import Processes, with_tenants
+from hypervisor.top.standalone import Books, Cards, cards_with, held_on
+from hypervisor.top.text import clean
+from limiter import node
+
+FIRST_ANSWER_S = 10.0
+MISSING = (
+    "no daemon: entitled shares, requests, weights and energy are not known, and quotas come from each "
+    "program's environment; `gpulimit daemon` starts one"
+)
+
+
+class Local:
+    """Reads this node again and again."""
+
+    def __init__(self, *, is_simulated: bool = False, period_s: float = 1.0) -> None:
+        self.host = clean(socket.gethostname())
+        self.interval_s = period_s
+        self._cards = Cards(is_simulated=is_simulated, period_s=period_s)
+        self._books = Books()
+        self._processes = Processes()
+
+    async def read(self) -> tuple[Node, ...]:
+        """Return this node, and nothing else."""
+        try:
+            state = await asyncio.to_thread(node.ask, "GET", "/v1/state")
+        except node.NoDaemon as error:
+            return (await self._alone(MISSING if "no daemon listens" in str(error) else str(error)),)
+        except node.NodeRefused as error:
+            return (await self._alone(f"the daemon refuses: {error}"),)
+        await self._cards.stop()
+        return (await asyncio.to_thread(self._by_daemon, state if isinstance(state, dict) else {}),)
+
+    async def close(self) -> None:
+        await self._cards.stop()
+
+    def _by_daemon(self, state: Facts) -> Node:
+        cards = daemon_state.cards_in(state)
+        problems = daemon_state.problems_in(state)
+        now_ns = time.monotonic_ns()
+        return Node(
+            host=self.host,
+            health="partial" if problems or any(card.is_bad for card in cards) else "up",
+            at_s=now_ns / 1e9,
+            cards=cards,
+            processes=self._processes.look(daemon_state.held_in(state), now_ns=now_ns),
+            problems=problems,
+            may_change=daemon_state.may_change(state),
+        )
+
+    async def _alone(self, why: str) -> Node:
+        self._cards.start()
+        await self._cards.wait(FIRST_ANSWER_S)
+        return await asyncio.to_thread(self._by_books, why)
+
+    def _by_books(self, why: str) -> Node:
+        samples = self._cards.samples if self._cards.is_fresh() else ()
+        by_card, held, unreadable = self._books.look()
+        owners = {row.pid: row.tenant for row in held}
+        cards = cards_with(samples, by_card, owners.keys())
+        indexes = {card.uuid: card.index for card in cards}
+        rows = [replace(row, card_index=indexes.get(row.card)) for row in held]
+        now_ns = time.monotonic_ns()
+        nvml = () if samples else (f"no cards: {clean(self._cards.trouble or 'NVML shows none', 200)}",)
+        return Node(
+            host=self.host,
+            health="partial" if cards else "down",
+            at_s=now_ns / 1e9,
+            cards=cards,
+            processes=self._processes.look(with_tenants([*rows, *held_on(samples)], owners), now_ns=now_ns),
+            problems=(clean(why, 300), *nvml, *unreadable),
+            has_daemon=False,
+        )

@@ -1,0 +1,208 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How the user wants to see things: order, filter, what is folded. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from hypervisor.top.model import Card, Node, Process, Tenant
+from hypervisor.top.text import UNICODE, Glyphs
+
+SORTS = ("name", "share", "memory", "waited")
+"""What tenants and processes can be sorted by."""
+NODE_SORTS = ("name", "util", "memory", "temp", "state")
+LONGEST_FILTER = 200
+CONDITION = re.compile(r"(!?)([a-z]+)(>=|<=|=|>|<|:)(.+)")
+NUMBERS = ("util", "mem", "temp", "power", "share")
+WORDS = ("name", "user", "state", "gpu", "node", "cmd")
+
+
+@dataclass(frozen=True, slots=True)
+class Thing:
+    """What a filter looks at: words by field, and numbers as people write them (percent, °C, W)."""
+
+    words: dict[str, str] = field(default_factory=dict)
+    numbers: dict[str, float | None] = field(default_factory=dict)
+
+
+class FilterError(ValueError):
+    """A filter that means nothing; `str()` says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """Conditions that must all hold."""
+
+    text: str = ""
+    conditions: tuple[Callable[[Thing], bool], ...] = ()
+
+    def holds(self, thing: Thing) -> bool:
+        return all(condition(thing) for condition in self.conditions)
+
+
+EVERYTHING = Filter()
+
+
+def filter_of(text: str) -> Filter:
+    """Return a filter: words that must be somewhere, `field:word`, `field>number`; `!` negates.
+
+    Raises FilterError.
+    """
+    if len(text) > LONGEST_FILTER:
+        raise FilterError(f"a filter has at most {LONGEST_FILTER} characters")
+    return Filter(text.strip(), tuple(condition_of(term) for term in text.lower().split()))
+
+
+def condition_of(term: str) -> Callable[[Thing], bool]:
+    match = CONDITION.fullmatch(term)
+    if match is None:
+        is_negated, word = term.startswith("!") and len(term) > 1, term
+        word = term[1:] if is_negated else term
+        return lambda thing: any(word in text.lower() for text in thing.words.values()) is not is_negated
+    negation, name, sign, wanted = match.groups()
+    if name in NUMBERS:
+        return number_condition(name, sign, wanted, is_negated=bool(negation))
+    if name in WORDS and sign in (":", "="):
+        return lambda thing: (wanted in thing.words.get(name, "").lower()) is not bool(negation)
+    known = ", ".join((*WORDS, *NUMBERS))
+    raise FilterError(f"{term!r}: fields are {known}; words go with `:`, numbers with `>`, `<` and `=`")
+
+
+def number_condition(name: str, sign: str, wanted: str, *, is_negated: bool) -> Callable[[Thing], bool]:
+    try:
+        limit = float(wanted.rstrip("%"))
+    except ValueError:
+        raise FilterError(f"{wanted!r} is not a number, as {name}{sign} needs") from None
+    compare: Callable[[float], bool] = {
+        ">": lambda v: v > limit,
+        "<": lambda v: v < limit,
+        ">=": lambda v: v >= limit,
+        "<=": lambda v: v <= limit,
+    }.get(sign, lambda v: round(v) == round(limit))
+
+    def holds(thing: Thing) -> bool:
+        value = thing.numbers.get(name)
+        return value is not None and compare(value) is not is_negated
+
+    return holds
+
+
+def percent_of(value: float | None) -> float | None:
+    return None if value is None else value * 100
+
+
+def node_thing(node: Node) -> Thing:
+    return Thing({"node": node.host, "state": node.health})
+
+
+def card_thing(node: Node, card: Card) -> Thing:
+    numbers = {
+        "util": percent_of(card.utilization),
+        "mem": percent_of(card.memory_ratio),
+        "temp": card.temperature_c,
+        "power": card.power_w,
+    }
+    words = {
+        "node": node.host,
+        "gpu": f"{card.index} {card.name} {card.uuid}",
+        "state": "lost" if card.is_lost else "error" if card.error else "ok",
+    }
+    return Thing(words, numbers)
+
+
+def tenant_thing(node: Node, card: Card, tenant: Tenant) -> Thing:
+    here = card_thing(node, card)
+    throttled = "throttled" if tenant.is_throttled else ""
+    words = here.words | {
+        "name": tenant.name,
+        "user": tenant.user,
+        "cmd": tenant.command,
+        "state": f"{tenant.now} {tenant.enforcement} {throttled} {here.words['state']}",
+    }
+    used = tenant.memory_bytes
+    of = tenant.quota_bytes or card.total_bytes
+    mem = None if used is None or not of else used / of * 100
+    numbers = here.numbers | {"share": percent_of(tenant.got), "mem": mem}
+    return Thing(words, numbers)
+
+
+def process_thing(process: Process) -> Thing:
+    words = {
+        "name": process.tenant,
+        "user": process.user,
+        "cmd": process.command,
+        "gpu": f"{process.card_index} {process.card}",
+        "state": "" if process.tenant else "unregistered",
+        "pid": str(process.pid),
+    }
+    return Thing(words, {"share": percent_of(process.got)})
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What the user has chosen."""
+
+    sort: str = "name"
+    node_sort: str = "name"
+    is_reversed: bool = False
+    filter: Filter = EVERYTHING
+    folded: frozenset[tuple[str, str]] = frozenset()
+    """(host, uuid) of cards whose tenants are not shown."""
+    is_compact: bool | None = None
+    """A line for each card; None: where they would not all fit otherwise."""
+    has_processes: bool = True
+    glyphs: Glyphs = UNICODE
+
+
+def tenants_shown(node: Node, card: Card, look: Look) -> list[Tenant]:
+    """Return the tenants of a card that the filter means, in order."""
+    kept = [t for t in card.tenants if look.filter.holds(tenant_thing(node, card, t))]
+    keys: dict[str, Callable[[Tenant], tuple[float, str]]] = {
+        "name": lambda t: (0.0, t.name),
+        "share": lambda t: (-(t.got or 0.0), t.name),
+        "memory": lambda t: (-(t.memory_bytes or 0.0), t.name),
+        "waited": lambda t: (-(t.waited_s or 0.0), t.name),
+    }
+    return sorted(kept, key=keys[look.sort], reverse=look.is_reversed)
+
+
+def cards_shown(node: Node, look: Look) -> list[Card]:
+    """Return the cards that the filter means, or on which there is something that it means."""
+    return [
+        card
+        for card in node.cards
+        if look.filter.holds(card_thing(node, card)) or tenants_shown(node, card, look)
+    ]
+
+
+def processes_shown(node: Node, look: Look) -> list[Process]:
+    kept = [p for p in node.processes if look.filter.holds(process_thing(p))]
+    keys: dict[str, Callable[[Process], tuple[float, float, int]]] = {
+        "name": lambda p: (0.0 if p.card_index is None else p.card_index, 0.0, p.pid),
+        "share": lambda p: (-(p.got or 0.0), 0.0, p.pid),
+        "memory": lambda p: (-(p.memory_bytes or 0.0), 0.0, p.pid),
+        "waited": lambda p: (0.0, 0.0, p.pid),
+    }
+    return sorted(kept, key=keys[look.sort], reverse=look.is_reversed)
+
+
+def nodes_shown(nodes: Sequence[Node], look: Look) -> list[Node]:
+    """Return the nodes that the filter means, or on which there is something that it means."""
+    kept = [n for n in nodes if look.filter.holds(node_thing(n)) or cards_shown(n, look)]
+    order = {"down": 0, "stale": 1, "partial": 2, "new": 3, "up": 4}
+    keys: dict[str, Callable[[Node], float]] = {
+        "name": lambda _: 0.0,
+        "util": lambda n: -mean([c.utilization for c in n.cards]),
+        "memory": lambda n: -mean([c.memory_ratio for c in n.cards]),
+        "temp": lambda n: -max((c.temperature_c or 0.0 for c in n.cards), default=0.0),
+        "state": lambda n: float(order[n.health]),
+    }
+    ordered = sorted(kept, key=keys[look.node_sort])
+    return ordered[::-1] if look.is_reversed else ordered
+
+
+def mean(values: Sequence[float | None]) -> float:
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else 0.0

@@ -1,0 +1,221 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What `gpulimit top` shows: nodes, their cards, and what is on each card.
+
+All frozen. None: not known, and then shown as a dash and left out of sums. Text is fit for a terminal
+already (`text.clean`); ratios are 0-1, memory is in bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+Now = Literal["runs", "waits", "idle", "suspended", "?"]
+Health = Literal["up", "partial", "stale", "down", "new"]
+"""partial: it answers, but not all of it works; stale: its last answer is shown; down: that is too old, or
+there was none; new: it has not been asked yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tenant:
+    """A tenant on a card."""
+
+    key: str
+    """Its name for the daemon; empty: the node does not say it."""
+    name: str
+    """namespace/pod where there is one."""
+    now: Now = "?"
+    enforcement: str = ""
+    """enforced, standalone, degraded or off."""
+    problem: str = ""
+    due: float | None = None
+    got: float | None = None
+    limit_percent: float | None = None
+    request_percent: float | None = None
+    weight: float | None = None
+    priority: str = ""
+    memory_bytes: float | None = None
+    quota_bytes: float | None = None
+    """None: not known, or none is set."""
+    is_over_quota: bool = False
+    is_throttled: bool | None = None
+    waited_s: float | None = None
+    gpu_s: float | None = None
+    denied: int = 0
+    source: str = ""
+    user: str = ""
+    command: str = ""
+    processes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """A process on a card."""
+
+    pid: int
+    card: str
+    """UUID."""
+    card_index: int | None = None
+    tenant: str = ""
+    """Empty: under no quota."""
+    user: str = ""
+    command: str = ""
+    memory_bytes: float | None = None
+    got: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Vgpu:
+    """A vGPU on a card."""
+
+    key: str
+    type: str = ""
+    vm: str = ""
+    utilization: float | None = None
+    memory_bytes: float | None = None
+    total_bytes: float | None = None
+    is_active: bool | None = None
+    licence: str = ""
+    driver: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class VgpuHost:
+    """How a card hosts vGPUs, in words."""
+
+    mode: str = ""
+    policy: str = ""
+    arr: str = ""
+    timeslice_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Mig:
+    """A MIG instance on a card."""
+
+    key: str
+    profile: str = ""
+    gpu_instance: str = ""
+    compute_instance: str = ""
+    utilization: float | None = None
+    memory_bytes: float | None = None
+    total_bytes: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    """A card of a node."""
+
+    uuid: str
+    index: int | None = None
+    name: str = ""
+    driver: str = ""
+    utilization: float | None = None
+    memory_busy: float | None = None
+    memory_bytes: float | None = None
+    total_bytes: float | None = None
+    reserved_bytes: float | None = None
+    requested: float | None = None
+    power_w: float | None = None
+    energy_j: float | None = None
+    temperature_c: float | None = None
+    clock_hz: float | None = None
+    held_down_by: tuple[str, ...] = ()
+    """Why clocks are held down; being idle is not told."""
+    is_lost: bool = False
+    error: str = ""
+    xids: tuple[tuple[str, int], ...] = ()
+    last_xid_at_s: float | None = None
+    processes: int | None = None
+    unregistered: int | None = None
+    tenants: tuple[Tenant, ...] = ()
+    vgpu_host: VgpuHost | None = None
+    vgpus: tuple[Vgpu, ...] = ()
+    mig_mode: bool | None = None
+    migs: tuple[Mig, ...] = ()
+
+    @property
+    def memory_ratio(self) -> float | None:
+        if self.memory_bytes is None or not self.total_bytes:
+            return None
+        return self.memory_bytes / self.total_bytes
+
+    @property
+    def is_bad(self) -> bool:
+        return self.is_lost or bool(self.error)
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A node at one moment. A card is known by (host, uuid): two hosts may show the same UUID."""
+
+    host: str
+    health: Health = "new"
+    at_s: float = 0.0
+    """When its figures were true, CLOCK_MONOTONIC."""
+    cards: tuple[Card, ...] = ()
+    processes: tuple[Process, ...] = ()
+    problems: tuple[str, ...] = ()
+    has_daemon: bool = True
+    may_change: bool = False
+    """Its daemon lets this user suspend tenants and set quotas."""
+    version: str = ""
+    dropped: int = 0
+    """Samples and texts of it that were not taken over."""
+
+    def tenants(self) -> Iterator[tuple[Card, Tenant]]:
+        """Yield all tenants with their card."""
+        for card in self.cards:
+            for tenant in card.tenants:
+                yield card, tenant
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """Nodes added up; None: not known of any card."""
+
+    nodes: int = 0
+    up: int = 0
+    stale: int = 0
+    down: int = 0
+    cards: int = 0
+    bad_cards: int = 0
+    tenants: int = 0
+    waiting: int = 0
+    unregistered: int = 0
+    utilization: float | None = None
+    """Mean of the cards."""
+    memory_bytes: float | None = None
+    total_bytes: float | None = None
+    power_w: float | None = None
+    hottest_c: float | None = None
+
+
+def totals_of(nodes: tuple[Node, ...]) -> Totals:
+    """Add nodes up; a node that is down counts for nothing else."""
+    shown = [node for node in nodes if node.health in ("up", "partial", "stale")]
+    cards = [card for node in shown for card in node.cards]
+    tenants = [tenant for card in cards for tenant in card.tenants]
+    used = [c.utilization for c in cards if c.utilization is not None]
+    return Totals(
+        nodes=len(nodes),
+        up=sum(node.health in ("up", "partial") for node in nodes),
+        stale=sum(node.health == "stale" for node in nodes),
+        down=sum(node.health == "down" for node in nodes),
+        cards=len(cards),
+        bad_cards=sum(card.is_bad for card in cards),
+        tenants=len(tenants),
+        waiting=sum(tenant.is_throttled is True for tenant in tenants),
+        unregistered=sum(card.unregistered or 0 for card in cards),
+        utilization=sum(used) / len(used) if used else None,
+        memory_bytes=summed([c.memory_bytes for c in cards]),
+        total_bytes=summed([c.total_bytes for c in cards]),
+        power_w=summed([c.power_w for c in cards]),
+        hottest_c=max((c.temperature_c for c in cards if c.temperature_c is not None), default=None),
+    )
+
+
+def summed(values: list[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) if known else None

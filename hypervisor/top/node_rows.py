@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A node as lines: cards with what is on them, and processes. Pure."""
+
+from __future__ import annotations
+
+from hypervisor.top.card_rows import card_rows, mig_rows, vgpu_rows
+from hypervisor.top.history import History
+from hypervisor.top.line import Column, Line, table_for
+from hypervisor.top.look import Look, cards_shown, processes_shown, tenants_shown
+from hypervisor.top.model import Node, Process
+from hypervisor.top.row import Row, percent_cell, size_cell
+from hypervisor.top.tenant_rows import marks, tenant_table
+
+
+def node_rows(node: Node, look: Look, history: History, *, width: int, height: int) -> list[Row]:
+    """Return cards, tenants, vGPUs and MIG instances; compact if they would not fit `height` otherwise."""
+    if look.is_compact is not None:
+        return rows_of(node, look, history, width, compact=look.is_compact)
+    rows = rows_of(node, look, history, width, compact=False)
+    return rows if len(rows) <= height else rows_of(node, look, history, width, compact=True)
+
+
+def rows_of(node: Node, look: Look, history: History, width: int, *, compact: bool) -> list[Row]:
+    table = tenant_table(width, look.glyphs)
+    rows: list[Row] = []
+    for card in cards_shown(node, look):
+        rows += card_rows(node, card, look, history, width, compact=compact)
+        if (node.host, card.uuid) in look.folded:
+            continue
+        for tenant in tenants_shown(node, card, look):
+            line = table.row(tenant).fitted(width, look.glyphs)
+            rows.append(Row(line, "tenant", node.host, card.uuid, tenant.key or tenant.name))
+        rows += vgpu_rows(node, card, look, width)
+        rows += mig_rows(node, card, look, width)
+    if not rows:
+        rows.append(Row(Line(("  " + nothing(node, look), "dim"))))
+    return rows
+
+
+def nothing(node: Node, look: Look) -> str:
+    if look.filter.text and node.cards:
+        return f"nothing here matches {look.filter.text!r}"
+    return "waiting for the first answer" if node.health == "new" else "no GPUs"
+
+
+def node_head(look: Look, width: int) -> Line:
+    """Return the titles of the tenants' columns."""
+    return tenant_table(width, look.glyphs).head(marks(look)).fitted(width, look.glyphs)
+
+
+def process_columns() -> tuple[Column[Process], ...]:
+    column = Column[Process]
+    return (
+        column("PID", 8, lambda p: [(str(p.pid), "")], 0, ">"),
+        column("USER", 8, lambda p: [(p.user or "-", "" if p.user else "dim")], 4, grows=4),
+        column("GPU", 3, lambda p: [("?" if p.card_index is None else str(p.card_index), "")], 1, ">"),
+        column(
+            "TENANT",
+            14,
+            lambda p: [(p.tenant or "no quota", "" if p.tenant else "warn")],
+            2,
+            grows=6,
+        ),
+        column("MEMORY", 6, lambda p: [size_cell(p.memory_bytes)], 3, ">"),
+        column("GOT", 6, lambda p: [percent_cell(p.got, 1)], 5, ">"),
+        column("COMMAND", 12, lambda p: [(p.command, "")], 6, grows=500),
+    )
+
+
+def process_head(look: Look, width: int) -> Line:
+    return table_for(process_columns(), width, look.glyphs).head().fitted(width, look.glyphs)
+
+
+def process_rows(node: Node, look: Look, width: int) -> list[Row]:
+    """Return the processes on the node's cards."""
+    table = table_for(process_columns(), width, look.glyphs)
+    return [
+        Row(table.row(p).fitted(width, look.glyphs), "process", node.host, p.card, str(p.pid))
+        for p in processes_shown(node, look)
+    ]

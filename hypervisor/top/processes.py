@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Processes on the cards of this node: who they are by /proc, and what part of a card each had."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from hypervisor.edge.users import Names
+from hypervisor.top.model import Process
+from hypervisor.top.text import clean
+
+PROC = Path("/proc")
+LONGEST_COMMAND = 512
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """What is known of a process on a card before /proc has been asked."""
+
+    pid: int
+    card: str
+    card_index: int | None = None
+    tenant: str = ""
+    name: str = ""
+    memory_bytes: float | None = None
+    spent_ns: int | None = None
+
+
+class Processes:
+    """Keeps what differences need; `proc` is where processes are looked up."""
+
+    def __init__(self, proc: Path = PROC) -> None:
+        self._proc = proc
+        self._names = Names()
+        self._spent: dict[tuple[int, str], int] = {}
+        self._at_ns = 0
+
+    def look(self, held: Iterable[Held], *, now_ns: int) -> tuple[Process, ...]:
+        """Return the processes; one that is named twice, by driver and books, is one."""
+        rows = merged(held)
+        elapsed_ns = now_ns - self._at_ns if self._at_ns else 0
+        found = tuple(self._process(row, elapsed_ns) for row in rows.values())
+        self._spent = {key: row.spent_ns for key, row in rows.items() if row.spent_ns is not None}
+        self._at_ns = now_ns
+        return found
+
+    def _process(self, row: Held, elapsed_ns: int) -> Process:
+        before = self._spent.get((row.pid, row.card))
+        got = None
+        if before is not None and row.spent_ns is not None and elapsed_ns > 0:
+            got = min(1.0, max(0.0, (row.spent_ns - before) / elapsed_ns))
+        return Process(
+            pid=row.pid,
+            card=row.card,
+            card_index=row.card_index,
+            tenant=row.tenant,
+            user=self._user(row.pid),
+            command=self._command(row.pid) or row.name,
+            memory_bytes=row.memory_bytes,
+            got=got,
+        )
+
+    def _user(self, pid: int) -> str:
+        try:
+            return clean(self._names.user((self._proc / str(pid)).stat().st_uid))
+        except OSError:
+            return ""
+
+    def _command(self, pid: int) -> str:
+        try:
+            with (self._proc / str(pid) / "cmdline").open("rb") as file:
+                raw = file.read(LONGEST_COMMAND)
+        except OSError:
+            return ""
+        return clean(" ".join(raw.decode(errors="replace").split("\0")).strip(), LONGEST_COMMAND)
+
+
+def merged(held: Iterable[Held]) -> dict[tuple[int, str], Held]:
+    """Return what is held by process and card; of two rows the first that knows a field counts."""
+    rows: dict[tuple[int, str], Held] = {}
+    for row in held:
+        key = row.pid, row.card
+        before = rows.get(key)
+        rows[key] = row if before is None else joined(before, row)
+    return rows
+
+
+def joined(one: Held, other: Held) -> Held:
+    return replace(
+        one,
+        card_index=other.card_index if one.card_index is None else one.card_index,
+        tenant=one.tenant or other.tenant,
+        name=one.name or other.name,
+        memory_bytes=other.memory_bytes if one.memory_bytes is None else one.memory_bytes,
+        spent_ns=other.spent_ns if one.spent_ns is None else one.spent_ns,
+    )
+
+
+def with_tenants(held: Iterable[Held], tenants: dict[int, str]) -> Iterator[Held]:
+    """Yield rows with the tenants of their processes."""
+    for row in held:
+        yield replace(row, tenant=row.tenant or tenants.get(row.pid, ""))

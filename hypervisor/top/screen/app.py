@@ -1,0 +1,337 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The screen: reads nodes again and again, keeps what the user has chosen, and lays lines out."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from dataclasses import replace
+from typing import ClassVar, Protocol
+
+from textual import events, on, work
+from textual.app import App, ComposeResult
+from textual.binding import Binding, BindingType
+from textual.css.query import NoMatches
+from textual.widgets import Input
+
+from hypervisor.top.bars import OVERVIEW, keys_line, tab_at, tabs_line
+from hypervisor.top.cluster_rows import cluster_head, cluster_rows, totals_lines
+from hypervisor.top.history import History
+from hypervisor.top.line import Line
+from hypervisor.top.look import EVERYTHING, NODE_SORTS, SORTS, FilterError, Look, filter_of
+from hypervisor.top.model import Node, totals_of
+from hypervisor.top.node_rows import node_head, node_rows, process_head, process_rows
+from hypervisor.top.options import LONGEST_S, SHORTEST_S, Options
+from hypervisor.top.page import cluster_line, problem_lines, status_line
+from hypervisor.top.row import Row
+from hypervisor.top.screen.changes import Changes
+from hypervisor.top.screen.dialogs import Help
+from hypervisor.top.screen.lines import Fixed, Rows
+from hypervisor.top.screen.palette import TEXTUAL_THEMES, guess, themes
+from hypervisor.top.text import duration
+
+MOST_PROBLEM_LINES = 4
+NODE_WAITING = Node(host="", health="new")
+
+
+class Source(Protocol):
+    """Where nodes come from."""
+
+    @property
+    def interval_s(self) -> float: ...
+    async def read(self) -> tuple[Node, ...]: ...
+    async def close(self) -> None: ...
+
+
+class TopApp(Changes, App[None]):
+    """`gpulimit top` on a terminal."""
+
+    CSS_PATH = "app.tcss"
+    ENABLE_COMMAND_PALETTE = False
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("q,ctrl+c", "quit", show=False),
+        Binding("question_mark,h,f1", "help", show=False),
+        Binding("slash", "filter", show=False),
+        Binding("escape", "up", show=False),
+        Binding("s", "sort", show=False),
+        Binding("i", "invert", show=False),
+        Binding("c", "compact", show=False),
+        Binding("f", "fold", show=False),
+        Binding("p", "processes", show=False),
+        Binding("space", "pause", show=False),
+        Binding("plus,equals_sign", "faster", show=False),
+        Binding("minus", "slower", show=False),
+        Binding("t", "theme", show=False),
+        Binding("left,left_square_bracket", "tab(-1)", show=False),
+        Binding("right,right_square_bracket", "tab(1)", show=False),
+        Binding("z", "suspend", show=False),
+        Binding("r", "resume", show=False),
+        Binding("e", "quota", show=False),
+    ]
+
+    def __init__(self, source: Source, options: Options, look: Look) -> None:
+        super().__init__()
+        for theme in themes():
+            self.register_theme(theme)
+        self.palette = guess(os.environ.get("COLORFGBG", "")) if options.theme == "auto" else options.theme
+        self.theme = TEXTUAL_THEMES[self.palette]
+        self.source = source
+        self.look = look
+        self.nodes: tuple[Node, ...] = ()
+        self.history = History()
+        self.tab = OVERVIEW
+        self.has_many = bool(options.hosts)
+        self.interval_s = options.interval_s
+        self.is_paused = False
+        self._go = asyncio.Event()
+
+    def compose(self) -> ComposeResult:
+        for name in ("status", "tabs", "totals", "problems", "head"):
+            yield Fixed(id=name, theme=self.palette)
+        yield Rows(id="main", theme=self.palette)
+        yield Fixed(id="process-head", theme=self.palette)
+        yield Rows(id="processes", theme=self.palette)
+        yield Input(
+            id="filter",
+            placeholder="words, user:bob, util>90, !idle; Enter keeps it, Esc drops it",
+            compact=True,
+        )
+        yield Fixed(id="keys", theme=self.palette)
+
+    def on_mount(self) -> None:
+        self.query_one("#filter").display = False
+        self.query_one("#main").focus()
+        self.draw()
+        self.watch_nodes()
+
+    # ---- looking ----
+
+    @work(exclusive=True, group="nodes")
+    async def watch_nodes(self) -> None:
+        """Look for ever."""
+        try:
+            while True:
+                begin = time.monotonic()
+                self.take(await self.source.read())
+                pause_s = (self.interval_s or self.source.interval_s) - (time.monotonic() - begin)
+                self._go.clear()
+                try:
+                    async with asyncio.timeout(max(0.05, pause_s)):
+                        await self._go.wait()
+                except TimeoutError:
+                    continue
+        finally:
+            await self.source.close()
+
+    def look_now(self) -> None:
+        """Look again at once: something was changed."""
+        self._go.set()
+
+    def take(self, nodes: tuple[Node, ...]) -> None:
+        """Take a look over, unless the screen is held still."""
+        self.history.note(nodes, totals_of(nodes))
+        if not self.is_paused:
+            self.nodes = nodes
+            self.draw()
+
+    @property
+    def shown(self) -> Node | None:
+        """The node that is shown; None: all of them are."""
+        if not self.has_many:
+            return self.nodes[0] if self.nodes else NODE_WAITING
+        return next((node for node in self.nodes if node.host == self.tab), None)
+
+    # ---- drawing ----
+
+    def fixed(self, name: str, lines: list[Line]) -> None:
+        self.query_one(f"#{name}", Fixed).show(lines, self.palette)
+
+    def draw(self) -> None:
+        """Lay everything out anew."""
+        try:
+            self._draw()
+        except NoMatches:
+            return  # the screen is not there yet, or no longer
+
+    def _draw(self) -> None:
+        width, node = self.size.width, self.shown
+        glyphs = self.look.glyphs
+        self.fixed("tabs", [tabs_line(self.nodes, self.tab, width, glyphs)] if self.has_many else [])
+        may_change = node is not None and node.may_change
+        self.fixed("keys", [keys_line(width, glyphs, has_many=self.has_many, may_change=may_change)])
+        if node is None:
+            self._draw_all(width)
+        else:
+            self._draw_node(node, width)
+
+    def _draw_all(self, width: int) -> None:
+        totals = totals_of(self.nodes)
+        self.fixed("status", [cluster_line(self.nodes, self.look, width, self.clock())])
+        self.fixed("totals", totals_lines(totals, self.history, self.look, width))
+        self.fixed("problems", [])
+        self.fixed("head", [cluster_head(self.look, width)])
+        rows = cluster_rows(self.nodes, self.look, width=width, now_s=time.monotonic())
+        self.query_one("#main", Rows).show(rows, self.palette)
+        self._show_processes([], width)
+
+    def _draw_node(self, node: Node, width: int) -> None:
+        problems = problem_lines(node, self.look, width)[:MOST_PROBLEM_LINES]
+        processes = process_rows(node, self.look, width) if self.look.has_processes else []
+        process_height = self._process_height(len(processes))
+        fixed = 3 + len(problems) + int(self.has_many) + (process_height + 1 if process_height else 0)
+        rows = node_rows(node, self.look, self.history, width=width, height=max(1, self.size.height - fixed))
+        self.fixed("status", [status_line(node, self.look, width, self.clock())])
+        self.fixed("totals", [])
+        self.fixed("problems", problems)
+        self.fixed("head", [node_head(self.look, width)] if any(r.kind == "tenant" for r in rows) else [])
+        self.query_one("#main", Rows).show(rows, self.palette)
+        self._show_processes(processes if process_height else [], width)
+
+    def _process_height(self, count: int) -> int:
+        """Return how many lines of processes are shown: all, but at most a third of the screen."""
+        return min(count, self.size.height // 3) if self.size.height >= 14 else 0
+
+    def _show_processes(self, rows: list[Row], width: int) -> None:
+        listed = self.query_one("#processes", Rows)
+        listed.display = bool(rows)
+        listed.styles.height = max(1, self._process_height(len(rows)))
+        listed.show(rows, self.palette)
+        self.fixed("process-head", [process_head(self.look, width)] if rows else [])
+        if not rows and listed.has_focus:
+            self.query_one("#main").focus()
+
+    def clock(self) -> str:
+        """Return filter, interval and time of day, for the right end of the first line."""
+        words = [f"filter: {self.look.filter.text}"] if self.look.filter.text else []
+        interval_s = self.interval_s or self.source.interval_s
+        words.append(
+            "PAUSED"
+            if self.is_paused
+            else f"every {interval_s:g}s"
+            if interval_s < 2
+            else f"every {duration(interval_s)}"
+        )
+        words.append(time.strftime("%H:%M:%S"))
+        return "  ".join(words)
+
+    def on_resize(self) -> None:
+        self.draw()
+
+    def change(self, **changed: object) -> None:
+        """Choose to see things in another way."""
+        self.look = replace(self.look, **changed)  # type: ignore[arg-type]
+        self.draw()
+
+    # ---- keys ----
+
+    def action_help(self) -> None:
+        self.push_screen(Help())
+
+    def action_sort(self) -> None:
+        name, order = ("node_sort", NODE_SORTS) if self.shown is None else ("sort", SORTS)
+        now = order.index(getattr(self.look, name))
+        self.change(**{name: order[(now + 1) % len(order)]})
+
+    def action_invert(self) -> None:
+        self.change(is_reversed=not self.look.is_reversed)
+
+    def action_compact(self) -> None:
+        following = {None: False, False: True, True: None}
+        self.change(is_compact=following[self.look.is_compact])
+
+    def action_processes(self) -> None:
+        self.change(has_processes=not self.look.has_processes)
+
+    def action_pause(self) -> None:
+        self.is_paused = not self.is_paused
+        self.draw()
+
+    def action_faster(self) -> None:
+        self._set_interval((self.interval_s or self.source.interval_s) / 2)
+
+    def action_slower(self) -> None:
+        self._set_interval((self.interval_s or self.source.interval_s) * 2)
+
+    def _set_interval(self, seconds: float) -> None:
+        self.interval_s = min(LONGEST_S, max(SHORTEST_S, seconds))
+        self.look_now()
+
+    def action_theme(self) -> None:
+        self.palette = "light" if self.palette == "dark" else "dark"
+        self.theme = TEXTUAL_THEMES[self.palette]
+        self.draw()
+
+    def action_fold(self) -> None:
+        row = self.query_one("#main", Rows).chosen
+        if row is not None and row.card:
+            place = row.host, row.card
+            self.change(folded=self.look.folded ^ {place})
+            self.query_one("#main", Rows).choose(("card", *place, ""))
+
+    def action_tab(self, way: int) -> None:
+        if self.has_many:
+            names = [OVERVIEW, *(node.host for node in self.nodes)]
+            at = names.index(self.tab) if self.tab in names else 0
+            self.go_to(names[(at + way) % len(names)])
+
+    def go_to(self, tab: str) -> None:
+        was, self.tab = self.tab, tab
+        self.query_one("#main").focus()
+        self.draw()
+        if tab == OVERVIEW:
+            self.query_one("#main", Rows).choose(("node", was, "", ""))
+
+    def action_up(self) -> None:
+        if self.look.filter.text:
+            self.change(filter=EVERYTHING)
+        elif self.has_many and self.tab != OVERVIEW:
+            self.go_to(OVERVIEW)
+
+    @on(Rows.Opened)
+    def open_row(self, event: Rows.Opened) -> None:
+        if event.row.kind == "node":
+            self.go_to(event.row.host)
+        elif event.row.kind == "card":
+            self.action_fold()
+
+    def on_click(self, event: events.Click) -> None:
+        if event.widget is not None and event.widget.id == "tabs":
+            tab = tab_at(self.nodes, self.tab, self.size.width, event.x)
+            if tab is not None:
+                self.go_to(tab)
+
+    # ---- the filter ----
+
+    def action_filter(self) -> None:
+        box = self.query_one("#filter", Input)
+        box.display = True
+        box.value = self.look.filter.text
+        box.focus()
+
+    @on(Input.Changed, "#filter")
+    def try_filter(self, event: Input.Changed) -> None:
+        try:
+            self.change(filter=filter_of(event.value))
+        except FilterError:
+            return  # it is not typed to its end yet
+
+    @on(Input.Submitted, "#filter")
+    def keep_filter(self, event: Input.Submitted) -> None:
+        try:
+            self.change(filter=filter_of(event.value))
+        except FilterError as error:
+            self.notify(str(error), severity="error", markup=False)
+            return
+        self._close_filter()
+
+    def on_key(self, event: events.Key) -> None:
+        box = self.query_one("#filter", Input)
+        if event.key == "escape" and box.has_focus:
+            event.stop()
+            self.change(filter=EVERYTHING)
+            self._close_filter()
+
+    def _close_filter(self) -> None:
+        self.query_one("#filter").display = False
+        self.query_one("#main").focus()

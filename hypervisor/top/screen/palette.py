@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What styles look like. Every foreground has a contrast of 4.5 to 1 at least on its background.
+
+With `ansi` the terminal's own colours are used, and what matters is bold or reversed besides: that also holds
+on a terminal without colours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from rich.style import Style
+from textual.theme import Theme
+
+from hypervisor.top.line import Style as Name
+
+THEMES = ("dark", "light", "ansi")
+
+
+def themes() -> tuple[Theme, ...]:
+    """Return the two that textual does not have."""
+    return (
+        Theme(
+            name="gpulimit-dark",
+            primary="#5fafd7",
+            background="#101418",
+            surface="#101418",
+            panel="#1c2329",
+            foreground="#d4d8dc",
+            warning="#e5b567",
+            error="#ff7b72",
+            success="#7ec699",
+            dark=True,
+        ),
+        Theme(
+            name="gpulimit-light",
+            primary="#005f87",
+            background="#fafafa",
+            surface="#fafafa",
+            panel="#e8ecef",
+            foreground="#1f2429",
+            warning="#855300",
+            error="#b3261e",
+            success="#1a6b34",
+            dark=False,
+        ),
+    )
+
+
+DARK: Mapping[Name, Style] = {
+    "": Style(color="#d4d8dc"),
+    "dim": Style(color="#8b949e"),
+    "strong": Style(color="#f0f3f6", bold=True),
+    "head": Style(color="#8ab4d8", bold=True),
+    "title": Style(color="#101418", bgcolor="#5fafd7", bold=True),
+    "good": Style(color="#7ec699"),
+    "warn": Style(color="#e5b567", bold=True),
+    "bad": Style(color="#ff7b72", bold=True),
+    "util": Style(color="#6cb6ff"),
+    "mem": Style(color="#a5a5f5"),
+    "graph": Style(color="#5f9fbf"),
+    "rest": Style(color="#3a424a"),
+}
+LIGHT: Mapping[Name, Style] = {
+    "": Style(color="#1f2429"),
+    "dim": Style(color="#59636e"),
+    "strong": Style(color="#000000", bold=True),
+    "head": Style(color="#005f87", bold=True),
+    "title": Style(color="#ffffff", bgcolor="#005f87", bold=True),
+    "good": Style(color="#1a6b34"),
+    "warn": Style(color="#855300", bold=True),
+    "bad": Style(color="#b3261e", bold=True),
+    "util": Style(color="#0b5cad"),
+    "mem": Style(color="#5a3fb0"),
+    "graph": Style(color="#2f6f8f"),
+    "rest": Style(color="#c6ccd2"),
+}
+ANSI: Mapping[Name, Style] = {
+    "": Style(),
+    "dim": Style(),
+    "strong": Style(bold=True),
+    "head": Style(bold=True, underline=True),
+    "title": Style(reverse=True, bold=True),
+    "good": Style(color="green"),
+    "warn": Style(color="yellow", bold=True),
+    "bad": Style(color="red", bold=True, reverse=True),
+    "util": Style(color="blue"),
+    "mem": Style(color="magenta"),
+    "graph": Style(color="cyan"),
+    "rest": Style(dim=True),
+}
+PALETTES: Mapping[str, Mapping[Name, Style]] = {"dark": DARK, "light": LIGHT, "ansi": ANSI}
+CHOSEN: Mapping[str, Style] = {
+    "dark": Style(bgcolor="#26333f"),
+    "light": Style(bgcolor="#d5e4f0"),
+    "ansi": Style(reverse=True),
+}
+"""The line that the cursor is on, where the keyboard is."""
+TEXTUAL_THEMES = {"dark": "gpulimit-dark", "light": "gpulimit-light", "ansi": "ansi-dark"}
+
+
+def guess(colorfgbg: str) -> str:
+    """Return the theme that goes with what some terminals say of their colours: "15;0" is light on dark."""
+    background = colorfgbg.rpartition(";")[2]
+    return "light" if background in ("7", "15") else "dark"

@@ -1,0 +1,178 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The local node without a daemon: cards by NVML, tenants by the books that programs keep."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Iterator, Mapping, Set
+from dataclasses import replace
+
+from hypervisor.core.model import GpuSample
+from hypervisor.core.readings import Readings
+from hypervisor.edge.nvml import Nvml
+from hypervisor.edge.users import Names
+from hypervisor.top.assemble import IDLE_REASONS, in_order
+from hypervisor.top.model import Card, Now, Tenant
+from hypervisor.top.processes import Held
+from hypervisor.top.text import clean
+from limiter import environment, tenants
+from limiter.segment import Usage
+from limiter.tenant_view import Row, rows
+
+FRESH_S = 5.0
+
+
+class Cards:
+    """Asks NVML in a child process, as the daemon does: a call that hangs must not hang the screen."""
+
+    def __init__(self, *, is_simulated: bool, period_s: float) -> None:
+        self._environment = {k: v for k, v in os.environ.items() if k != "LD_PRELOAD"}
+        if is_simulated:
+            environment.use_simulated_driver(self._environment)
+        self._period_s = period_s
+        self._task: asyncio.Task[None] | None = None
+        self._answered = asyncio.Event()
+        self._at_s = 0.0
+        self.samples: tuple[GpuSample, ...] = ()
+        self.trouble = ""
+
+    def start(self) -> None:
+        if self._task is None:
+            nvml = Nvml(self._environment, sampled=self._take, failed=self._fail, period_s=self._period_s)
+            self._task = asyncio.create_task(nvml.run(), name="nvml")
+
+    async def stop(self) -> None:
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    async def wait(self, seconds: float) -> None:
+        """Wait until NVML has said anything."""
+        try:
+            async with asyncio.timeout(seconds):
+                await self._answered.wait()
+        except TimeoutError:
+            self.trouble = self.trouble or f"NVML did not answer for {seconds:g} s"
+
+    def _take(self, samples: tuple[GpuSample, ...]) -> None:
+        self.samples, self.trouble, self._at_s = samples, "", time.monotonic()
+        self._answered.set()
+
+    def _fail(self, reason: str) -> None:
+        self.trouble = reason
+        self._answered.set()
+
+    def is_fresh(self) -> bool:
+        return bool(self.samples) and time.monotonic() - self._at_s <= FRESH_S + self._period_s
+
+
+class Books:
+    """Reads tenants' books, and keeps the last look for differences."""
+
+    def __init__(self) -> None:
+        self._before: tenants.Snapshot | None = None
+        self._names = Names()
+
+    def look(self) -> tuple[dict[str, list[Tenant]], list[Held], tuple[str, ...]]:
+        """Return living tenants by card, their processes, and what cannot be read."""
+        now = tenants.snapshot()
+        before, self._before = self._before or now, now
+        by_card: dict[str, list[Tenant]] = {}
+        for row in rows(before, now):
+            if row.processes:
+                by_card.setdefault(row.gpu, []).append(self._tenant(row, now.usages[row.tenant]))
+        held = [h for usage in now.usages.values() for h in held_by(usage)]
+        problems = tuple(f"cannot read {clean(t)}: {clean(why)}" for t, why in now.unreadable.items())
+        return by_card, held, problems
+
+    def _tenant(self, row: Row, usage: Usage) -> Tenant:
+        is_suspended = any(d.is_suspended for d in usage.devices if f"GPU-{d.uuid}" == row.gpu)
+        is_limited = row.memory_limit_bytes < row.card_bytes
+        return Tenant(
+            key=row.tenant,
+            name=clean(row.tenant),
+            now=now_of(row, is_suspended=is_suspended),
+            enforcement="standalone",
+            got=row.compute_share,
+            limit_percent=row.compute_limit_percent,
+            memory_bytes=row.memory_used_bytes,
+            quota_bytes=row.memory_limit_bytes if is_limited else None,
+            is_over_quota=is_limited and row.memory_used_bytes > row.memory_limit_bytes,
+            waited_s=row.throttled_ns / 1e9,
+            gpu_s=row.spent_ns / 1e9,
+            denied=row.refused,
+            source="env",
+            user=clean(self._names.user(row.uid)),
+            processes=row.processes,
+        )
+
+
+def now_of(row: Row, *, is_suspended: bool) -> Now:
+    if is_suspended:
+        return "suspended"
+    if row.compute_share is None:
+        return "?"
+    return "runs" if row.compute_share > 0 else "idle"
+
+
+def held_by(usage: Usage) -> Iterator[Held]:
+    uuids = {device.entry: f"GPU-{device.uuid}" for device in usage.devices}
+    for process in usage.processes:
+        if process.is_alive and process.holder_pid is not None:
+            for account in process.accounts:
+                if account.entry in uuids and (account.contexts or account.used_bytes or account.spent_ns):
+                    yield Held(
+                        pid=process.holder_pid,
+                        card=uuids[account.entry],
+                        tenant=clean(usage.tenant),
+                        name=clean(process.name),
+                        memory_bytes=account.used_bytes,
+                        spent_ns=account.spent_ns,
+                    )
+
+
+def cards_with(
+    samples: tuple[GpuSample, ...], by_card: Mapping[str, list[Tenant]], limited: Set[int]
+) -> tuple[Card, ...]:
+    """Return NVML's cards with tenants under them; a tenant's card that NVML does not list is there too.
+
+    `limited` are the processes that are under a quota.
+    """
+    cards: dict[str, Card] = {sample.gpu.uuid: card_of(sample, limited) for sample in samples}
+    for uuid, here in by_card.items():
+        cards[uuid] = replace(cards.get(uuid, Card(uuid)), tenants=tuple(here))
+    return in_order(cards.values())
+
+
+def card_of(sample: GpuSample, limited: Set[int]) -> Card:
+    now = Readings() if sample.error else sample.readings
+    pids = now.processes
+    return Card(
+        uuid=clean(sample.gpu.uuid),
+        index=sample.gpu.index,
+        name=clean(sample.gpu.name),
+        driver=clean(sample.readings.driver_version or ""),
+        utilization=now.utilization_ratio,
+        memory_busy=now.memory_utilization_ratio,
+        memory_bytes=now.memory_used_bytes,
+        total_bytes=sample.gpu.memory_bytes,
+        power_w=now.power_watts,
+        energy_j=now.energy_joules,
+        temperature_c=now.temperature_celsius,
+        clock_hz=now.clocks_hertz.get("sm"),
+        held_down_by=tuple(r for r, holds in now.throttle_reasons.items() if holds and r not in IDLE_REASONS),
+        is_lost=sample.is_lost,
+        error=clean(sample.error),
+        processes=None if pids is None else len(pids),
+        unregistered=None if pids is None else len(pids.keys() - limited),
+    )
+
+
+def held_on(samples: tuple[GpuSample, ...]) -> Iterator[Held]:
+    """Yield the processes that NVML knows."""
+    for sample in samples:
+        for pid, used in (sample.readings.processes or {}).items() if not sample.error else ():
+            yield Held(pid=pid, card=sample.gpu.uuid, card_index=sample.gpu.index, memory_bytes=used)

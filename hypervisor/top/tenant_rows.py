@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tenants on a card as lines of a table. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hypervisor.top.line import Cell, Column, Style, Table, table_for
+from hypervisor.top.look import Look
+from hypervisor.top.model import Tenant
+from hypervisor.top.row import bar_cells, memory_style, percent_cell, size_cell
+from hypervisor.top.text import Glyphs, duration, number
+
+INDENT = 4
+BAR, MEMORY_BAR = 10, 8
+TITLES = {"name": "TENANT", "share": "GOT", "memory": "MEMORY", "waited": "WAITED"}
+NOW_STYLES: dict[str, Style] = {"runs": "good", "waits": "warn", "suspended": "warn", "idle": "dim"}
+STATE_STYLES: dict[str, Style] = {"off": "bad", "degraded": "warn", "standalone": "dim"}
+
+
+def now_cell(tenant: Tenant) -> Cell:
+    """Return what a tenant does; that its limits do not hold is more important."""
+    if tenant.enforcement == "off":
+        return "UNLIMITED", "bad"
+    if tenant.problem or tenant.enforcement == "degraded":
+        return "degraded", "bad"
+    return tenant.now, NOW_STYLES.get(tenant.now, "dim")
+
+
+def throttled_cell(tenant: Tenant) -> Cell:
+    if tenant.is_throttled is None:
+        return "-", "dim"
+    return ("yes", "warn") if tenant.is_throttled else ("no", "dim")
+
+
+def limit_cell(tenant: Tenant) -> Cell:
+    if tenant.limit_percent is None or tenant.limit_percent >= 100:
+        return "-", "dim"
+    return number(tenant.limit_percent, "%"), ""
+
+
+def memory_ratio(tenant: Tenant) -> float | None:
+    if tenant.memory_bytes is None or not tenant.quota_bytes:
+        return None
+    return tenant.memory_bytes / tenant.quota_bytes
+
+
+def memory_cell(tenant: Tenant) -> Cell:
+    text, style = size_cell(tenant.memory_bytes)
+    return text, "bad" if tenant.is_over_quota else style
+
+
+def count_cell(count: float | None, style: Style = "") -> Cell:
+    return (number(count), style) if count else ("-", "dim")
+
+
+def denied_cell(tenant: Tenant) -> Cell:
+    return count_cell(tenant.denied, "warn")
+
+
+def share_bar(tenant: Tenant, width: int, glyphs: Glyphs) -> Sequence[Cell]:
+    return bar_cells(tenant.got, width, "util", glyphs, mark=tenant.due)
+
+
+def columns(glyphs: Glyphs) -> Sequence[Column[Tenant]]:
+    """Return all columns, from left to right."""
+    column = Column[Tenant]
+    return (
+        column("TENANT", 22, lambda t: [(t.name, "strong" if t.now == "runs" else "")], 0, grows=18),
+        column("NOW", 9, lambda t: [now_cell(t)], 1),
+        column("GOT", 6, lambda t: [percent_cell(t.got, 1)], 2, ">"),
+        column("DUE", 6, lambda t: [percent_cell(t.due, 1)], 3, ">"),
+        column("SHARE", BAR, lambda t: share_bar(t, BAR, glyphs), 8),
+        column("LIMIT", 5, lambda t: [limit_cell(t)], 9, ">"),
+        column("MEMORY", 6, lambda t: [memory_cell(t)], 4, ">"),
+        column("QUOTA", 6, lambda t: [size_cell(t.quota_bytes)], 5, ">"),
+        column(
+            "FULL",
+            MEMORY_BAR,
+            lambda t: bar_cells(memory_ratio(t), MEMORY_BAR, memory_style(memory_ratio(t)), glyphs),
+            10,
+        ),
+        column("THROT", 5, lambda t: [throttled_cell(t)], 6),
+        column("WAITED", 6, lambda t: [(duration(t.waited_s), "" if t.waited_s else "dim")], 12, ">"),
+        column("REFUSED", 7, lambda t: [denied_cell(t)], 11, ">"),
+        column("REQ", 4, lambda t: [count_cell(t.request_percent)], 14, ">"),
+        column("WEIGHT", 6, lambda t: [count_cell(t.weight)], 15, ">"),
+        column("PRIO", 6, lambda t: [(t.priority or "-", "" if t.priority else "dim")], 16),
+        column("STATE", 10, lambda t: [(t.enforcement or "-", STATE_STYLES.get(t.enforcement, ""))], 13),
+        column("SOURCE", 11, lambda t: [(t.source or "-", "")], 17),
+        column("PROCS", 5, lambda t: [count_cell(t.processes)], 18, ">"),
+        column("USER", 10, lambda t: [(t.user or "-", "" if t.user else "dim")], 19, grows=6),
+        column("COMMAND", 10, lambda t: [(t.command or t.problem, "dim")], 20, grows=20),
+    )
+
+
+def tenant_table(width: int, glyphs: Glyphs) -> Table[Tenant]:
+    return table_for(columns(glyphs), width, glyphs, indent=INDENT)
+
+
+def marks(look: Look) -> dict[str, str]:
+    """Return what is put behind the title that is sorted by."""
+    is_up = (look.sort == "name") is not look.is_reversed
+    arrows = ("▲", "▼") if look.glyphs.due != "|" else ("^", "v")
+    return {TITLES[look.sort]: arrows[0] if is_up else arrows[1]}

@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Filters and orders."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from hypervisor.top.look import (
+    EVERYTHING,
+    FilterError,
+    Look,
+    cards_shown,
+    filter_of,
+    nodes_shown,
+    processes_shown,
+    tenants_shown,
+)
+from tests.top.nodes import BATCH, CARD, FULL_NODE, IDLE, LOST, NODE, QUIET, STRANGER, TEAM_A
+
+
+def names(text: str) -> list[str]:
+    look = Look(filter=filter_of(text))
+    return [t.name for card in cards_shown(NODE, look) for t in tenants_shown(NODE, card, look)]
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("", {"batch", "notebook", "research/train-0", "rogue"}),
+        ("train", {"research/train-0"}),
+        ("TRAIN", {"research/train-0"}),
+        ("user:alice !batch", {"notebook", "research/train-0", "rogue"}),
+        ("share>29", {"batch", "research/train-0"}),
+        ("state:idle", {"notebook"}),
+        ("state:off", {"rogue"}),
+        ("throttled", {"research/train-0"}),
+        ("mem>=97", {"batch", "rogue"}),
+        ("!state:runs", {"notebook"}),
+        ("nobody", set()),
+        # It means the card, and so everybody on it.
+        ("gpu:h100 util>50", {"batch", "notebook", "research/train-0", "rogue"}),
+    ],
+)
+def test_filters_choose_tenants(text: str, shown: set[str]) -> None:
+    assert set(names(text)) == shown
+
+
+def test_filters_choose_cards_processes_and_nodes() -> None:
+    assert cards_shown(FULL_NODE, Look(filter=filter_of("state:lost"))) == [LOST]
+    assert cards_shown(FULL_NODE, Look(filter=filter_of("temp>60"))) == [CARD]
+    assert [p.pid for p in processes_shown(NODE, Look(filter=filter_of("state:unregistered")))] == [7777]
+    other = replace(NODE, host="gpu-b7", cards=(QUIET,))
+    assert nodes_shown([NODE, other], Look(filter=filter_of("batch"))) == [NODE]
+    assert nodes_shown([NODE, other], Look(filter=filter_of("node:b7"))) == [other]
+
+
+@pytest.mark.parametrize("text", ["share>lots", "colour:red", "util:>5", "x" * 201])
+def test_a_filter_that_means_nothing_says_so(text: str) -> None:
+    with pytest.raises(FilterError):
+        filter_of(text)
+
+
+def test_an_unknown_number_never_matches() -> None:
+    assert tenants_shown(NODE, CARD, Look(filter=filter_of("share<1000"))) != []
+    unknown = replace(CARD, tenants=(replace(TEAM_A, got=None),))
+    node = replace(NODE, cards=(unknown,))
+    assert tenants_shown(node, unknown, Look(filter=filter_of("share<1000"))) == []
+    assert tenants_shown(node, unknown, Look(filter=filter_of("!share>1000"))) == []
+
+
+@pytest.mark.parametrize(
+    ("sort", "first"), [("name", BATCH), ("share", BATCH), ("memory", BATCH), ("waited", TEAM_A)]
+)
+def test_tenants_are_sorted(sort: str, first: object) -> None:
+    shown = tenants_shown(NODE, CARD, Look(sort=sort))
+    assert shown[0] == first
+    assert tenants_shown(NODE, CARD, Look(sort=sort, is_reversed=True)) != shown
+    assert {t.name for t in shown} == {t.name for t in (TEAM_A, BATCH, IDLE, STRANGER)}
+
+
+def test_nodes_are_sorted() -> None:
+    down = replace(NODE, host="z", health="down", cards=())
+    busy = replace(NODE, host="y", cards=(CARD,))
+    assert [n.host for n in nodes_shown([busy, NODE, down], Look(node_sort="state"))] == ["z", "y", "gpu-a1"]
+    assert nodes_shown([NODE, busy], Look(node_sort="util"))[0] == busy
+    assert EVERYTHING.holds  # nothing is left out unless asked for
