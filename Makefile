@@ -5,6 +5,7 @@
 #   make lint     format, types, layers, C warnings
 #   make bench    accuracy and overhead, on a real card
 #   make build    the package in place, in .venv
+#   make wheels   source distribution and wheels for x86-64 and aarch64, in dist/
 #   make clean    remove what these made
 #
 # Quiet unless something fails; V=1 shows everything.  Steps are skipped when nothing that they read changed.
@@ -56,6 +57,10 @@ bench:
 
 build: $(NATIVE)
 
+# The same bytes from the same sources and tools; SOURCE_DATE_EPOCH is the last commit's date unless it is set.
+wheels: $(BASE)
+	@$(BIN)/python -m release.wheels
+
 # The first installs what running needs, the second what developing needs on top.
 $(BASE): | $(VENV)/bin/python
 	$(call quietly,install,$(BIN)/python -m pip install -q 'setuptools>=77' 'cffi>=1.16' && \
@@ -79,4 +84,4 @@ clean:
 	rm -rf $(VENV) build dist *.egg-info limiter/_lib limiter/_native*.so limiter/_native*.c
 	find . -name __pycache__ -prune -exec rm -rf {} +
 
-.PHONY: demo test lint bench build clean
+.PHONY: demo test lint bench build wheels clean

@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Builds what setuptools cannot describe: the two libraries and the simulated driver, by csrc's makefiles.
 
-They land in limiter/_lib, in the wheel or, for `pip install -e .`, in the tree.
+They land in limiter/_lib, in the wheel or, for `pip install -e .`, in the tree.  GPULIMIT_SHIM_CFLAGS,
+GPULIMIT_SHIM_LDFLAGS, GPULIMIT_SIM_CFLAGS and GPULIMIT_SIM_LDFLAGS add to the compiler's flags, and CC names
+it; release/wheels.py sets them.
 """
 
 from __future__ import annotations
@@ -49,7 +51,14 @@ def collect(work: Path, lib: Path) -> None:
 
 def make(directory: str, out: Path) -> None:
     jobs = f"-j{min(4, os.cpu_count() or 1)}"
-    subprocess.run(["make", "-s", jobs, "-C", str(ROOT / directory), f"OUT={out}"], check=True)
+    part = "SIM" if directory.endswith("sim") else "SHIM"
+    given = {name: os.environ.get(f"GPULIMIT_{part}_{name}") for name in ("CFLAGS", "LDFLAGS")}
+    given["CC"] = os.environ.get("CC")
+    settings = [f"{name}={value}" for name, value in given.items() if value]
+    # What setuptools takes from the environment is for the extension module alone.
+    inherited = {k: v for k, v in os.environ.items() if k not in ("CFLAGS", "LDFLAGS", "CPPFLAGS")}
+    argv = ["make", "-s", jobs, "-C", str(ROOT / directory), f"OUT={out}", *settings]
+    subprocess.run(argv, env=inherited, check=True)
 
 
 def install(source: Path, directory: Path) -> None:
