@@ -118,16 +118,22 @@ def measure(name: str, limits: list[int], seconds: float, free_seconds: float, f
     result: dict[str, Any] = {"workload": name, "power_limited": load.power_limited, "windows": []}
     result["step_s"] = gpu_seconds_per_step(load, steps)
     before, _ = window(load, free_seconds)
+    if load.busy_s:
+        load.busy_s()
+        before, _ = window(load, free_seconds)
+        result["step_s"] = load.busy_s() / (before * free_seconds)
     for percent in limits:
         if not fixed:
             limiter.set(percent)
         settle(load)
+        if load.busy_s:
+            load.busy_s()
         spent = limiter.spent_ns()
         begin = time.perf_counter()
         got, seconds_list = window(load, seconds)
         spent = limiter.spent_ns() - spent
         wall = time.perf_counter() - begin
-        step_s = gpu_seconds_per_step(load, max(1, steps // 5)) if load.power_limited else result["step_s"]
+        step_s = step_seconds(load, result["step_s"], steps // 5, got * wall)
         result["windows"].append(
             {"percent": percent, "rate": got, "by_second": seconds_list, "step_s": step_s, "charged": spent / 1e9 / wall}
         )
@@ -138,6 +144,13 @@ def measure(name: str, limits: list[int], seconds: float, free_seconds: float, f
         before = statistics.mean((before, after))
     result["free_rate"] = before
     return result
+
+
+def step_seconds(load: Any, free_step_s: float, steps: int, done: float) -> float:
+    """GPU time of a step under the limit in force, of which `done` were made in the window just ended."""
+    if load.busy_s:
+        return load.busy_s() / done
+    return gpu_seconds_per_step(load, max(1, steps)) if load.power_limited else free_step_s
 
 
 def settle(load: Any) -> None:

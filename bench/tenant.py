@@ -1,9 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One tenant of bench/fair.py: a process that runs workloads on command.
+"""A process that runs workloads on command, for fair.py and overhead.py.
 
-Reads JSON lines on stdin: {"run": NAME, "seconds": S, "at": MONOTONIC} answers {"rate", "by_tenth"};
-{"requests": COUNT_OF_KERNELS, "every": S, "seconds": S, "at": MONOTONIC} answers the latencies of periodic requests;
-{"stop_at": MONOTONIC} ends. Workloads are prepared at their first use: {"prepare": NAME}.
+Reads JSON lines on stdin and answers each with one line "ANSWER {…}". Times are those of time.monotonic(), which all
+processes of a machine share; "at" is when to begin.
+
+    {"prepare": NAME}                                            prepares a workload, which its first use does too
+    {"run": NAME, "seconds": S, "at": T}                         {"rate", "by_second"}
+    {"duty": NAME}                                               {"step_s"}: GPU time of a step, by the profiler
+    {"watch": NAME, "seconds": S, "at": T}                       {"times": [[T, STEPS DONE]…]}
+    {"pulses": NAME, "on": S, "off": S, "count": N, "at": T}     {"pulses": [{"times": …, "begin", "end"}…]}
+    {"requests": KERNELS, "every": S, "seconds": S, "at": T}     {"p50", "p99", "count"} in ms
 """
 
 from __future__ import annotations
@@ -11,6 +17,7 @@ from __future__ import annotations
 import json
 import sys
 import time
+from collections import deque
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +26,28 @@ sys.path[:0] = [str(HERE), str(HERE.parent)]
 
 
 def wait_until(moment: float) -> None:
-    """Sleep up to a moment of time.monotonic(), which all processes of a machine share."""
+    """Sleep up to a moment of time.monotonic()."""
     time.sleep(max(0.0, moment - time.monotonic()))
+
+
+def completions(load: Any, until: float) -> list[tuple[float, int]]:
+    """Run up to a moment; when how many steps were done, about every 2 ms of work."""
+    marks: deque[tuple[Any, int]] = deque()
+    times: list[tuple[float, int]] = []
+    steps = 0
+    while time.monotonic() < until:
+        for _ in range(load.check_every):
+            load.step()
+        steps += load.check_every
+        marks.append((load.mark(), steps))
+        while len(marks) > load.ahead:
+            mark, done = marks.popleft()
+            mark.synchronize()
+            times.append((time.monotonic(), done))
+    for mark, done in marks:
+        mark.synchronize()
+        times.append((time.monotonic(), done))
+    return times
 
 
 class Tenant:
@@ -47,6 +74,29 @@ class Tenant:
         rate, by_second = share.window(load, command["seconds"])
         return {"rate": rate, "by_second": by_second}
 
+    def duty(self, command: dict[str, Any]) -> dict[str, Any]:
+        """GPU time of a step, by the profiler."""
+        import share
+
+        return {"step_s": share.gpu_seconds_per_step(self.prepare(command["duty"]), 200)}
+
+    def watch(self, command: dict[str, Any]) -> dict[str, Any]:
+        """Run, and tell when steps were done."""
+        load = self.prepare(command["watch"])
+        wait_until(command["at"])
+        return {"times": completions(load, command["at"] + command["seconds"])}
+
+    def pulses(self, command: dict[str, Any]) -> dict[str, Any]:
+        """Work and pause by turns."""
+        load = self.prepare(command["pulses"])
+        found = []
+        for n in range(command["count"]):
+            begin = command["at"] + n * (command["on"] + command["off"])
+            wait_until(begin)
+            times = completions(load, begin + command["on"])
+            found.append({"begin": begin, "times": times, "end": time.monotonic()})
+        return {"pulses": found}
+
     def requests(self, command: dict[str, Any]) -> dict[str, Any]:
         """Serve a request of some kernels every so often; latencies in ms."""
         load = self.prepare("memory_bound")
@@ -69,13 +119,12 @@ def main() -> None:
     tenant = Tenant()
     for line in sys.stdin:
         command = json.loads(line)
-        if "prepare" in command:
-            tenant.prepare(command["prepare"])
-            answer: dict[str, Any] = {"prepared": command["prepare"]}
-        elif "run" in command:
-            answer = tenant.run(command)
+        kind = next(iter(command))
+        if kind == "prepare":
+            tenant.prepare(command[kind])
+            answer: dict[str, Any] = {"prepared": command[kind]}
         else:
-            answer = tenant.requests(command)
+            answer = getattr(tenant, kind)(command)
         print("ANSWER " + json.dumps(answer), flush=True)
 
 

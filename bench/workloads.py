@@ -23,6 +23,7 @@ class Workload:
     power_limited: bool = False  # or otherwise: a step's GPU time depends on the limit
     ahead: int = 3  # marks under way: a few ms of queued work, as a program with a loader has
     mark: Callable[[], Any] | None = None  # records an event; .synchronize() on it waits for it
+    busy_s: Callable[[], float] | None = None  # GPU time since the last call, overlaps counted once, by the kernels' own stamps
 
 
 def _torch(step: Callable[[], None], *, check_every: int = 1, power_limited: bool = False, ahead: int = 3) -> Workload:
@@ -161,18 +162,29 @@ def cooperative() -> Workload:
 
 
 def four_streams() -> Workload:
-    """The same small kernel in four streams, which overlap on the card."""
+    """The same kernel of 0.4 ms in four streams, which overlap on the card."""
+    import cupy
     import torch
 
+    source = r"""
+    extern "C" __global__ void spin(long long ns, long long *stamps) {
+        long long begin, now;
+        asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(begin));
+        do asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now)); while (now - begin < ns);
+        if (threadIdx.x == 0) { stamps[0] = begin; stamps[1] = now; }
+    }"""
+    kernel = cupy.RawKernel(source, "spin", backend="nvrtc")
     streams = [torch.cuda.Stream() for _ in range(4)]
-    clock_hz = torch.cuda.get_device_properties(0).clock_rate * 1000
-    cycles = int(0.4e-3 * clock_hz)
+    stamps = torch.zeros((2**20, 2), dtype=torch.int64, device="cuda")
     main = torch.cuda.current_stream()
+    state = {"launches": 0}
 
     def step() -> None:
         for stream in streams:
-            with torch.cuda.stream(stream):
-                torch.cuda._sleep(cycles)
+            with cupy.cuda.ExternalStream(stream.cuda_stream):
+                at = stamps.data_ptr() + 16 * (state["launches"] % len(stamps))
+                kernel((1,), (32,), (cupy.int64(400_000), cupy.uintp(at)))
+            state["launches"] += 1
 
     def mark() -> Any:
         for stream in streams:
@@ -183,7 +195,17 @@ def four_streams() -> Workload:
         event.record(main)
         return event
 
-    return Workload(step, torch.cuda.synchronize, 5, True, 3, mark)  # how much they overlap depends on the limit
+    def busy_s() -> float:
+        torch.cuda.synchronize()
+        spans = sorted(stamps[: min(state["launches"], len(stamps))].tolist())
+        state["launches"] = 0
+        busy = until = 0
+        for begin, end in spans:
+            busy += max(0, end - max(begin, until))
+            until = max(until, end)
+        return busy / 1e9
+
+    return Workload(step, torch.cuda.synchronize, 5, True, 3, mark, busy_s)  # how much they overlap depends on the limit
 
 
 def bursts() -> Workload:

@@ -39,6 +39,17 @@ def the_allocator_is_the_one_asked_for() -> None:
     del held
 
 
+def what_comes_with_the_first_use() -> dict[str, Any]:
+    """Code of the kernels and PyTorch's streams are on the card from their first use on, and charged."""
+    before = free_bytes()
+    with torch.cuda.stream(torch.cuda.Stream()):
+        assert int(block(BLOCK).fill_(3)[-1]) == 3
+    empty_cache()
+    after = free_bytes()
+    assert 0 <= before - after < 512 * MIB, (before, after)
+    return {"charged_mib": (before - after) // MIB}
+
+
 def every_view_shows_the_quota() -> dict[str, Any]:
     return all_views_agree(*torch.cuda.mem_get_info(), torch.cuda.get_device_properties(0).total_memory)
 
@@ -111,6 +122,7 @@ if __name__ == "__main__":
     run(
         the_allocator_is_the_one_asked_for,
         every_view_shows_the_quota,
+        what_comes_with_the_first_use,
         blocks_fit_up_to_the_quota,
         memory_that_was_freed_can_be_had_again,
         blocks_of_odd_sizes_fit_up_to_the_quota,

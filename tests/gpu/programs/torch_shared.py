@@ -16,11 +16,16 @@ CHILDREN = 2
 LEAST_CONTEXT, MOST_CONTEXT = 64 * MIB, 900 * MIB
 
 
-def child(tensor: torch.Tensor, number: int, results: Any, leave: Any) -> None:
+def child(tensors: Any, number: int, results: Any, leave: Any) -> None:
+    tensor = tensors.get(timeout=60)
     tensor[number] = number + 10
     torch.cuda.synchronize()
     results.put((number, int(tensor[-1])))
     leave.wait(60)
+    # The owner keeps what a user never gave back: an argument of the process would live until it is gone.
+    del tensor
+    gc.collect()
+    torch.cuda.ipc_collect()
 
 
 def used_bytes() -> int:
@@ -41,10 +46,11 @@ def a_shared_tensor_is_charged_once() -> dict[str, Any]:
     context = mp.get_context(sys.argv[1])
     tensor = torch.full((GIB,), 7, dtype=torch.uint8, device="cuda")
     alone = used_bytes()
-    results, leave = context.Queue(), context.Event()
-    children = [context.Process(target=child, args=(tensor, n, results, leave)) for n in range(CHILDREN)]
+    tensors, results, leave = context.Queue(), context.Queue(), context.Event()
+    children = [context.Process(target=child, args=(tensors, n, results, leave)) for n in range(CHILDREN)]
     for process in children:
         process.start()
+        tensors.put(tensor)
     assert sorted(results.get(timeout=60) for _ in children) == [(n, 7) for n in range(CHILDREN)]
     shared = used_bytes()
     leave.set()

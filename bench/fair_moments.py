@@ -1,0 +1,201 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Scenarios of fair.py: how long it takes until a change is felt, and what the daemon costs.
+
+A tenant's completed steps are watched, about every 2 ms of work. The lag of a change to a steady rate is the time for
+which the steps missing after it would have kept the tenant busy: (window − steps in it / rate).
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import time
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from child import prepare, together
+
+LOAD = "memory_bound"
+Times = Sequence[Sequence[float]]
+"""Moments, and how many steps were done until then."""
+
+
+def done_at(times: Times, moment: float) -> float:
+    """Steps done up to a moment, between two completions in proportion."""
+    n = bisect_right([t for t, _ in times], moment)
+    if n == 0:
+        return 0.0
+    if n == len(times):
+        return times[-1][1]
+    (t0, d0), (t1, d1) = times[n - 1], times[n]
+    return d0 + (d1 - d0) * (moment - t0) / (t1 - t0)
+
+
+def rate_between(times: Times, begin: float, end: float) -> float:
+    """Steps a second."""
+    return (done_at(times, end) - done_at(times, begin)) / (end - begin)
+
+
+def lag_ms(times: Times, begin: float, window_s: float, rate: float) -> float:
+    """How much later than `begin` the tenant seems to have come to its rate."""
+    return 1000 * (window_s - (done_at(times, begin + window_s) - done_at(times, begin)) / rate)
+
+
+def lending(side: Any) -> dict[str, Any]:
+    """One tenant runs all the time, the other every second 0.3 s."""
+    steady, pulsing = side.child(0), side.child(1)
+    prepare((steady, pulsing), [LOAD])
+    side.set_quota(0)
+    side.set_quota(1)
+    free = together([steady], [{"run": LOAD, "seconds": 1.0}])[0]["rate"]
+    count, on, off = 10, 0.3, 0.3
+    watched, pulsed = together(
+        [steady, pulsing],
+        [{"watch": LOAD, "seconds": count * (on + off)}, {"pulses": LOAD, "on": on, "off": off, "count": count}],
+    )
+    lent, taken = [], []
+    for pulse in pulsed["pulses"][:-1]:
+        times = [(pulse["begin"], 0), *pulse["times"]]
+        last = pulse["times"][-1][0]
+        lent.append(lag_ms(watched["times"], last, 0.1, free))
+        middle = rate_between(times, pulse["begin"] + 0.1, pulse["begin"] + on)
+        taken.append(lag_ms(times, pulse["begin"], 0.1, middle))
+    row = (
+        f"idle share lent after {statistics.median(lent):.1f} ms (worst {max(lent):.1f}), "
+        f"taken back after {statistics.median(taken):.1f} ms (worst {max(taken):.1f}), of {len(lent)}"
+    )
+    return {"lent_ms": lent, "taken_ms": taken, "rows": [row]}
+
+
+def new_quota(side: Any) -> dict[str, Any]:
+    """Weights go from 1:1 to 1:3 and back; a limit of a lone tenant from 100 to 30 percent and back."""
+    first, other = side.child(0), side.child(1)
+    prepare((first, other), [LOAD])
+    rows, found = [], {}
+    for name, children, before, after in (
+        ("weights 1:1 to 1:3", (first, other), {}, {"weight": "300"}),
+        ("limit 100 to 30 %", (other,), {}, {"compute": "30"}),
+    ):
+        side.set_quota(0)
+        side.set_quota(1, **before)
+        for child in children:
+            child.tell({"watch": LOAD, "seconds": 6.0, "at": time.monotonic() + 0.2})
+        moments = []
+        for terms in (after, before, after, before):
+            time.sleep(1.2)
+            asked = time.monotonic()
+            side.set_quota(1, **terms)
+            moments.append((asked, time.monotonic()))
+        times = [child.answer()["times"] for child in children][-1]
+        lags = [settling_ms(times, asked) for asked, _ in moments]
+        found[name] = lags
+        calls = max(1000 * (answered - asked) for asked, answered in moments)
+        rows.append(
+            f"{name}: in force {statistics.median(lags):.0f} ms after the call (worst {max(lags):.0f}); call {calls:.0f} ms at most"
+        )
+    return {"lags_ms": found, "rows": rows}
+
+
+def settling_ms(times: Times, asked: float) -> float:
+    """Lag of the step from the old rate to the new one, from the steps of the 0.3 s after the call."""
+    old, new = rate_between(times, asked - 0.5, asked), rate_between(times, asked + 0.4, asked + 1.0)
+    got = done_at(times, asked + 0.3) - done_at(times, asked)
+    return 1000 * (0.3 * new - got) / (new - old)
+
+
+def killed(side: Any) -> dict[str, Any]:
+    """A tenant is killed while both want the GPU; how long the other stands still at most."""
+    survivor = side.child(0)
+    prepare((survivor,), [LOAD])
+    side.set_quota(0)
+    gaps, usual = [], []
+    for _ in range(5):
+        command = [sys.executable, "-m", "limiter", "load", "--seconds", "30"]
+        victim = subprocess.Popen(command, env=os.environ | side.env(7), stdout=subprocess.DEVNULL)
+        time.sleep(1.5)
+        at = time.monotonic() + 0.2
+        survivor.tell({"watch": LOAD, "seconds": 1.2, "at": at})
+        time.sleep(0.7)
+        victim.send_signal(signal.SIGKILL)
+        moment = time.monotonic()
+        victim.wait()
+        times = survivor.answer()["times"]
+        pairs = [(a[0], b[0] - a[0]) for a, b in itertools.pairwise(times)]
+        gaps.append(1000 * max(gap for begin, gap in pairs if moment - 0.05 < begin < moment + 0.3))
+        usual.append(1000 * max(gap for begin, gap in pairs if begin < moment - 0.05))
+    row = f"longest pause of the other round the kill {max(gaps):.1f} ms (of {len(gaps)}; otherwise {max(usual):.1f} ms)"
+    return {"gaps_ms": gaps, "usual_ms": usual, "rows": [row]}
+
+
+def daemon_away(side: Any) -> dict[str, Any]:
+    """The daemon is killed and started again while two tenants, 1:3, one of them limited to 60 percent, run."""
+    first, other = side.child(0), side.child(1)
+    prepare((first, other), [LOAD])
+    free = together([first], [{"run": LOAD, "seconds": 1.0}])[0]["rate"]
+    side.set_quota(0, weight="100", request="20")
+    side.set_quota(1, weight="300", compute="60", request="40")
+    at = time.monotonic() + 0.2
+    for child in (first, other):
+        child.tell({"watch": LOAD, "seconds": 9.0, "at": at})
+    time.sleep(2.2)
+    assert side.daemon is not None
+    side.daemon.kill()
+    side.daemon.wait()
+    gone = time.monotonic()
+    time.sleep(3.0)
+    side.start_daemon()
+    back = time.monotonic()
+    watched = [child.answer()["times"] for child in (first, other)]
+    with_daemon, without, again = (
+        [rate_between(times, begin, end) / free for times in watched]
+        for begin, end in ((at + 0.5, gone), (gone + 0.5, gone + 2.9), (back + 1.0, at + 9.0))
+    )
+    pause = max(
+        b[0] - a[0] for times in watched for a, b in itertools.pairwise(times) if gone - 0.1 < a[0] < gone + 1
+    )
+    shares = [f"{a:.3f} {b:.3f}" for a, b in (with_daemon, without, again)]
+    row = (
+        f"shares with it {shares[0]}, while it is away {shares[1]}, from 1 s after it is back {shares[2]}; "
+        f"longest pause at its death {1000 * pause:.1f} ms"
+    )
+    return {"before": with_daemon, "away": without, "again": again, "pause_s": pause, "rows": [row]}
+
+
+def cpu_seconds(pid: int) -> float:
+    """CPU time of a process so far."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def cost(side: Any) -> dict[str, Any]:
+    """CPU time of the daemon while 2 and 16 tenants keep the queue full."""
+    assert side.daemon is not None
+    found, rows = {}, []
+    for count in (2, 16):
+        command = [sys.executable, "-m", "limiter", "load", "--seconds", "12"]
+        envs = [os.environ | side.env(20 + n) for n in range(count)]
+        loads = [subprocess.Popen(command, env=env, stdout=subprocess.DEVNULL) for env in envs]
+        time.sleep(5)
+        before, begin = cpu_seconds(side.daemon.pid), time.monotonic()
+        time.sleep(4)
+        used = (cpu_seconds(side.daemon.pid) - before) / (time.monotonic() - begin)
+        for load in loads:
+            load.wait()
+        found[count] = used
+        rows.append(f"the daemon takes {100 * used:.1f} % of a core with {count} tenants that keep the queue full")
+    return {"cores": found, "rows": rows}
+
+
+SCENARIOS: dict[str, Callable[[Any], dict[str, Any]]] = {
+    "lending": lending,
+    "new-quota": new_quota,
+    "killed": killed,
+    "daemon-away": daemon_away,
+    "cost": cost,
+}
