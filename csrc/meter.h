@@ -91,6 +91,7 @@ struct gl_stream {
 	uint64_t looked_ns;           /* host time when marks were last looked at */
 	uint64_t finished_ns;         /* when the last finished mark was reached, host clock */
 	uint64_t finished_raw_ns;     /* the same on the context's clock */
+	uint64_t finished_after_ns;   /* host time when recording it returned */
 	uint32_t head, tail;
 	struct gl_mark mark[GL_MARKS];
 };
@@ -114,8 +115,10 @@ struct gl_meter {
 /* ---- meter_cost.c ---- */
 
 struct gl_cost *gl_cost_of(struct gl_meter *m, uint64_t key);
-/* Folds a measured duration into the mean. */
-void gl_cost_learn(struct gl_cost *cost, uint64_t ns);
+/* Folds a measured duration into the mean; returns the duration. */
+uint64_t gl_cost_learn(struct gl_cost *cost, uint64_t ns);
+/* The launch took no longer than this; returns what it is thought to have taken. */
+uint64_t gl_cost_learn_most(struct gl_cost *cost, uint64_t ns);
 /* True if this launch should be measured; counts down. */
 bool gl_cost_wants_sample(struct gl_cost *cost);
 /* All costs are to be learned anew: function handles may be reused after an unload. */

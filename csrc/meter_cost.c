@@ -22,16 +22,29 @@ struct gl_cost *gl_cost_of(struct gl_meter *m, uint64_t key)
 	return &m->overflow;
 }
 
-void gl_cost_learn(struct gl_cost *cost, uint64_t ns)
+static void learned(struct gl_cost *cost, uint64_t ns)
+{
+	gl_put(&cost->cost_ns, ns);
+	gl_put(&cost->samples, gl_peek(&cost->samples) + 1);
+	gl_put(&cost->unsampled, 0);
+}
+
+uint64_t gl_cost_learn(struct gl_cost *cost, uint64_t ns)
 {
 	uint32_t samples = gl_peek(&cost->samples);
 	uint64_t old = gl_peek(&cost->cost_ns);
 	/* A plain mean at first, later one that follows slow changes.  The weight is small, because arguments may make
 	 * every launch differ and it is the mean that counts. */
 	int64_t weight = samples < 32 ? (int64_t)samples + 1 : 32;
-	gl_put(&cost->cost_ns, samples == 0 ? ns : (uint64_t)((int64_t)old + ((int64_t)ns - (int64_t)old) / weight));
-	gl_put(&cost->samples, samples + 1);
-	gl_put(&cost->unsampled, 0);
+	learned(cost, samples == 0 ? ns : (uint64_t)((int64_t)old + ((int64_t)ns - (int64_t)old) / weight));
+	return ns;
+}
+
+uint64_t gl_cost_learn_most(struct gl_cost *cost, uint64_t ns)
+{
+	uint64_t old = gl_peek(&cost->cost_ns), now = gl_peek(&cost->samples) && old < ns ? old : ns;
+	learned(cost, now);
+	return now;
 }
 
 static uint32_t random_below(uint32_t limit)
@@ -45,8 +58,8 @@ static uint32_t random_below(uint32_t limit)
 	return state % limit;
 }
 
-/* A sample costs the host about 2 us, so the cheaper the launch, the rarer; at random, so as not to fall in step with
- * a program that repeats itself. */
+/* A sample costs the host some us (two events to record, query and read), so the cheaper the launch and the better
+ * known its cost, the rarer; at random, so as not to fall in step with a program that repeats itself. */
 static uint32_t interval(const struct gl_cost *cost)
 {
 	uint32_t samples = gl_peek(&cost->samples);
@@ -55,7 +68,7 @@ static uint32_t interval(const struct gl_cost *cost)
 		return 1;
 	if (ns > MEDIUM_NS)
 		return 8;
-	return samples < 32 ? 32 : 128;
+	return samples < 32 ? 32 : samples < 128 ? 128 : 512;
 }
 
 bool gl_cost_wants_sample(struct gl_cost *cost)

@@ -62,22 +62,27 @@ static uint64_t later(uint64_t a, uint64_t b)
 	return a > b ? a : b;
 }
 
-/* Learns a launch's cost from the interval between its two marks, of which a part is not the kernel's.  Measured on an
- * H200 against the profiler, kernels of 0.6 to 52 us, `pair` being the time between two events recorded back to back:
+/* Learns a launch's cost from the interval between its two marks, of which a part is not the kernel's.  `pair` is the
+ * time between two events recorded back to back.  Measured against the profiler with kernels of 1 to 52 us
+ * (bench/bracket.py), on two cards whose hosts differ; what is used lies between:
  *
- *     stream never empty             between the marks: the kernel and 1.6 pairs
- *     empty when the first mark came between the marks: the launch call, the kernel and 1.15 pairs
+ *     stream never empty             between the marks: the kernel and 1.60 or 1.74 pairs
+ *     empty when the first mark came between the marks: the launch call, the kernel and 1.15 or 0.93 pairs
  *     emptied in between             from the end of the launch call to the second mark: the kernel and 1 pair
- */
-static bool sample(const struct gl_stream *stream, const struct gl_mark *m, uint64_t raw, uint64_t t, uint64_t *ns)
+ *
+ * Where the second mark came so late that it was reached as soon as the GPU had it, the kernel had already ended and
+ * all of this is only the most that it can have taken: *at_most. */
+static bool sample(const struct gl_stream *stream, const struct gl_mark *m, uint64_t raw, uint64_t t, uint64_t *ns,
+		   bool *at_most)
 {
 	uint64_t pair = stream->clock->pair_ns, first = stream->finished_ns, start = m->launched_ns - m->launch_took_ns;
 	if (m->launches != 1 || m->waited || after(m->after_ns, m->launched_ns) > 10000 || m->launch_took_ns > 100000)
 		return false; /* another thread's launch in between, or the host was held up */
-	uint64_t between = after(raw, stream->finished_raw_ns), queued = after(between, pair * 8 / 5);
+	uint64_t between = after(raw, stream->finished_raw_ns), queued = after(between, pair * 5 / 3);
 	uint64_t alone = after(after(t, m->launched_ns), pair);
+	*at_most = first < m->after_ns && between < after(m->after_ns, stream->finished_after_ns) + pair / 4;
 	if (first < start + 1500)
-		*ns = after(between, m->launch_took_ns + pair * 23 / 20);
+		*ns = after(between, m->launch_took_ns + pair * 26 / 25);
 	else if (first > m->launched_ns)
 		*ns = queued;
 	else
@@ -120,9 +125,9 @@ static void account(struct gl_meter *m, struct gl_stream *stream, const struct g
 	uint64_t measured;
 	if (mark->launches == 0)
 		return;
-	if (mark->kind == GL_MARK_AFTER && sample(stream, mark, raw, t, &measured)) {
-		gl_cost_learn(mark->cost, measured);
-		busy = measured;
+	bool at_most;
+	if (mark->kind == GL_MARK_AFTER && sample(stream, mark, raw, t, &measured, &at_most)) {
+		busy = at_most ? gl_cost_learn_most(mark->cost, measured) : gl_cost_learn(mark->cost, measured);
 	} else if (!mark->waited && busy < least) {
 		busy = least;
 	}
@@ -164,6 +169,7 @@ void gl_marks_collect(struct gl_meter *m, struct gl_stream *stream)
 		account(m, stream, mark, raw, host);
 		stream->finished_ns = host;
 		stream->finished_raw_ns = raw;
+		stream->finished_after_ns = mark->after_ns;
 		gl_put(&stream->tail, stream->tail + 1);
 		if (!keep)
 			gl_clock_give(stream->clock, mark->event);
@@ -204,7 +210,7 @@ static void begin(struct gl_stream *s, CUcontext context, CUstream handle, uint6
 	gl_put(&s->first_ns, 0);
 	gl_put(&s->marked_ns, 0);
 	gl_put(&s->looked_ns, 0);
-	s->finished_ns = s->finished_raw_ns = 0;
+	s->finished_ns = s->finished_raw_ns = s->finished_after_ns = 0;
 	gl_put(&s->tail, s->head);
 	gl_unlock(&s->lock);
 	gl_store(&s->state, 2u);
