@@ -246,7 +246,7 @@ def compile_c(built: Built) -> CompileC:
     def compile_one(source: Path | str, *flags: str, name: str = "program", compiler: str = "cc") -> Path:
         text = source.read_text() if isinstance(source, Path) else source
         # Headers are not part of the key, so an included csrc header brings its own stamp.
-        stamps = "".join(str(p.stat().st_mtime_ns) for p in sorted((ROOT / "csrc").glob("*.[hd]*")))
+        stamps = "".join(str(p.stat().st_mtime_ns) for p in sorted((ROOT / "csrc").rglob("*.[hd]*")))
         key = hashlib.sha256("\0".join([text, compiler, *flags, stamps]).encode()).hexdigest()[:16]
         folder = built.root / "test-bin"
         folder.mkdir(exist_ok=True)
