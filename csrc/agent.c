@@ -134,8 +134,10 @@ static uint64_t step(struct gl_answer *answer)
 						: "registered again (%d)", -r);
 		return r == 0 ? 0 : r == -EACCES ? 5 * SECOND : SECOND / 2;
 	}
-	if (r)
-		return SECOND / 4; /* gone, or restarting */
+	if (r) { /* gone, or restarting; the kernel tells at once, long before the heartbeat is old */
+		gl_policy_lost();
+		return SECOND / 4;
+	}
 	if (answer->status == 200 && *answer->command && answer->command_number > d->command) {
 		uint64_t number = answer->command_number;
 		const char *failure = obey(answer->command);

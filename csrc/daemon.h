@@ -24,6 +24,7 @@ struct gl_daemon {
 	char socket[108];
 	char tenant[64];
 	char worker[64];
+	uint64_t lost_ns;    /* when its connection last broke: a heartbeat from before says nothing any more */
 	uint64_t command;    /* number of the last one obeyed */
 	uint32_t host_pid;
 	int usage_fd;        /* the tenant's usage segment, as the daemon handed it over; -1: not, or used up */
@@ -69,6 +70,8 @@ int gl_policy_map(int fd, const char *name, const char *tenant);
 const struct gl_policy_device *gl_policy_for(const uint8_t uuid[16], uint32_t *hint);
 /* The daemon's heartbeat is recent at the time now_ns; remembers it in gl_self.daemon.away.  False without a policy. */
 bool gl_policy_fresh(uint64_t now_ns);
+/* The daemon has broken off: it counts as away, until its next heartbeat shows that it is not.  Wakes who waits. */
+void gl_policy_lost(void);
 
 /* ---- agent.c ---- */
 

@@ -6,6 +6,7 @@
  * user himself.  When a restarted daemon has made a new file, that one is mapped beside the old one, which
  * other threads may still be reading.
  */
+#include <limits.h>
 #include <string.h>
 #include <sys/stat.h>
 
@@ -114,10 +115,22 @@ bool gl_policy_fresh(uint64_t now_ns)
 		return false;
 	uint64_t beat = gl_peek(&policy->heartbeat_ns);
 	bool away = beat > now_ns ? beat - now_ns > AHEAD_NS : now_ns - beat > GL_HEARTBEAT_NS;
+	away |= beat <= gl_peek(&gl_self.daemon.lost_ns);
 	if (away != gl_peek(&gl_self.daemon.away)) {
 		gl_put(&gl_self.daemon.away, (uint32_t)away);
 		gl_log(GL_WARN, away ? "the daemon is away: memory limits hold, GPU time goes by the wall clock"
 				     : "the daemon is back");
 	}
 	return !away;
+}
+
+void gl_policy_lost(void)
+{
+	const struct gl_policy *policy = gl_load(&gl_self.daemon.policy);
+	if (!policy)
+		return;
+	gl_put(&gl_self.daemon.lost_ns, gl_now_ns());
+	for (uint32_t i = 0; i < GL_MAX_DEVICES; i++)
+		if (gl_load(&policy->device[i].ready) == 1) /* to wake, the kernel only reads */
+			gl_futex_wake((uint32_t *)(uintptr_t)&policy->device[i].change, INT_MAX);
 }

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ..conftest import wait_until
-from .conftest import MIB, MS, OUT_OF_MEMORY, UUID, Obedient, Start, spin_s
+from .conftest import MIB, MS, OUT_OF_MEMORY, UUID, Obedient, Start, launched, spin_s
 from .stand_in import Daemon, response
 
 # ---- commands ----
@@ -69,8 +69,9 @@ def test_with_the_daemon_dead_memory_holds_and_time_goes_by_the_wall_clock(
     daemon: Daemon, sharer: Obedient
 ) -> None:
     daemon.allow(memory_bytes=16 * MIB, percent=50)
+    wait_until(lambda: daemon.polls)
     daemon.stop()
-    assert 0.8 < spin_s(sharer, MS, 200) < 2.2  # half a second until it is missed, 0.2 s of work at 50 %
+    assert 0.3 < spin_s(sharer, MS, 200) < 1.6  # 0.2 s of work at 50 %
     assert sharer.ask(f"alloc {17 * MIB}") == OUT_OF_MEMORY
     assert sharer.ask(f"alloc {8 * MIB}") == "0"
     assert sharer.end() == ""
@@ -89,6 +90,27 @@ def test_with_the_daemon_dead_a_request_without_a_limit_holds(daemon: Daemon, st
     time.sleep(0.2)
     spin_s(process, 5 * MS, 10)
     assert spin_s(process, 5 * MS, 60) < 0.6
+
+
+def test_who_waits_for_a_grant_goes_on_at_once_when_the_daemon_dies(daemon: Daemon, sharer: Obedient) -> None:
+    assert sharer.ask(f"loop {MS}") == "0"
+    wait_until(lambda: daemon.polls)
+    time.sleep(0.3)
+    before = launched(sharer)  # nothing is granted
+    daemon.stop()
+    gone = time.monotonic()
+    wait_until(lambda: launched(sharer) > before)
+    assert time.monotonic() - gone < 0.4  # the heartbeat was fresh for longer
+
+
+def test_a_connection_that_breaks_while_the_heart_beats_changes_nothing_for_long(
+    daemon: Daemon, sharer: Obedient
+) -> None:
+    daemon.allow(percent=50)
+    daemon.grant(1 << 60)
+    wait_until(lambda: daemon.polls)
+    daemon.manners = lambda *_: b""  # hangs up on everybody
+    assert spin_s(sharer, MS, 500) < 0.8  # what is granted goes, not 50 %
 
 
 def test_a_daemon_that_hangs_is_as_good_as_dead(daemon: Daemon, sharer: Obedient) -> None:
