@@ -27,6 +27,7 @@ from limiter.segment import TENANT
 from limiter.units import parse_ns
 
 PREFIX = "GPULIMITD_"
+ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
 QUOTA_KEYS = {
     key: f"GPULIMIT_{key.upper()}" for key in ("memory", "compute", "request", "weight", "priority")
 }
@@ -76,6 +77,14 @@ def address(text: str) -> str:
     host, colon, port = text.rpartition(":")
     if text and not (colon and host and port.isdecimal() and int(port) < 1 << 16):
         raise ValueError(f"{text!r} is not HOST:PORT")
+    return text
+
+
+def url(text: str) -> str:
+    """Check http(s)://HOST[:PORT]; nothing means off."""
+    scheme, colon, rest = text.partition("://")
+    if text and not (colon and scheme in ("http", "https") and rest.strip("/") and " " not in rest):
+        raise ValueError(f"{text!r} is not https://HOST:PORT")
     return text
 
 
@@ -154,6 +163,26 @@ class Settings:
     )
     tcp_addr: str = option(address, "", "HOST:PORT of the operators' calls over TCP; empty: off")
     tcp_token_file: str = option(str, "", "file with the token that calls over TCP must bear")
+
+    kubernetes: bool = option(
+        switch, "off", "on: know this node's pods, and take their quotas from their annotations"
+    )
+    node_name: str = option(str, "", "this node's name in Kubernetes; empty: the host's name")
+    kube_api: str = option(
+        url, "", "https://HOST:PORT of the API server; empty: where KUBERNETES_SERVICE_HOST and _PORT say"
+    )
+    kube_token_file: str = option(
+        str, f"{ACCOUNT}/token", "file with the token that API server and kubelet know the daemon by"
+    )
+    kube_ca_file: str = option(str, f"{ACCOUNT}/ca.crt", "who signs the API server's certificate")
+    kubelet_url: str = option(
+        url, "https://127.0.0.1:10250", "the kubelet, asked while the API server is away; empty: never"
+    )
+    kubelet_ca_file: str = option(
+        str,
+        "",
+        "who signs the kubelet's certificate for the node's name, or that itself; empty: as the API server's",
+    )
 
 
 TABLE = {row.name: row for row in dataclasses.fields(Settings)}

@@ -34,6 +34,7 @@ from hypervisor.edge.traffic import Traffic
 from hypervisor.errors import ConfigError
 from hypervisor.exporter.exporter import Exporter
 from hypervisor.inventory import Inventory, note
+from hypervisor.kubernetes import Kubernetes
 from hypervisor.node import Node
 from hypervisor.observer import Observer, Options, kind_of_reason
 from hypervisor.tenancy import Tenancy
@@ -89,6 +90,7 @@ class Daemon:
             period_s=settings.nvml_interval / 1e9,
             timeout_s=settings.nvml_timeout / 1e9,
         )
+        self.kubernetes = Kubernetes(self.node, settings) if settings.kubernetes else None
         self.traffic = Traffic()
         self.observer = Observer(
             self.node,
@@ -99,6 +101,8 @@ class Daemon:
             longpolls=self.server.longpolls,
             rejected=self.rejected,
             publish=self.exporter.publish,
+            pods=self.kubernetes.cluster.names if self.kubernetes is not None else lambda _: None,
+            kubernetes=lambda: self.kubernetes.view() if self.kubernetes is not None else None,
         )
         self.runners: list[web.AppRunner] = []
         self.stopping = asyncio.Event()
@@ -129,6 +133,8 @@ class Daemon:
                     group.create_task(self._sweep(), name="sweep"),
                     group.create_task(self.observer.run(), name="observer"),
                 ]
+                if self.kubernetes is not None:
+                    tasks.append(group.create_task(self.kubernetes.run(), name="kubernetes"))
                 await self._listen()
                 notify.notify("READY=1")
                 logger.info("listening on %s", settings.socket)
@@ -169,7 +175,8 @@ class Daemon:
             raise ConfigError(address, "", f"cannot listen there: {error.strerror}") from error
 
     def _reasons_not_ready(self) -> list[str]:
-        return self.node.reasons_not_ready() or self.observer.reasons_not_ready()
+        unknown = self.kubernetes.reasons_not_ready() if self.kubernetes is not None else []
+        return self.node.reasons_not_ready() or unknown or self.observer.reasons_not_ready()
 
     async def _sweep(self) -> None:
         """Do what is due every second."""
@@ -177,6 +184,8 @@ class Daemon:
         while True:
             await asyncio.sleep(min(SWEEP_S, watchdog_s or SWEEP_S))
             self.node.sweep(time.monotonic_ns())
+            if self.kubernetes is not None:
+                self.kubernetes.cluster.sweep()
             if time.monotonic_ns() - self.arbitration.stepped_at_ns < 1_000_000_000:
                 notify.notify("WATCHDOG=1")
 

@@ -23,6 +23,10 @@ GUEST = ("namespace", "name", "node", "gpu_index", "gpu_uuid", "gpu_name")
 VMI = ("namespace", "name", "node")
 NO_VGPU, NO_MIG = "the host has no vGPU", "no GPU is in MIG mode"
 NOT_MIG = "no GPU knows MIG"
+KUBERNETES = (
+    *("kube_watch_up", "kube_watch_restarts_total", "kube_kubelet_fallback", "kube_pods"),
+    *("kube_quota_invalid", "kube_objects_unreadable_total", "kube_events_total"),
+)
 NO_GUESTS, NO_KUBERNETES = "no guest agent answers", "not in a cluster"
 
 
@@ -302,9 +306,14 @@ DAEMON_SECTION = Section(
         ("shm_rejected_total", C, ("reason",), "Shared memory that was not used: type, owner, size, layout, spoiled or other.", "segments"),
         ("kube_watch_up", G, (), "1 while the watch on the cluster's pods works.", "Kubernetes"),
         ("kube_watch_restarts_total", C, (), "Times that the watch was begun again.", "Kubernetes"),
+        ("kube_kubelet_fallback", G, (), "1 while pods are known from the kubelet alone, since the API server is away.", "Kubernetes"),
+        ("kube_pods", G, (), "Pods of this node that are known.", "Kubernetes"),
+        ("kube_quota_invalid", G, ("namespace", "pod"), "1 for each pod that names a quota that cannot be followed.", "annotations"),
+        ("kube_objects_unreadable_total", C, (), "Objects that were no pods, or none that can be read.", "Kubernetes"),
+        ("kube_events_total", C, ("result",), "Events about pods: sent, failed, or dropped since too many were waiting.", "Kubernetes"),
         ("series_dropped_total", C, ("reason",), "Clients left out of a scrape: too many of them.", "exporter"),
     ),
-    exceptions={"kube_watch_up": NO_KUBERNETES, "kube_watch_restarts_total": NO_KUBERNETES},
+    exceptions=dict.fromkeys(KUBERNETES, NO_KUBERNETES),
 )  # fmt: skip
 
 SECTIONS = (

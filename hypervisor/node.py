@@ -19,7 +19,9 @@ from hypervisor.core.model import (
     Claim,
     GpuSample,
     GpuUuid,
+    Origin,
     Peer,
+    PodPlace,
     ProcessKey,
     Registration,
     TenantName,
@@ -68,6 +70,8 @@ class Node:
         )
         self.inventory = inventory
         self.wake: Callable[[WorkerId], None] = lambda _: None
+        self.place: Callable[[Origin], PodPlace | None] = lambda _: None
+        """Where the cluster says that a process runs; raises Refused."""
         self.broken: dict[TenantName, str] = {}
         self.survival = Survival(Store(config.settings.state_dir), self.registry, tenancy, segments, events)
         self._processes = Processes()
@@ -89,8 +93,8 @@ class Node:
             raise Refused(503, "the daemon does not know this node's GPUs yet: NVML has not answered")
         peer = peer_of(connection)
         key, origin, pidfd = self._processes.identify(peer, connection)
-        claim = Claim(key, origin, wish)
         try:
+            claim = Claim(key, origin, wish, self.place(origin))
             worker, gone = self.registry.register(claim, now_ns=time.monotonic_ns())
         except Refused as error:
             os.close(pidfd)
@@ -237,13 +241,20 @@ class Node:
         self.survival.save()
         self.note("suspended" if is_suspended else "resumed", "by an operator", tenant=name)
 
+    def decide_again(self, name: TenantName) -> bool:
+        """Let a tenant follow what is now said of its quota; True if that is news. Raises Refused."""
+        if not self.registry.decide_again(name):
+            return False
+        self._follow(name)
+        self.survival.save()
+        return True
+
     def reread(self, quotas: Quotas) -> None:
         """Take up the configuration file's quotas."""
         self.registry.book.default, self.registry.book.config = quotas.default, quotas.tenants
         for name in list(self.registry.tenants):
             try:
-                if self.registry.decide_again(name):
-                    self._follow(name)
+                self.decide_again(name)
             except Refused as error:
                 self.note("quota_kept", f"keeps its quota: {error}", tenant=name, level=logging.WARNING)
         self.note("config_read", "quotas read again")

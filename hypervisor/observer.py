@@ -17,13 +17,15 @@ from dataclasses import dataclass
 
 from hypervisor.arbitration import Arbitration
 from hypervisor.config import Settings
+from hypervisor.core.model import PodPlace
+from hypervisor.core.registry import Tenant
 from hypervisor.edge.nvml import Nvml
 from hypervisor.edge.ratio_file import RatioFile
 from hypervisor.edge.traffic import Traffic
 from hypervisor.exporter.clients import Clients
 from hypervisor.exporter.gpus import Card, Schedulers, gpu_view
 from hypervisor.exporter.looks import Look
-from hypervisor.exporter.snapshot import PartView, SchedulerView, Snapshot
+from hypervisor.exporter.snapshot import KubeView, PartView, SchedulerView, Snapshot
 from hypervisor.node import Node
 from hypervisor.survey import Survey
 from limiter import about
@@ -73,6 +75,8 @@ class Observer:
         longpolls: Callable[[], int],
         rejected: Mapping[str, int],
         publish: Callable[[Snapshot], None],
+        pods: Callable[[Tenant], PodPlace | None] = lambda _: None,
+        kubernetes: Callable[[], KubeView | None] = lambda: None,
     ) -> None:
         self._node = node
         self._arbitration = arbitration
@@ -81,7 +85,8 @@ class Observer:
         self._traffic = traffic
         self._longpolls = longpolls
         self._publish = publish
-        self._survey = Survey(node, arbitration, RatioFile(options.ratio_file))
+        self._survey = Survey(node, arbitration, RatioFile(options.ratio_file), pods)
+        self._kubernetes = kubernetes
         self._clients = Clients(ttl_ns=options.ttl_ns)
         self._schedulers = Schedulers()
         self._energy: dict[str, float] = {}
@@ -140,6 +145,7 @@ class Observer:
             values=self._own_values(),
             messages=dict(self._traffic.messages),
             counts=self._counts(),
+            kubernetes=self._kubernetes(),
             build=BUILD,
         )
 

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 
 from hypervisor.arbitration import Arbitration, Share
-from hypervisor.core.model import DeviceQuota, Gpu, GpuUuid, Worker
+from hypervisor.core.model import DeviceQuota, Gpu, GpuUuid, PodPlace, Worker
 from hypervisor.core.pace import Terms
 from hypervisor.core.registry import Tenant
 from hypervisor.core.unit import unit_of
@@ -32,18 +31,10 @@ NvmlBytes = Mapping[GpuUuid, Mapping[int, int | None]]
 """What NVML says that processes hold, by card and host pid."""
 
 
-@dataclass(frozen=True, slots=True)
-class PodNames:
-    """What the cluster calls a pod."""
-
-    namespace: str
-    name: str
-
-
 class Survey:
     """All tenants of the node. `errors` counts books that could not be read.
 
-    `pods` gives the cluster's names by pod UID. What processes say of their pod is not used: one could put
+    `pods` gives the cluster's names. What processes say of their pod is not used: one could put
     its figures into another pod's series.
     """
 
@@ -52,7 +43,7 @@ class Survey:
         node: Node,
         arbitration: Arbitration,
         ratios: RatioFile,
-        pods: Callable[[str], PodNames | None] = lambda _: None,
+        pods: Callable[[Tenant], PodPlace | None] = lambda _: None,
     ) -> None:
         self._node = node
         self._arbitration = arbitration
@@ -148,12 +139,12 @@ class Survey:
         container = containers.pop() if len(containers) == 1 else None
         units = {unit_of(origin.cgroup) for origin in origins}
         commands = {worker.name for worker in workers}
-        named = self._pods(tenant.pod_uid) if tenant.pod_uid else None
+        named = self._pods(tenant)
         return Identity(
             tenant=tenant.name,
             namespace=named.namespace if named else "",
-            pod=named.name if named else "",
-            container=self._names.container(container) if container else "",
+            pod=named.pod if named else "",
+            container=named.container if named else self._names.container(container) if container else "",
             unit=units.pop() if len(units) == 1 and not container else "",
             user=self._names.user(tenant.uid),
             command=commands.pop() if len(commands) == 1 else "",

@@ -54,8 +54,11 @@ class Survival:
             was_heard=was.was_heard,
             pod_uid=was.pod_uid,
             pod=was.pod,
+            containers=set(was.containers),
             is_suspended=was.is_suspended,
         )
+        if was.held.source == "pod":  # until the cluster says it again
+            self._registry.book.pods.setdefault(name, was.held.quota)
         try:
             if self._tenancy.open(tenant).usage.count_living():
                 self._registry.adopt(tenant, now_ns=time.monotonic_ns())
@@ -80,5 +83,6 @@ def saved_tenant(tenant: Tenant) -> SavedTenant:
         was_heard=tenant.was_heard,
         pod_uid=tenant.pod_uid,
         pod=tenant.pod,
+        containers=tuple(sorted(tenant.containers)),
         is_suspended=tenant.is_suspended,
     )

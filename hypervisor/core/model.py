@@ -98,12 +98,28 @@ class Wish:
 
 
 @dataclass(frozen=True, slots=True)
+class PodPlace:
+    """A pod as the cluster calls it, or one container of it that has a quota of its own."""
+
+    tenant: TenantName
+    namespace: str
+    pod: str
+    container: str = ""
+
+    @property
+    def title(self) -> str:
+        return f"{self.namespace}/{self.pod}"
+
+
+@dataclass(frozen=True, slots=True)
 class Claim:
     """A process that wants to be registered."""
 
     key: ProcessKey
     origin: Origin
     wish: Wish = Wish()
+    place: PodPlace | None = None
+    """Where the cluster says that it runs."""
 
 
 @dataclass(frozen=True, slots=True)

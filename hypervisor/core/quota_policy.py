@@ -30,13 +30,13 @@ class QuotaBook:
     config: Mapping[str, Quota] = field(default_factory=dict)
     """By tenant's name."""
     api: dict[TenantName, Quota] = field(default_factory=dict)
-    pods: dict[str, Quota] = field(default_factory=dict)
-    """By pod UID."""
+    pods: dict[TenantName, Quota] = field(default_factory=dict)
+    """What pods are annotated with."""
 
-    def ceiling(self, tenant: TenantName, pod_uid: str | None = None) -> Held | None:
+    def ceiling(self, tenant: TenantName) -> Held | None:
         """Return the strongest quota that was said for this tenant in particular."""
         said: tuple[tuple[Source, Quota | None], ...] = (
-            ("pod", self.pods.get(pod_uid) if pod_uid else None),
+            ("pod", self.pods.get(tenant)),
             ("api", self.api.get(tenant)),
             ("config", self.config.get(tenant)),
         )
@@ -49,7 +49,7 @@ class QuotaBook:
 
         `was_heard`: the proposal was followed before; it has had its say, and lowers nothing any more.
         """
-        ceiling = self.ceiling(tenant, pod_uid)
+        ceiling = self.ceiling(tenant)
         if ceiling is not None:
             return ceiling if was_heard else replace(ceiling, quota=lowered(ceiling.quota, proposed))
         if self.admission == "deny" and pod_uid is None:

@@ -48,6 +48,11 @@ class Tenant:
     """That was followed: what others say later may also be more."""
     pod_uid: str | None = None
     pod: str = ""
+    """namespace/name: by the cluster's word where there is one, else by its processes'."""
+    containers: set[str] = field(default_factory=set)
+    """Ids of the pod's containers whose processes have come here; they stay, whatever the pod says later."""
+    has_ended: bool = False
+    """Its pod is gone: nobody comes any more, so it is forgotten with its last process."""
     is_suspended: bool = False
     workers: dict[WorkerId, Worker] = field(default_factory=dict)
     gpus: frozenset[GpuUuid] = frozenset()
@@ -103,6 +108,8 @@ class Registry:
         self.tenants[tenant.name] = tenant
         tenant.workers[worker.id] = worker
         tenant.empty_since_ns = None
+        if claim.origin.pod_uid is not None and claim.origin.container_id is not None:
+            tenant.containers.add(claim.origin.container_id)
         self.workers[worker.id] = worker
         self.queues[worker.id] = CommandQueue()
         self._by_key[claim.key] = worker.id
@@ -142,14 +149,20 @@ class Registry:
 
     def forget(self, name: TenantName) -> None:
         """Drop a tenant without workers."""
-        if not self.tenants[name].workers:
-            del self.tenants[name]
+        if not self.tenants[name].workers and self.tenants.pop(name).has_ended:
+            self.book.pods.pop(name, None)
 
     def empty_tenants(self, *, before_ns: int) -> list[Tenant]:
-        """Return the tenants that have had no worker since then."""
+        """Return the tenants that have had no worker since then, and those without whose pod is gone."""
         return [
-            t for t in self.tenants.values() if t.empty_since_ns is not None and t.empty_since_ns <= before_ns
+            t
+            for t in self.tenants.values()
+            if t.empty_since_ns is not None and (t.has_ended or t.empty_since_ns <= before_ns)
         ]
+
+    def of_pod(self, pod_uid: str) -> list[Tenant]:
+        """Return the tenants that a pod is: one, and one for each container with a quota of its own."""
+        return [tenant for tenant in self.tenants.values() if tenant.pod_uid == pod_uid]
 
     def place(self, name: TenantName, gpus: frozenset[GpuUuid]) -> bool:
         """Note which GPUs a tenant is on; True if that is news."""
@@ -158,11 +171,23 @@ class Registry:
         tenant.gpus = gpus
         return news
 
-    def check(self, name: TenantName, held: Held) -> None:
-        """Raise Refused if a quota would not fit beside the other tenants'."""
+    def check(self, name: TenantName, held: Held, *, pod_uid: str | None = None) -> None:
+        """Raise Refused if a quota would not fit beside the other tenants'. `pod_uid`: of a tenant to be."""
         tenant = self.tenants.get(name)
         wanted = Reservation(name, held.quota, tenant.gpus if tenant else frozenset())
-        admit(wanted, self.reservations(), self.gpus.values(), overcommit_percent=self._overcommit_percent)
+        others = self._beside(name, tenant.pod_uid if tenant else pod_uid)
+        admit(wanted, others, self.gpus.values(), overcommit_percent=self._overcommit_percent)
+
+    def _beside(self, name: TenantName, pod_uid: str | None) -> Iterable[Reservation]:
+        """Return what others have set aside.
+
+        A container of the same pod without processes has ended, as init containers have when the pod's
+        others begin: what it had is theirs.
+        """
+        for tenant in self.tenants.values():
+            is_done = tenant.pod_uid == pod_uid and not tenant.workers and not tenant.is_adopted
+            if tenant.name != name and not (pod_uid and is_done):
+                yield tenant.reservation()
 
     def decide_again(self, name: TenantName) -> bool:
         """Take up what the book now says of a tenant; True if that changes its quota. Raises Refused."""
@@ -201,10 +226,11 @@ class Registry:
         elif self._count_of(claim.origin.uid) >= MOST_TENANTS_OF_USER and claim.origin.uid != ROOT:
             raise Refused(409, f"user {claim.origin.uid} has {MOST_TENANTS_OF_USER} tenants already")
         held = self.book.decide(name, claim.origin.pod_uid, claim.wish.quota)
-        self.check(name, held)
+        self.check(name, held, pod_uid=claim.origin.pod_uid)
         if tenant is None:
             origin, wish = claim.origin, claim.wish
-            tenant = Tenant(name, origin.uid, held, wish.quota, pod_uid=origin.pod_uid, pod=wish.pod)
+            pod = claim.place.title if claim.place is not None else wish.pod
+            tenant = Tenant(name, origin.uid, held, wish.quota, pod_uid=origin.pod_uid, pod=pod)
         tenant.held, tenant.proposed = held, claim.wish.quota
         tenant.was_heard = held.source == "environment"
         return tenant
@@ -224,6 +250,8 @@ def tenant_name(claim: Claim) -> TenantName:
 
     In a pod or container the kernel's word stands and the wish is not heard.
     """
+    if claim.place is not None:
+        return claim.place.tenant
     if claim.origin.pod_uid is not None:
         return TenantName(f"pod-{claim.origin.pod_uid}")
     if claim.origin.container_id is not None:

@@ -29,6 +29,8 @@ class SavedTenant:
     was_heard: bool = False
     pod_uid: str | None = None
     pod: str = ""
+    containers: tuple[str, ...] = ()
+    """Ids of the pod's containers that are in it."""
     is_suspended: bool = False
 
 
@@ -91,6 +93,7 @@ def encoded(saved: Saved) -> dict[str, Any]:
                 "heard": t.was_heard,
                 "pod_uid": t.pod_uid,
                 "pod": t.pod,
+                "containers": list(t.containers),
                 "suspended": t.is_suspended,
             }
             for name, t in saved.tenants.items()
@@ -119,5 +122,6 @@ def decoded_tenant(data: dict[str, Any]) -> SavedTenant:
         was_heard=bool(data["heard"]),
         pod_uid=data["pod_uid"],
         pod=str(data["pod"]),
+        containers=tuple(str(one) for one in data.get("containers", [])),
         is_suspended=bool(data["suspended"]),
     )

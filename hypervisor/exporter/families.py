@@ -13,6 +13,7 @@ from hypervisor.exporter.snapshot import (
     STATES,
     ClientView,
     GpuView,
+    KubeView,
     PartView,
     SchedulerView,
     Snapshot,
@@ -40,6 +41,8 @@ def families_of(snapshot: Snapshot, *, has_debug_labels: bool) -> list[Family]:
         partitions.add_mig_gpu(sheet, card)
     for part in snapshot.parts:
         add_part(sheet, part)
+    if snapshot.kubernetes is not None:
+        add_kubernetes(sheet, snapshot.kubernetes)
     sheet.put_all(NONE, snapshot.values)
     for (kind, direction), count in snapshot.messages.items():
         sheet.put("scheduler_messages_total", Labels([("type", kind), ("direction", direction)]), count)
@@ -95,6 +98,17 @@ def add_part(sheet: Sheet, part: PartView) -> None:
     sheet.put("sampler_last_success_timestamp_seconds", labels, part.last_success_at_s)
     sheet.put("sampler_duration_seconds", labels, part.duration_s)
     sheet.put_each("sampler_errors_total", labels, "code", part.errors)
+
+
+def add_kubernetes(sheet: Sheet, view: KubeView) -> None:
+    sheet.put("kube_watch_up", NONE, int(view.is_up))
+    sheet.put("kube_watch_restarts_total", NONE, view.restarts)
+    sheet.put("kube_kubelet_fallback", NONE, int(view.is_fallback))
+    sheet.put("kube_pods", NONE, view.pods)
+    sheet.put("kube_objects_unreadable_total", NONE, view.unreadable)
+    sheet.put_each("kube_events_total", NONE, "result", view.events)
+    for namespace, pod in view.invalid[:MOST_CLIENTS]:
+        sheet.put("kube_quota_invalid", Labels([("namespace", namespace), ("pod", pod)]), 1)
 
 
 def add_pods(sheet: Sheet, clients: Iterable[ClientView]) -> None:

@@ -85,6 +85,20 @@ class PartView:
 
 
 @dataclass(frozen=True, slots=True)
+class KubeView:
+    """How following the cluster goes."""
+
+    is_up: bool
+    is_fallback: bool = False
+    restarts: int = 0
+    pods: int = 0
+    invalid: tuple[tuple[str, str], ...] = ()
+    """(namespace, name) of pods whose quotas cannot be followed."""
+    unreadable: int = 0
+    events: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class Snapshot:
     """Everything."""
 
@@ -97,6 +111,8 @@ class Snapshot:
     vgpu_hosts: tuple[VgpuHost, ...] = ()
     mig_gpus: tuple[MigGpu, ...] = ()
     parts: tuple[PartView, ...] = ()
+    kubernetes: KubeView | None = None
+    """None: not in a cluster."""
     values: Mapping[str, float | None] = field(default_factory=dict)
     messages: Mapping[tuple[str, str], int] = field(default_factory=dict)
     """By (type, direction)."""

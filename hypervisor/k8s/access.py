@@ -14,9 +14,6 @@ from pathlib import Path
 
 from hypervisor.errors import ConfigError
 
-ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
-TOKEN_FILE, CA_FILE = str(ACCOUNT / "token"), str(ACCOUNT / "ca.crt")
-
 
 @dataclass(frozen=True, slots=True)
 class Access:

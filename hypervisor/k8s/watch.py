@@ -13,7 +13,7 @@ import json
 import logging
 import random
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 
 from hypervisor.errors import KubeError
@@ -27,6 +27,7 @@ SILENCE_S = 30
 """How much longer than that it may be silent."""
 SHORTEST_S, STEADY_S = 0.5, 10.0
 """A stream that ends sooner is a failure; one that lasted so long shows that all is well again."""
+LONGEST_WAIT_S = 10.0
 TOO_NEW = 504
 COMPLAIN_NS = 60_000_000_000
 
@@ -70,7 +71,7 @@ class Watch:
     ) -> None:
         self._client, self._path, self._stream_s = client, path, stream_s
         self._selectors = {"fieldSelector": field_selector, "labelSelector": label_selector}
-        self._backoff = backoff or Backoff()
+        self._backoff = backoff or Backoff(most_s=LONGEST_WAIT_S)
         self._version: str | None = None
         """None: to be listed."""
         self._newest = "0"
@@ -82,10 +83,14 @@ class Watch:
         """How often it had to be begun again, but for streams that ended when they should."""
         self.lists = 0
         self.trouble = "not connected yet"
-        self.heard_at_s: float | None = None
-        """When the server last said something, by time.monotonic()."""
+        self.heard_at_s = time.monotonic()
+        """When the server last said something; at first, when this began."""
 
-    async def changes(self) -> AsyncIterator[Change]:
+    def start_over(self) -> None:
+        """Begin with a list next time, and soon: somebody has doubts about what is known."""
+        self._version, self._newest = None, ""
+
+    async def changes(self) -> AsyncGenerator[Change, None]:
         """Yield the collection, then its changes, for ever."""
         while True:
             try:
@@ -104,7 +109,7 @@ class Watch:
         self._heard()
         return Listed(listing.items)
 
-    async def _follow(self) -> AsyncIterator[Change]:
+    async def _follow(self) -> AsyncGenerator[Change, None]:
         """Yield what one stream says, until it ends as it should. Raises KubeError."""
         stream_s = random.randint(*self._stream_s)  # noqa: S311
         query = {
@@ -118,6 +123,8 @@ class Watch:
         try:
             async for line in self._client.lines(self._path, query, silence_s=stream_s + SILENCE_S):
                 self._heard()
+                if self._version is None:  # to be begun anew
+                    return
                 self.is_up, self.trouble = True, ""
                 change = self._take(line) if line.strip() else None
                 if change is not None:

@@ -105,7 +105,7 @@ def test_strongest_word_wins() -> None:
     assert book.decide(name, None, wish).source == "config"
     book.api[name] = said(memory="3GiB")
     assert book.decide(name, None, wish).source == "api"
-    book.pods[POD] = said(memory="4GiB")
+    book.pods[name] = said(memory="4GiB")
     assert book.decide(name, POD, wish).source == "pod"
     assert book.decide(TenantName("b"), None, wish).source == "environment"
     assert book.decide(TenantName("b"), None, Quota()) == Held(said(memory="1GiB"), "default")

@@ -1,18 +1,31 @@
 # SPDX-License-Identifier: Apache-2.0
-"""API servers for tests: `fake_api`, and `secure_api` that speaks TLS and wants a token."""
+"""API servers for tests: `fake_api`, and `secure_api` that speaks TLS and wants a token.
+
+`daemon` as in tests/daemon; `in_pod(POD, …)` starts processes in control groups as a kubelet names them.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import os
 import shutil
+import signal
 import ssl
 import subprocess
-from collections.abc import Iterator
+import sys
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.k8s.fake_api import FakeApi
+from tests.conftest import StartProcess, clean_environ, remove_segments
+from tests.daemon.conftest import CLIENT, Client, daemon, daemon_env, run_dir
+from tests.k8s.fake_api import FakeApi, container_id
+
+__all__ = ["daemon", "daemon_env", "run_dir"]
 
 
 @pytest.fixture
@@ -71,3 +84,94 @@ def secure_api(tmp_path: Path) -> Iterator[Secure]:
     token_file.write_text("first\n")
     yield Secure(server, token_file, cert)
     server.close()
+
+
+# ---- processes in pods ----
+
+
+def hierarchy() -> Path | None:
+    """Return a control group hierarchy in which groups of our own can be made."""
+    for place in ("systemd", "freezer", "pids", "unified", "."):
+        root = Path("/sys/fs/cgroup", place)
+        if (root / "cgroup.procs").exists() and os.access(root, os.W_OK):
+            probe = root / f"gpulimit-test-{os.getpid()}"
+            with contextlib.suppress(OSError):
+                probe.mkdir()
+                probe.rmdir()
+                return root
+    return None
+
+
+@dataclass
+class Groups:
+    """Control groups named as a kubelet names them."""
+
+    root: Path
+    made: list[Path]
+
+    def enter(self, pid: int, pod_uid: str, container_id: str) -> None:
+        """Put a process into a container of a pod."""
+        pod = self.root / f"kubepods/burstable/pod{pod_uid}"
+        group = pod / container_id
+        for path in (self.root / "kubepods", self.root / "kubepods/burstable", pod, group):
+            if not path.exists():
+                path.mkdir()
+                self.made.append(path)
+        (group / "cgroup.procs").write_text(str(pid))
+
+    def remove(self) -> None:
+        for path in reversed(self.made):
+            for _ in range(100):
+                try:
+                    path.rmdir()
+                    break
+                except FileNotFoundError:
+                    break
+                except OSError:  # its processes are about to be gone, or another test's are there
+                    time.sleep(0.02)
+
+
+@pytest.fixture
+def groups(start_process: StartProcess) -> Iterator[Groups]:
+    root = hierarchy()
+    if root is None:
+        pytest.skip("cannot make control groups here")
+    made = Groups(root, [])
+    yield made
+    for path in made.made:
+        for pid in (path / "cgroup.procs").read_text().split() if path.name not in SHARED else ():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(int(pid), signal.SIGKILL)
+    made.remove()
+
+
+SHARED = ("kubepods", "burstable")
+
+
+@pytest.fixture
+def in_pod(run_dir: Path, start_process: StartProcess, groups: Groups) -> Iterator[Callable[..., Client]]:
+    """Start processes in a pod's container that register with the test's daemon."""
+    seen: set[str] = set()
+
+    def start(
+        pod: dict[str, Any],
+        container: str = "main",
+        *,
+        expect: int = 200,
+        environment: dict[str, str] | None = None,
+        run: int = 0,
+    ) -> Client:
+        meta = pod["metadata"]
+        uid = meta.get("annotations", {}).get("kubernetes.io/config.hash") or meta["uid"]
+        seen.add(uid)
+        argv = [sys.executable, str(CLIENT), str(run_dir / "daemon.sock"), ""]
+        env = clean_environ() | {"PYTHONPATH": str(CLIENT.parents[2])}
+        made = Client(start_process(argv, env=env, stdin=subprocess.PIPE))
+        groups.enter(made.process.pid, uid, container_id(meta["uid"], container, run))
+        made.answer = made.tell(order="register", tenant="", environment=environment or {})
+        assert made.answer["status"] == expect, made.answer
+        return made
+
+    yield start
+    for uid in seen:
+        remove_segments(f"pod-{uid}")

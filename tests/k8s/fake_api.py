@@ -288,6 +288,7 @@ def pod(
     namespace: str = "default",
     annotations: dict[str, str] | None = None,
     containers: tuple[str, ...] = ("main",),
+    init: tuple[str, ...] = (),
     uid: str | None = None,
     phase: str = "Running",
     **parts: Any,
@@ -303,23 +304,32 @@ def pod(
         },
         "spec": {
             "nodeName": node,
-            "containers": [{"name": container, "image": "x"} for container in containers],
+            "initContainers": [{"name": name, "image": "x"} for name in init],
+            "containers": [{"name": name, "image": "x"} for name in containers],
             **parts,
         },
         "status": {
             "phase": phase,
-            "containerStatuses": [
-                {
-                    "name": container,
-                    "containerID": f"containerd://{container_id(uid, container)}",
-                    "state": {"running": {}},
-                }
-                for container in containers
-            ],
+            "initContainerStatuses": [status(uid, name) for name in init],
+            "containerStatuses": [status(uid, name) for name in containers],
         },
     }
 
 
-def container_id(uid: str, container: str) -> str:
-    """Return the id that the container of a pod has here."""
-    return (uuid.uuid5(uuid.UUID(uid), container).hex * 2)[:64]
+def status(uid: str, container: str) -> Object:
+    name = f"containerd://{container_id(uid, container)}"
+    return {"name": container, "containerID": name, "state": {"running": {}}}
+
+
+def container_id(uid: str, container: str, run: int = 0) -> str:
+    """Return the id that a run of a pod's container has here."""
+    return (uuid.uuid5(uuid.UUID(uid), f"{container} {run}").hex * 2)[:64]
+
+
+def restarted(made: Object, container: str, run: int) -> Object:
+    """Return a pod of which a container has been restarted: it has another id."""
+    made = copy.deepcopy(made)
+    for status in made["status"]["containerStatuses"]:
+        if status["name"] == container:
+            status["containerID"] = f"containerd://{container_id(made['metadata']['uid'], container, run)}"
+    return made

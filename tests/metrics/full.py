@@ -10,7 +10,7 @@ from hypervisor.core.turns import Turns
 from hypervisor.exporter.clients import Clients
 from hypervisor.exporter.gpus import Card, Schedulers, gpu_view
 from hypervisor.exporter.looks import Books, Held, Look
-from hypervisor.exporter.snapshot import Identity, PartView, SchedulerView, Snapshot
+from hypervisor.exporter.snapshot import Identity, KubeView, PartView, SchedulerView, Snapshot
 from tests.metrics import partitioned
 
 GIB, MIB = 1 << 30, 1 << 20
@@ -124,6 +124,13 @@ def snapshot() -> Snapshot:
                 "nvml", is_up=True, last_success_at_s=1_700_000_000.5, duration_s=0.002, errors={"15": 1}
             ),
             PartView("arbitration", is_up=False),
+        ),
+        kubernetes=KubeView(
+            is_up=True,
+            restarts=2,
+            pods=12,
+            invalid=(("research", "train-1"),),
+            events={"sent": 3, "failed": 0, "dropped": 0},
         ),
         values={"up": 1, "nvml_up": 1, "workers": 2, "tenants": 2, "longpoll_waiting": 2},
         messages={("register", "received"): 2, ("accepted", "sent"): 2},
