@@ -144,6 +144,8 @@ def observed_data(seen: Snapshot, tenants: Container[str] | None) -> dict[str, A
         "gpus": [observed_gpu(gpu) for gpu in seen.gpus],
         "clients": [observed_client(client) for client in clients],
         "schedulers": [{"uuid": s.gpu_uuid, "values": known(s.values)} for s in seen.schedulers],
+        "vgpu_hosts": [dataclasses.asdict(host) for host in seen.vgpu_hosts],
+        "mig_gpus": [dataclasses.asdict(gpu) for gpu in seen.mig_gpus],
     }
 
 

@@ -12,10 +12,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from hypervisor.top.model import Card, Now, Tenant
-from hypervisor.top.text import clean
+from hypervisor.top.model import Card, Mig, Now, Tenant, Vgpu, VgpuHost
+from hypervisor.top.text import clean, number
+from limiter.vgpu import ARR_MODES, POLICIES
 
 Facts = Mapping[str, Any]
+HOST_MODES = {"non_sriov": "non-SR-IOV", "sriov": "SR-IOV"}
 IDLE_REASONS = frozenset({"gpu_idle", "applications_clocks"})
 """Reasons for low clocks that nobody needs to be told of."""
 
@@ -44,15 +46,30 @@ def map_in(facts: Facts, name: str) -> Facts:
 
 
 def cards_of(observed: Facts) -> tuple[Card, ...]:
-    """Return the cards with their tenants, in the node's order."""
+    """Return the cards with what is on them, in the node's order."""
     cards = {card.uuid: card for card in map(card_of, list_in(observed, "gpus"))}
     tenants: dict[str, list[Tenant]] = {}
     for client in list_in(observed, "clients"):
         tenants.setdefault(text_in(client, "gpu_uuid"), []).append(tenant_of(client))
+    # A tenant may be known before its card has answered.
     for uuid, here in tenants.items():
-        # A tenant may be known before its card has answered.
         cards[uuid] = replace(cards.get(uuid, Card(uuid)), tenants=tuple(here))
+    for host in list_in(observed, "vgpu_hosts"):
+        card = card_with(cards, host)
+        vgpus = tuple(map(vgpu_of, list_in(host, "instances")))
+        cards[card.uuid] = replace(card, vgpu_host=vgpu_host_of(host), vgpus=vgpus)
+    for gpu in list_in(observed, "mig_gpus"):
+        card = card_with(cards, gpu)
+        migs = tuple(map(mig_of, list_in(gpu, "instances")))
+        cards[card.uuid] = replace(card, mig_mode=gpu.get("is_enabled") is True, migs=migs)
     return in_order(cards.values())
+
+
+def card_with(cards: Mapping[str, Card], facts: Facts) -> Card:
+    """Return the card that has instances; one that is told of only there is known by that."""
+    uuid = text_in(facts, "gpu_uuid")
+    index = whole(number_in(facts, "gpu_index"))
+    return cards.get(uuid) or Card(uuid, index, text_in(facts, "gpu_name"))
 
 
 def in_order(cards: Iterable[Card]) -> tuple[Card, ...]:
@@ -86,6 +103,52 @@ def card_of(gpu: Facts) -> Card:
         last_xid_at_s=number_in(values, "gpu_last_xid_timestamp_seconds"),
         processes=whole(number_in(values, "gpu_process_count")),
         unregistered=whole(number_in(values, "gpu_unregistered_process_count")),
+    )
+
+
+def vgpu_host_of(host: Facts) -> VgpuHost | None:
+    """Return how a card hosts vGPUs, in words; None: it does not."""
+    mode = HOST_MODES.get(text_in(host, "host_mode"), "")
+    if not mode and not list_in(host, "instances"):
+        return None
+    arr = number_in(host, "arr_mode")
+    policy = number_in(host, "policy")
+    return VgpuHost(
+        mode=mode,
+        policy=POLICIES.get(int(policy), "") if policy else "",
+        arr=ARR_MODES.get(int(arr), "") if arr is not None else "",
+        timeslice_s=number_in(host, "timeslice_seconds"),
+    )
+
+
+def vgpu_of(vgpu: Facts) -> Vgpu:
+    active = vgpu.get("is_active")
+    return Vgpu(
+        key=number(number_in(vgpu, "vgpu_id")),
+        type=text_in(vgpu, "type_name"),
+        vm=text_in(vgpu, "vm_id"),
+        utilization=number_in(vgpu, "utilization_ratio", 1),
+        memory_bytes=number_in(vgpu, "memory_used_bytes"),
+        total_bytes=number_in(vgpu, "memory_total_bytes"),
+        is_active=active if isinstance(active, bool) else None,
+        licence=text_in(vgpu, "license_state"),
+        driver=text_in(vgpu, "guest_driver"),
+    )
+
+
+def mig_of(mig: Facts) -> Mig:
+    def told(name: str) -> str:
+        value = number_in(mig, name)
+        return "" if value is None else number(value)
+
+    return Mig(
+        key=text_in(mig, "uuid") or told("index"),
+        profile=text_in(mig, "profile"),
+        gpu_instance=told("gpu_instance_id"),
+        compute_instance=told("compute_instance_id"),
+        utilization=number_in(mig, "utilization_ratio", 1),
+        memory_bytes=number_in(mig, "memory_used_bytes"),
+        total_bytes=number_in(mig, "memory_total_bytes"),
     )
 
 

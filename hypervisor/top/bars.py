@@ -28,7 +28,7 @@ class Key:
 
 KEYS = (
     Key("↑ ↓ j k PgUp PgDn Home End", "move; the mouse and its wheel do, too"),
-    Key("Tab", "go to the processes and back", "list"),
+    Key("Tab", "go to the processes and back"),
     Key("← → [ ]", "other node", "node", is_for_many=True),
     Key("Enter", "on a node: show it; on a card: fold or unfold what is on it"),
     Key("Esc", "back to all nodes; drop the filter"),

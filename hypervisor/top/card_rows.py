@@ -63,7 +63,7 @@ def flags(card: Card, now_s: float) -> list[Cell]:
         numbers = ",".join(number for number, _ in card.xids) or "?"
         cells.append((f"  Xid {numbers} {duration(now_s - card.last_xid_at_s)} ago", "bad"))
     if card.unregistered:
-        cells.append((f"  {card.unregistered} without quota", "warn"))
+        cells.append((f"  {card.unregistered} no quota", "warn"))
     cells += [(f"  {SHORT_REASONS.get(reason, reason)}", "warn") for reason in card.held_down_by]
     return cells
 
@@ -131,8 +131,11 @@ def compact_line(node: Node, card: Card, look: Look, history: History, width: in
     right.add(f"{number(card.power_w)}W".rjust(6))
     right.add(f"{number(card.temperature_c)}{glyphs.degree}".rjust(5), heat_style(card.temperature_c))
     left = Line((fold_mark(card, glyphs, is_folded=is_folded), "dim"), (f" {index_of(card)} ", "title"))
-    left.extend([(text[1:], style) for text, style in flags(card, time.time())])
-    left.add(f" {card.name}", "strong")
+    name: Cell = (f" {card.name.removeprefix('NVIDIA ')}", "bad" if card.is_bad else "strong")
+    wrong = flags(card, time.time())
+    is_roomy = left.width + Line(name, *wrong).width < width - right.width
+    # What is wrong is told before the name where both do not fit.
+    left.extend([name, *wrong] if is_roomy else [*wrong, name])
     return beside(left, right, width, glyphs)
 
 

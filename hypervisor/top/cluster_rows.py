@@ -10,13 +10,14 @@ from hypervisor.top.line import Cell, Column, Line, Style, table_for
 from hypervisor.top.look import Look, nodes_shown
 from hypervisor.top.model import Card, Node, Totals, totals_of
 from hypervisor.top.row import Row, bar_cells, heat_style, memory_style, of_text
-from hypervisor.top.text import Glyphs, duration, number, percent
+from hypervisor.top.text import Glyphs, duration, number, percent, width_of
 
 BAR = 8
 HEALTH_STYLES: dict[str, Style] = {
     "up": "good", "partial": "warn", "stale": "warn", "down": "bad", "new": "dim",
 }  # fmt: skip
 MOST_STRIPS = 16
+LEAST_NAME, SURE_NAME, MOST_NAME = 8, 20, 48
 
 
 def totals_lines(totals: Totals, history: History, look: Look, width: int) -> list[Line]:
@@ -96,12 +97,20 @@ def age_cell(node: Node, now_s: float) -> Cell:
     return duration(max(0.0, now_s - node.at_s)), "warn" if node.health in ("stale", "down") else "dim"
 
 
-def node_columns(glyphs: Glyphs, now_s: float) -> tuple[Column[Node], ...]:
+def node_columns(nodes: Sequence[Node], glyphs: Glyphs, now_s: float) -> tuple[Column[Node], ...]:
     column = Column[Node]
+    name = min(MOST_NAME, max((width_of(node.host) for node in nodes), default=0))
+    most = min(MOST_STRIPS, max((len(node.cards) for node in nodes), default=0))
     return (
-        column("NODE", 16, lambda n: [(n.host, "strong")], 0, grows=16),
+        column(
+            "NODE",
+            max(LEAST_NAME, min(SURE_NAME, name)),
+            lambda n: [(n.host, "strong")],
+            0,
+            grows=max(0, name - SURE_NAME),
+        ),
         column("STATE", 7, lambda n: [(n.health, HEALTH_STYLES[n.health])], 1),
-        column("GPUS", 8, lambda n: strip(n.cards, glyphs), 3, grows=8),
+        column("GPUS", max(4, min(8, most)), lambda n: strip(n.cards, glyphs), 3, grows=max(0, most - 8)),
         column("UTIL", 5 + BAR, lambda n: mean_cells([c.utilization for c in n.cards], "util", glyphs), 2),
         column("MEMORY", 5 + BAR, lambda n: mean_cells([c.memory_ratio for c in n.cards], "mem", glyphs), 4),
         column("POWER", 6, lambda n: [power_cell(n)], 7, ">"),
@@ -110,15 +119,15 @@ def node_columns(glyphs: Glyphs, now_s: float) -> tuple[Column[Node], ...]:
         column("THROT", 5, lambda n: bad(waiting(n), "warn"), 9, ">"),
         column("NOQUOTA", 7, lambda n: bad(sum(c.unregistered or 0 for c in n.cards), "warn"), 10, ">"),
         column("AGE", 4, lambda n: [age_cell(n, now_s)], 6, ">"),
-        column("PROBLEM", 12, lambda n: [("; ".join(n.problems), "warn")], 11, grows=500),
+        column("PROBLEM", 20, lambda n: [("; ".join(n.problems), "warn")], 8, grows=500),
     )
 
 
 TITLES = {"name": "NODE", "util": "UTIL", "memory": "MEMORY", "temp": "TEMP", "state": "STATE"}
 
 
-def cluster_head(look: Look, width: int) -> Line:
-    table = table_for(node_columns(look.glyphs, 0.0), width, look.glyphs, indent=1)
+def cluster_head(nodes: Sequence[Node], look: Look, width: int) -> Line:
+    table = table_for(node_columns(nodes, look.glyphs, 0.0), width, look.glyphs, indent=1)
     arrow = "^" if look.glyphs.due == "|" else "▲"
     down = "v" if look.glyphs.due == "|" else "▼"
     is_up = (look.node_sort in ("name", "state")) is not look.is_reversed
@@ -127,7 +136,7 @@ def cluster_head(look: Look, width: int) -> Line:
 
 def cluster_rows(nodes: Sequence[Node], look: Look, *, width: int, now_s: float) -> list[Row]:
     """Return a line for each node."""
-    table = table_for(node_columns(look.glyphs, now_s), width, look.glyphs, indent=1)
+    table = table_for(node_columns(nodes, look.glyphs, now_s), width, look.glyphs, indent=1)
     rows = [
         Row(table.row(node).fitted(width, look.glyphs), "node", node.host)
         for node in nodes_shown(nodes, look)

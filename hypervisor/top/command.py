@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from hypervisor.top import once
+from hypervisor.top.fleet import Fleet
 from hypervisor.top.history import History
 from hypervisor.top.local import Local
 from hypervisor.top.look import Look
@@ -38,6 +39,8 @@ class Source(Protocol):
 
 
 def source_of(options: Options) -> Source:
+    if options.hosts:
+        return Fleet(options.hosts, interval_s=options.interval_s)
     return Local(is_simulated=options.is_simulated, period_s=options.interval_s or 1.0)
 
 
@@ -53,6 +56,8 @@ def width_of_terminal(options: Options) -> int:
 async def read_once(source: Source) -> tuple[Node, ...]:
     """Return one look, with shares."""
     try:
+        if isinstance(source, Fleet):
+            return await source.read_once()
         nodes = await source.read()
         if any(not node.has_daemon and node.cards for node in nodes):
             await asyncio.sleep(BOOKS_NEED_S)

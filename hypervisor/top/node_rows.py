@@ -21,7 +21,7 @@ def node_rows(node: Node, look: Look, history: History, *, width: int, height: i
 
 
 def rows_of(node: Node, look: Look, history: History, width: int, *, compact: bool) -> list[Row]:
-    table = tenant_table(width, look.glyphs)
+    table = tenant_table(node, width, look.glyphs)
     rows: list[Row] = []
     for card in cards_shown(node, look):
         rows += card_rows(node, card, look, history, width, compact=compact)
@@ -43,9 +43,9 @@ def nothing(node: Node, look: Look) -> str:
     return "waiting for the first answer" if node.health == "new" else "no GPUs"
 
 
-def node_head(look: Look, width: int) -> Line:
+def node_head(node: Node, look: Look, width: int) -> Line:
     """Return the titles of the tenants' columns."""
-    return tenant_table(width, look.glyphs).head(marks(look)).fitted(width, look.glyphs)
+    return tenant_table(node, width, look.glyphs).head(marks(look)).fitted(width, look.glyphs)
 
 
 def process_columns() -> tuple[Column[Process], ...]:

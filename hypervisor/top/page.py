@@ -74,7 +74,7 @@ def page(nodes: Sequence[Node], look: Look, history: History, *, width: int, now
     if len(nodes) > 1:
         lines += [cluster_line(nodes, look, width)]
         lines += totals_lines(totals_of(tuple(nodes)), history, look, width)
-        lines += [cluster_head(look, width)]
+        lines += [cluster_head(nodes, look, width)]
         lines += [row.line for row in cluster_rows(nodes, look, width=width, now_s=now_s)]
     for node in nodes:
         if len(nodes) > 1:
@@ -87,7 +87,7 @@ def node_page(node: Node, look: Look, history: History, width: int) -> list[Line
     lines = [status_line(node, look, width), *problem_lines(node, look, width)]
     rows = node_rows(node, look, history, width=width, height=TALL)
     if any(row.kind == "tenant" for row in rows):
-        lines.append(node_head(look, width))
+        lines.append(node_head(node, look, width))
     lines += [row.line for row in rows]
     processes = process_rows(node, look, width) if look.has_processes else []
     if processes:

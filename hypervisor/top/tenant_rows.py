@@ -7,12 +7,14 @@ from collections.abc import Sequence
 
 from hypervisor.top.line import Cell, Column, Style, Table, table_for
 from hypervisor.top.look import Look
-from hypervisor.top.model import Tenant
+from hypervisor.top.model import Node, Tenant
 from hypervisor.top.row import bar_cells, memory_style, percent_cell, size_cell
-from hypervisor.top.text import Glyphs, duration, number
+from hypervisor.top.text import Glyphs, duration, number, width_of
 
 INDENT = 4
 BAR, MEMORY_BAR = 10, 8
+LEAST_NAME, SURE_NAME, MOST_NAME = 12, 24, 48
+"""How wide names are: as the longest is, within these; beyond the second only where there is room."""
 TITLES = {"name": "TENANT", "share": "GOT", "memory": "MEMORY", "waited": "WAITED"}
 NOW_STYLES: dict[str, Style] = {"runs": "good", "waits": "warn", "suspended": "warn", "idle": "dim"}
 STATE_STYLES: dict[str, Style] = {"off": "bad", "degraded": "warn", "standalone": "dim"}
@@ -62,11 +64,18 @@ def share_bar(tenant: Tenant, width: int, glyphs: Glyphs) -> Sequence[Cell]:
     return bar_cells(tenant.got, width, "util", glyphs, mark=tenant.due)
 
 
-def columns(glyphs: Glyphs) -> Sequence[Column[Tenant]]:
-    """Return all columns, from left to right."""
+def columns(glyphs: Glyphs, longest: int) -> Sequence[Column[Tenant]]:
+    """Return all columns, from left to right; `longest` is the width of the longest name."""
+    name = min(MOST_NAME, max(LEAST_NAME, longest))
     column = Column[Tenant]
     return (
-        column("TENANT", 22, lambda t: [(t.name, "strong" if t.now == "runs" else "")], 0, grows=18),
+        column(
+            "TENANT",
+            min(name, SURE_NAME),
+            lambda t: [(t.name, "strong" if t.now == "runs" else "")],
+            0,
+            grows=max(0, name - SURE_NAME),
+        ),
         column("NOW", 9, lambda t: [now_cell(t)], 1),
         column("GOT", 6, lambda t: [percent_cell(t.got, 1)], 2, ">"),
         column("DUE", 6, lambda t: [percent_cell(t.due, 1)], 3, ">"),
@@ -94,8 +103,9 @@ def columns(glyphs: Glyphs) -> Sequence[Column[Tenant]]:
     )
 
 
-def tenant_table(width: int, glyphs: Glyphs) -> Table[Tenant]:
-    return table_for(columns(glyphs), width, glyphs, indent=INDENT)
+def tenant_table(node: Node, width: int, glyphs: Glyphs) -> Table[Tenant]:
+    longest = max((width_of(tenant.name) for _, tenant in node.tenants()), default=0)
+    return table_for(columns(glyphs, longest), width, glyphs, indent=INDENT)
 
 
 def marks(look: Look) -> dict[str, str]:

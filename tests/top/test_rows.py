@@ -61,7 +61,7 @@ def test_that_a_card_could_have_partitions_is_no_line() -> None:
 def test_what_is_wrong_with_a_card_is_said_in_words() -> None:
     text = shown(FULL_NODE)
     assert "LOST" in text
-    assert "1 without quota  power cap" in text
+    assert "1 no quota  power cap" in text
     failed = replace(CARD, error="GPU is not responding")
     assert "GPU is not responding" in shown(replace(NODE, cards=(failed,)))
 

@@ -170,7 +170,7 @@ class TopApp(Changes, App[None]):
         self.fixed("status", [cluster_line(self.nodes, self.look, width, self.clock())])
         self.fixed("totals", totals_lines(totals, self.history, self.look, width))
         self.fixed("problems", [])
-        self.fixed("head", [cluster_head(self.look, width)])
+        self.fixed("head", [cluster_head(self.nodes, self.look, width)])
         rows = cluster_rows(self.nodes, self.look, width=width, now_s=time.monotonic())
         self.query_one("#main", Rows).show(rows, self.palette)
         self._show_processes([], width)
@@ -184,7 +184,9 @@ class TopApp(Changes, App[None]):
         self.fixed("status", [status_line(node, self.look, width, self.clock())])
         self.fixed("totals", [])
         self.fixed("problems", problems)
-        self.fixed("head", [node_head(self.look, width)] if any(r.kind == "tenant" for r in rows) else [])
+        self.fixed(
+            "head", [node_head(node, self.look, width)] if any(r.kind == "tenant" for r in rows) else []
+        )
         self.query_one("#main", Rows).show(rows, self.palette)
         self._show_processes(processes if process_height else [], width)
 

@@ -1,0 +1,291 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Another node's metrics as facts, in the shape of what a daemon shows as `observed`. Pure.
+
+Names are ours, nvshare's or all-smi's; where a page has several, ours hold. What a page says of its own host
+is not used: whose page it is, is known from whom it was asked of.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from hypervisor.exporter.compat import ALIASES
+from hypervisor.exporter.merge import BIGGEST
+from hypervisor.metrics import (
+    CATALOGUE,
+    CLIENT_SECTION,
+    GPU_SECTION,
+    POD_SECTION,
+)
+from hypervisor.remote.exposition import Page
+from limiter.partitions import Reader
+
+MOST_CARDS, MOST_CLIENTS, MOST_PROCESSES = 256, 4096, 4096
+HOST = "the host that was asked"
+"""Stands for it where instances are collected, so that what they say of their host is not used."""
+Labels = dict[str, str]
+Key = tuple[str, ...]
+ALL_SMI_GPU = {
+    "all_smi_gpu_info": ("gpu_info", 1.0),
+    "all_smi_gpu_utilization": ("gpu_utilization_ratio", 0.01),
+    "all_smi_gpu_memory_used_bytes": ("gpu_memory_used_bytes", 1.0),
+    "all_smi_gpu_memory_total_bytes": ("gpu_memory_total_bytes", 1.0),
+    "all_smi_gpu_temperature_celsius": ("gpu_temperature_celsius", 1.0),
+    "all_smi_gpu_power_consumption_watts": ("gpu_power_watts", 1.0),
+    "all_smi_gpu_frequency_mhz": ("gpu_clock_hertz", 1e6),
+}
+
+
+def translations() -> list[dict[str, tuple[str, float]]]:
+    """Return what names mean in the catalogue's terms, and times what; the first table is of the best."""
+    own = {metric.full_name: (name, 1.0) for name, metric in CATALOGUE.items()}
+    nvshare = {alias.name: (alias.source, 1 / alias.scale) for alias in ALIASES["nvshare"]}
+    return [own, nvshare, ALL_SMI_GPU]
+
+
+TRANSLATIONS = translations()
+SECTIONS = {
+    name: section.title
+    for section in (
+        GPU_SECTION,
+        CLIENT_SECTION,
+        POD_SECTION,
+    )
+    for name, *_ in section.rows
+}
+
+
+@dataclass(slots=True)
+class Facts:
+    """What a page says, and what of it was left out, by reason."""
+
+    observed: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    processes: list[dict[str, Any]] = field(default_factory=list)
+    values: dict[str, float] = field(default_factory=dict)
+    """Of the node as a whole."""
+    version: str = ""
+    dropped: Counter[str] = field(default_factory=Counter)
+
+
+class Shelf:
+    """Things by key, up to a number; those that were there before have the room first."""
+
+    def __init__(self, most: int, reason: str, dropped: Counter[str], before: Collection[Key] = ()) -> None:
+        self.things: dict[Key, dict[str, Any]] = {}
+        self._before = set(before)
+        self._room = most - len(self._before)
+        self._reason, self._dropped = reason, dropped
+
+    def get(self, key: Key, fresh: Callable[[], dict[str, Any]]) -> dict[str, Any] | None:
+        """Return the thing; None, counted, if there is no room for a new one."""
+        thing = self.things.get(key)
+        if thing is None:
+            if key not in self._before:
+                if self._room <= 0:
+                    self._dropped[self._reason] += 1
+                    return None
+                self._room -= 1
+            thing = self.things[key] = fresh()
+        return thing
+
+
+class Reading:
+    """One page in the reading. `known` are the cards of the page before."""
+
+    def __init__(self, known: Collection[str] = ()) -> None:
+        self.facts = Facts()
+        dropped = self.facts.dropped
+        self._cards = Shelf(MOST_CARDS, "too_many_cards", dropped, [(uuid,) for uuid in known])
+        self._clients = Shelf(MOST_CLIENTS, "too_many_clients", dropped)
+        self._processes = Shelf(MOST_PROCESSES, "too_many_processes", dropped)
+        self._pods: list[tuple[str, Labels, float]] = []
+        self._take: dict[str, Callable[[str, Labels, float], None]] = {
+            GPU_SECTION.title: self._gpu,
+            CLIENT_SECTION.title: self._client,
+            POD_SECTION.title: self._pod,
+        }
+
+    def read(self, page: Page) -> Facts:
+        """Return what the page says."""
+        others = [table for table in TRANSLATIONS[1:] if not table.keys().isdisjoint(page.samples)]
+        done: set[tuple[str, str]] = set()
+        """What of a card a better table has told."""
+        for table in (TRANSLATIONS[0], *others):
+            told: set[tuple[str, str]] = set()
+            for said, series in page.samples.items():
+                if said not in table:
+                    continue
+                name, scale = table[said]
+                take = self._take.get(SECTIONS.get(name, ""), self._node)
+                for pairs, raw in series.items():
+                    if raw != raw:
+                        continue  # not a number: not known
+                    labels = dict(pairs)
+                    if others:
+                        where = name, uuid_in(labels)
+                        if where in done:
+                            continue
+                        told.add(where)
+                    take(name, labels, raw * scale)
+            done |= told
+        self._add_pods()
+        self.facts.observed = {
+            "gpus": list(self._cards.things.values()),
+            "clients": list(self._clients.things.values()),
+            **self._partitions(page),
+        }
+        self.facts.processes = list(self._processes.things.values())
+        return self.facts
+
+    def _card(self, labels: Labels) -> dict[str, Any] | None:
+        uuid = uuid_in(labels)
+        if not uuid:
+            self.facts.dropped["no_card"] += 1
+            return None
+        return self._cards.get((uuid,), lambda: fresh_card(uuid, labels))
+
+    def _gpu(self, name: str, labels: Labels, value: float) -> None:
+        card = self._card(labels)
+        if card is None:
+            return
+        if name == "gpu_info":
+            card["name"] = labels.get("gpu_name") or labels.get("gpu") or card["name"]
+            card["driver_version"] = labels.get("driver_version", "")
+        elif name == "gpu_clock_hertz":
+            card["clocks_hertz"][labels.get("domain", "sm")] = value
+        elif name == "gpu_throttle_reason":
+            card["throttle_reasons"] += [labels.get("reason", "")] if value else []
+        elif name == "gpu_xid_errors_total":
+            card["xids"][labels.get("xid", "")] = value
+        elif name == "gpu_lost":
+            card["lost"] = value > 0
+        else:
+            card["values"][name] = value
+
+    def _client(self, name: str, labels: Labels, value: float) -> None:
+        key = client_key(uuid_in(labels), labels)
+        client = self._clients.get(key, lambda: fresh_client(key[0], labels))
+        if client is None or not self._card(labels):
+            return
+        if name == "client_info":
+            for label in ("tenant", "user", "command"):
+                client[label] = labels.get(label, "")
+        elif name == "client_enforcement_state":
+            client["state"] = labels.get("state", "") if value else client["state"]
+        elif name == "client_memory_quota_source_info":
+            client["source"] = labels.get("source", "")
+        elif name == "client_allocations_denied_total":
+            reason = labels.get("reason", "")
+            client["denied"][reason] = client["denied"].get(reason, 0) + value
+        elif name != "client_launches_total":
+            add(client["values"], name, value)
+        if "host_pid" in labels:
+            self._process(name, labels, value)
+
+    def _process(self, name: str, labels: Labels, value: float) -> None:
+        """Take up a process, which only pages with debug labels tell of."""
+        pid = labels["host_pid"]
+        uuid = uuid_in(labels)
+        process = self._processes.get(
+            (uuid, pid), lambda: {"uuid": uuid, "host_pid": pid, "client": client_key(uuid, labels)}
+        )
+        if process is not None and name == "client_info":
+            process |= {"user": labels.get("user", ""), "command": labels.get("command", "")}
+        elif process is not None and name in ("client_nvml_used_bytes", "client_gpu_seconds_total"):
+            process[name] = value
+
+    def _pod(self, name: str, labels: Labels, value: float) -> None:
+        self._pods.append((name, labels, value))
+
+    def _add_pods(self) -> None:
+        """Add what the pod view says, which names cards by their index and adds containers up."""
+        uuids = {str(card["index"]): key[0] for key, card in self._cards.things.items()}
+        clients: dict[Key, list[dict[str, Any]]] = {}
+        for key, client in self._clients.things.items():
+            clients.setdefault((*key[:3], key[4]), []).append(client)
+        for name, labels, value in self._pods:
+            key = client_key(uuids.get(labels.get("gpu_id", ""), ""), labels)
+            here = clients.get((*key[:3], key[4]), [])
+            if len(here) == 1:
+                here[0]["values"].setdefault(name, value)
+
+    def _partitions(self, page: Page) -> dict[str, list[dict[str, Any]]]:
+        """Return vGPUs and MIG devices."""
+        reader = Reader(HOST)
+        for name, series in page.samples.items():
+            if "vgpu_" in name or "mig_" in name:
+                reader.take((name, dict(labels), value) for labels, value in series.items())
+        if reader.dropped:
+            self.facts.dropped["bad_instance"] += reader.dropped
+        return {
+            "vgpu_hosts": [asdict(host) for host in reader.vgpu_hosts()],
+            "mig_gpus": [asdict(gpu) for gpu in reader.mig_gpus()],
+        }
+
+    def _node(self, name: str, labels: Labels, value: float) -> None:
+        if name == "build_info":
+            self.facts.version = labels.get("version", "")
+        elif name in ("up", "nvml_up"):
+            self.facts.values[name] = value
+
+
+def uuid_in(labels: Labels) -> str:
+    """Return what a card is known by; exporters of before, and some of now, name it otherwise or not."""
+    uuid = labels.get("gpu_uuid") or labels.get("uuid")
+    if uuid:
+        return uuid
+    index = labels.get("gpu_index") or labels.get("index")
+    return f"index {index}" if index else ""
+
+
+def fresh_card(uuid: str, labels: Labels) -> dict[str, Any]:
+    index = labels.get("gpu_index") or labels.get("index") or ""
+    return {
+        "uuid": uuid,
+        "index": int(index) if index.isascii() and index.isdecimal() and len(index) < 6 else None,
+        "name": labels.get("gpu_name") or labels.get("gpu") or "",
+        "driver_version": "",
+        "lost": False,
+        "values": {},
+        "clocks_hertz": {},
+        "throttle_reasons": [],
+        "xids": {},
+    }
+
+
+def client_key(uuid: str, labels: Labels) -> Key:
+    """Return a client's card, namespace, pod, container and, where there is no pod, tenant."""
+    pod = labels.get("pod", "")
+    tenant = "" if pod else labels.get("tenant", "")
+    return uuid, labels.get("namespace", ""), pod, labels.get("container", ""), tenant
+
+
+def fresh_client(uuid: str, labels: Labels) -> dict[str, Any]:
+    return {
+        "gpu_uuid": uuid,
+        "namespace": labels.get("namespace", ""),
+        "pod": labels.get("pod", ""),
+        "container": labels.get("container", ""),
+        "tenant": labels.get("tenant", ""),
+        "state": "",
+        "source": "",
+        "values": {},
+        "denied": {},
+    }
+
+
+def add(values: dict[str, float], name: str, value: float) -> None:
+    """Add one process's figure to its tenant's; flags and what does not add up, by the biggest."""
+    before = values.get(name)
+    if before is None:
+        values[name] = value
+    else:
+        values[name] = max(before, value) if name in BIGGEST else before + value
+
+
+def facts_of(page: Page, known: Collection[str] = ()) -> Facts:
+    """Return what a page says; `known` are the UUIDs of the cards of the page before."""
+    return Reading(known).read(page)
