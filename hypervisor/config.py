@@ -52,6 +52,11 @@ def duration(lowest: str, highest: str) -> Callable[[str], int]:
     return read
 
 
+def number(lowest: int, highest: int) -> Callable[[str], int]:
+    """As `percent`, of anything."""
+    return percent(lowest, highest)
+
+
 def percent(lowest: int, highest: int) -> Callable[[str], int]:
     def read(text: str) -> int:
         if not text.isdecimal() or not lowest <= int(text) <= highest:
@@ -183,6 +188,31 @@ class Settings:
         "",
         "who signs the kubelet's certificate for the node's name, or that itself; empty: as the API server's",
     )
+    device_plugin: bool = option(
+        switch,
+        "off",
+        "on: offer the cards to this node's kubelet in slices; needs `pip install gpulimit[k8s]`",
+    )
+    resource_name: str = option(str, "gpulimit.io/gpu", "the resource that pods ask for")
+    slices_per_gpu: int = option(
+        number(1, 100), "10", "slices that a card is offered in; drain the node before changing it"
+    )
+    slice_placement: str = option(
+        choice("pack", "spread"),
+        "pack",
+        "slices of one container are taken from the card with the least room that has enough, or the most",
+    )
+    hand_over: str = option(
+        choice("nvidia", "cdi", "plain"),
+        "nvidia",
+        "who brings a container its cards and the driver: NVIDIA's runtime by NVIDIA_VISIBLE_DEVICES, CDI "
+        "devices nvidia.com/gpu, or this plugin",
+    )
+    driver_root: str = option(str, "/", "where the node's root is seen, for hand_over = plain")
+    library_dir: str = option(
+        str, "/var/lib/gpulimit/lib", "folder of the node from which containers get the library"
+    )
+    kubelet_dir: str = option(str, "/var/lib/kubelet", "the kubelet's folder")
 
 
 TABLE = {row.name: row for row in dataclasses.fields(Settings)}

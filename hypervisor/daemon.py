@@ -16,6 +16,7 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from aiohttp import web
 
@@ -40,6 +41,9 @@ from hypervisor.observer import Observer, Options, kind_of_reason
 from hypervisor.tenancy import Tenancy
 from limiter import environment
 from limiter.errors import GpulimitError
+
+if TYPE_CHECKING:
+    from hypervisor.offer import Offer
 
 logger = logging.getLogger(__name__)
 SWEEP_S = 1.0
@@ -104,6 +108,7 @@ class Daemon:
             pods=self.kubernetes.cluster.names if self.kubernetes is not None else lambda _: None,
             kubernetes=lambda: self.kubernetes.view() if self.kubernetes is not None else None,
         )
+        self.offer = offer_of(told, self.node, self.observer)
         self.runners: list[web.AppRunner] = []
         self.stopping = asyncio.Event()
         self.failure: BaseException | None = None
@@ -136,6 +141,9 @@ class Daemon:
                 if self.kubernetes is not None:
                     tasks.append(group.create_task(self.kubernetes.run(), name="kubernetes"))
                 await self._listen()
+                if self.offer is not None:
+                    # After the socket is there: containers are given its folder.
+                    tasks.append(group.create_task(self.offer.run(), name="device plugin"))
                 notify.notify("READY=1")
                 logger.info("listening on %s", settings.socket)
                 await self.stopping.wait()
@@ -210,6 +218,18 @@ class Daemon:
             await asyncio.to_thread(self.thread.join, ENDING_S)
         if not self.thread.is_alive():
             await self.node.tenancy.close()
+
+
+def offer_of(told: Config, node: Node, observer: Observer) -> Offer | None:
+    """Return the device plugin, if it is wanted. Raises ConfigError."""
+    if not told.settings.device_plugin:
+        return None
+    try:
+        from hypervisor import offer
+    except ImportError as error:
+        reason = f"{error.name} is missing; pip install 'gpulimit[k8s]'"
+        raise ConfigError("device_plugin", "", reason) from error
+    return offer.Offer(told, node, observer)
 
 
 def unix_socket(path: str) -> socket.socket:

@@ -129,7 +129,7 @@ CLIENT_SECTION = Section(
         ("client_memory_need_upper_bytes", G, (), "Memory asked for, and the driver's count: never too little.", "NVML and books"),
         ("client_memory_quota_bytes", G, (), "Memory quota; 0 is none.", "quotas"),
         ("client_memory_quota_exceeded", G, (), "1 while books or driver say that it holds more than its quota.", "NVML and books"),
-        ("client_memory_quota_source_info", G, ("source",), "Constant 1; who said the quota: annotation, env, api, config, default or none.", "quotas"),
+        ("client_memory_quota_source_info", G, ("source",), "Constant 1; who said the quota: annotation, env, api, config, slices, default or none.", "quotas"),
         ("client_core_quota_config_percent", G, (), "Limit on GPU time; 100 is none.", "quotas"),
         ("client_core_quota_effective_percent", G, (), "What it may have now: its limit, or its part while others want the card too.", "arbitration"),
         ("client_core_request_percent", G, (), "GPU time that is guaranteed; 0 is none.", "quotas"),

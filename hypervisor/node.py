@@ -72,6 +72,8 @@ class Node:
         self.wake: Callable[[WorkerId], None] = lambda _: None
         self.place: Callable[[Origin], PodPlace | None] = lambda _: None
         """Where the cluster says that a process runs; raises Refused."""
+        self.before: Callable[[Origin], None] = lambda _: None
+        """Called before a process is taken in; raises Refused."""
         self.broken: dict[TenantName, str] = {}
         self.survival = Survival(Store(config.settings.state_dir), self.registry, tenancy, segments, events)
         self._processes = Processes()
@@ -94,6 +96,7 @@ class Node:
         peer = peer_of(connection)
         key, origin, pidfd = self._processes.identify(peer, connection)
         try:
+            self.before(origin)
             claim = Claim(key, origin, wish, self.place(origin))
             worker, gone = self.registry.register(claim, now_ns=time.monotonic_ns())
         except Refused as error:

@@ -67,6 +67,7 @@ class Probe:
             "index": index,
             "uuid": text(pynvml.nvmlDeviceGetUUID(handle)),
             "name": text(pynvml.nvmlDeviceGetName(handle)),
+            "minor": self._fields.ask(pynvml.nvmlDeviceGetMinorNumber, handle),
             "memory_bytes": int(memory.total),
             "memory_used_bytes": int(memory.used),
             "memory_free_bytes": int(memory.free),

@@ -95,6 +95,7 @@ class Observer:
         self._duration_s: float | None = None
         self._errors: Counter[str] = Counter()
         self._rejected = rejected
+        self.more_parts: Callable[[], tuple[PartView, ...]] = tuple
 
     async def run(self) -> None:
         """Look for ever. Whatever goes wrong is counted, and the next look is made."""
@@ -246,6 +247,7 @@ class Observer:
                 self._arbitration.steps > 0 and stepped_ago_s <= ARBITRATION_FRESH_S,
                 time.time() - stepped_ago_s if self._arbitration.steps else None,
             ),
+            *self.more_parts(),
         )
 
     def reasons_not_ready(self) -> list[str]:

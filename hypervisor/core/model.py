@@ -15,7 +15,7 @@ WorkerId = NewType("WorkerId", str)
 GpuUuid = NewType("GpuUuid", str)
 """As NVML says it: "GPU-3430f778-…"."""
 
-Source = Literal["pod", "api", "config", "default", "environment"]
+Source = Literal["pod", "api", "config", "slices", "default", "environment"]
 """Who said the quota that holds, strongest first."""
 
 DEFAULT_WEIGHT = 100
@@ -31,6 +31,8 @@ class Gpu:
     """In NVML's order."""
     memory_bytes: int
     name: str = ""
+    minor: int | None = None
+    """Of its device file, /dev/nvidia<minor>; None: not known."""
 
 
 @dataclass(frozen=True, slots=True)

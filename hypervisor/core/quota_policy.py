@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which quota holds for a tenant, and whether it fits beside the others.
 
-Pod annotation > operator's call > configuration file > default: the first of these that says something is
-the ceiling, and a process's environment can only lower it. Outside pods, where none of the first three says
-anything, the environment proposes (`propose`), is held to the default (`fixed`), or the process is turned
-away (`deny`).
+Pod annotation > operator's call > configuration file > slices of cards > default: the first of these that
+says something is the ceiling, and a process's environment can only lower it. Outside pods, where neither
+call nor file says anything, the environment proposes (`propose`), is held to the default (`fixed`), or the
+process is turned away (`deny`).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Literal
 
 from hypervisor.core.model import NO_QUOTA, Gpu, GpuUuid, Held, Source, TenantName, device_quota
 from hypervisor.errors import Refused
-from limiter.quota import PRIORITIES, Quota
+from limiter.quota import PRIORITIES, Quota, Rule
 
 Admission = Literal["propose", "fixed", "deny"]
 WHOLE = 100
@@ -32,6 +32,8 @@ class QuotaBook:
     api: dict[TenantName, Quota] = field(default_factory=dict)
     pods: dict[TenantName, Quota] = field(default_factory=dict)
     """What pods are annotated with."""
+    slices: Mapping[TenantName, Quota] = field(default_factory=dict)
+    """What pods' slices of cards mean."""
 
     def ceiling(self, tenant: TenantName) -> Held | None:
         """Return the strongest quota that was said for this tenant in particular."""
@@ -49,7 +51,7 @@ class QuotaBook:
 
         `was_heard`: the proposal was followed before; it has had its say, and lowers nothing any more.
         """
-        ceiling = self.ceiling(tenant)
+        ceiling = with_slices(self.ceiling(tenant), self.slices.get(tenant))
         if ceiling is not None:
             return ceiling if was_heard else replace(ceiling, quota=lowered(ceiling.quota, proposed))
         if self.admission == "deny" and pod_uid is None:
@@ -57,6 +59,33 @@ class QuotaBook:
         if self.admission == "propose" and pod_uid is None and says_limits(proposed):
             return Held(replace(proposed, tenant=None), "environment")
         return Held(lowered(self.default, proposed), "default")
+
+
+def with_slices(ceiling: Held | None, of_slices: Quota | None) -> Held | None:
+    """Return a ceiling with what a pod's slices of cards mean.
+
+    They are the quota of a pod that has no other. Annotations that leave memory or request open leave it to
+    the slices, and are for the pod's own cards alone.
+    """
+    if of_slices is None or (ceiling is not None and ceiling.source != "pod"):
+        return ceiling
+    if ceiling is None:
+        return Held(of_slices, "slices")
+    said = ceiling.quota
+    request = said.request_percent
+    if request is None and not said.compute:
+        request = of_slices.request_percent
+    return Held(replace(said, memory=on_cards(said.memory, of_slices.memory), request_percent=request), "pod")
+
+
+def on_cards(said: tuple[Rule, ...], slices: tuple[Rule, ...]) -> tuple[Rule, ...]:
+    """Return what is said of all cards as rules for those that slices are of; without a word, the slices."""
+    everywhere = next((rule for rule in said if rule.device == "*"), None)
+    if not said:
+        return slices
+    if everywhere is None or len(said) > 1:
+        return said
+    return tuple(replace(everywhere, device=rule.device) for rule in slices)
 
 
 def says_limits(quota: Quota) -> bool:

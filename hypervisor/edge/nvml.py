@@ -139,7 +139,7 @@ class Nvml:
 
 
 def sample_of(row: dict[str, Any]) -> GpuSample:
-    gpu = Gpu(GpuUuid(row["uuid"]), row["index"], row["memory_bytes"], row["name"])
+    gpu = Gpu(GpuUuid(row["uuid"]), row["index"], row["memory_bytes"], row["name"], row.get("minor"))
     readings = readings_of(row)
     return GpuSample(
         gpu=gpu,

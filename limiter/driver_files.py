@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The NVIDIA driver's files on this node, for containers that no other runtime brings them to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from limiter.handout import CONTROL_NODES, DRIVER_IN_CONTAINER, Mount
+
+LIBRARIES = (
+    "libcuda.so.1",
+    "libnvidia-ml.so.1",
+    "libnvidia-ptxjitcompiler.so.1",
+    "libnvidia-nvvm.so.4",
+    "libnvidia-gpucomp.so.*",
+    "libcudadebugger.so.1",
+)
+"""Those that compute needs; the first two a program cannot do without."""
+FOLDERS = (
+    "usr/lib/x86_64-linux-gnu",
+    "usr/lib/aarch64-linux-gnu",
+    "usr/lib64",
+    "usr/lib/x86_64-linux-gnu/nvidia/current",
+    "usr/local/nvidia/lib64",
+    "home/kubernetes/bin/nvidia/lib64",
+    "opt/nvidia/lib64",
+    "usr/lib",
+)
+
+
+def libraries(root: Path = Path("/")) -> tuple[Mount, ...]:
+    """Return the driver's libraries under the node's root, as a container is to see them.
+
+    Host paths are the node's own, without `root`: where the node is mounted in the caller's container.
+    """
+    for folder in FOLDERS:
+        if (root / folder / LIBRARIES[0]).exists():
+            return tuple(found_in(root, folder))
+    return ()
+
+
+def found_in(root: Path, folder: str) -> Iterator[Mount]:
+    for pattern in LIBRARIES:
+        for path in sorted((root / folder).glob(pattern)):
+            yield Mount(f"/{folder}/{path.name}", f"{DRIVER_IN_CONTAINER}/{path.name}")
+
+
+def control_nodes(root: Path = Path("/")) -> tuple[str, ...]:
+    """Return the device files that every user of a card needs."""
+    return tuple(node for node in CONTROL_NODES if (root / node.lstrip("/")).exists())
+
+
+def card_node(minor: int) -> str:
+    """Return the device file of a card."""
+    return f"/dev/nvidia{minor}"

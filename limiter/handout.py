@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a container is handed so that its programs are limited: as values, for Kubernetes and for CDI. Pure.
+
+Its cards, the library, the file that has it preloaded, the daemon's socket and a few variables; nothing of
+other containers. Segments are not among it: the daemon hands them to each process over the socket.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import PurePosixPath
+
+LIBRARY_IN_CONTAINER = "/usr/lib/gpulimit/libgpulimit.so"
+PRELOAD_IN_CONTAINER = "/etc/ld.so.preload"
+DRIVER_IN_CONTAINER = "/usr/local/nvidia/lib64"
+SIM_STATE_IN_CONTAINER = "/run/gpulimit-sim"
+CONTROL_NODES = ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools")
+
+
+@dataclass(frozen=True, slots=True)
+class Mount:
+    """A file or folder of the node, and where a container finds it."""
+
+    host: str
+    container: str
+    is_read_only: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Handout:
+    """What a container gets."""
+
+    variables: dict[str, str] = field(default_factory=dict)
+    mounts: tuple[Mount, ...] = ()
+    nodes: tuple[str, ...] = ()
+    """Device files, at the same path in the container."""
+    cdi: tuple[str, ...] = ()
+    """Names of CDI devices that bring the rest."""
+
+    def __add__(self, other: Handout) -> Handout:
+        return Handout(
+            self.variables | other.variables,
+            tuple(dict.fromkeys(self.mounts + other.mounts)),
+            tuple(dict.fromkeys(self.nodes + other.nodes)),
+            tuple(dict.fromkeys(self.cdi + other.cdi)),
+        )
+
+
+def limits(*, library: str, preload: str, socket: str) -> Handout:
+    """Return what every limited container gets. `library` and `preload` are the node's files.
+
+    The socket's folder is mounted and not the socket, which a restarted daemon makes anew. With the variable
+    set a process without a daemon waits and then gets no GPU, instead of taking the node for one without.
+    """
+    folder = str(PurePosixPath(socket).parent)
+    return Handout(
+        variables={"GPULIMIT_SOCKET": socket},
+        mounts=(
+            Mount(library, LIBRARY_IN_CONTAINER),
+            Mount(preload, PRELOAD_IN_CONTAINER),
+            Mount(folder, folder),
+        ),
+    )
+
+
+def by_nvidia(uuids: Iterable[str]) -> Handout:
+    """Return what makes NVIDIA's container runtime bring cards and driver."""
+    return Handout(
+        variables={
+            "NVIDIA_VISIBLE_DEVICES": ",".join(uuids),
+            "NVIDIA_DRIVER_CAPABILITIES": "compute,utility",
+        }
+    )
+
+
+def by_cdi(uuids: Iterable[str], kinds: Iterable[str]) -> Handout:
+    """Return the names of cards as CDI devices of some kinds, "nvidia.com/gpu"."""
+    named = list(uuids)
+    return Handout(cdi=tuple(f"{kind}={uuid}" for kind in kinds for uuid in named))
+
+
+def plain(cards: Iterable[str], files: Iterable[Mount], controls: Iterable[str] = CONTROL_NODES) -> Handout:
+    """Return device files and the driver's libraries themselves. `cards` are paths as /dev/nvidia0."""
+    return Handout(mounts=tuple(files), nodes=(*cards, *controls))
+
+
+def simulated(uuids: Iterable[str], *, driver: str, state: str, variables: dict[str, str]) -> Handout:
+    """Return the simulated driver and its machine: `driver` is its folder, `state` its file's."""
+    path = PurePosixPath(state)
+    return Handout(
+        variables=variables
+        | {
+            "LD_LIBRARY_PATH": DRIVER_IN_CONTAINER,
+            "GPULIMIT_SIM_STATE": f"{SIM_STATE_IN_CONTAINER}/{path.name}",
+            "CUDA_VISIBLE_DEVICES": ",".join(uuids),
+        },
+        mounts=(
+            Mount(driver, DRIVER_IN_CONTAINER),
+            Mount(str(path.parent), SIM_STATE_IN_CONTAINER, is_read_only=False),
+        ),
+    )
