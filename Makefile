@@ -2,6 +2,7 @@
 #
 #   make demo     everything at once, on a simulated GPU where there is no real one
 #   make test     all tests (PYTEST='-k quota' passes options on)
+#   make test-k8s what runs against real parts of Kubernetes, which it builds once (tests/k8s/build_parts.sh)
 #   make lint     format, types, layers, C warnings
 #   make bench    accuracy and overhead, on a real card
 #   make build    the package in place, in .venv
@@ -37,6 +38,10 @@ demo: $(NATIVE)
 
 test: $(NATIVE) $(DEV)
 	@$(BIN)/python -m pytest $(PYTEST)
+
+test-k8s: $(NATIVE) $(DEV)
+	@bash tests/k8s/build_parts.sh || [ $$? -eq 3 ]  # 3: not to be had here; the tests then skip themselves
+	@GPULIMIT_TEST_K8S=1 $(BIN)/python -m pytest $(PYTEST) tests/k8s/test_real_*.py
 
 lint: $(NATIVE) $(DEV)
 	$(call quietly,ruff,$(BIN)/ruff check . && $(BIN)/ruff format --check .)
@@ -84,4 +89,4 @@ clean:
 	rm -rf $(VENV) build dist *.egg-info limiter/_lib limiter/_native*.so limiter/_native*.c
 	find . -name __pycache__ -prune -exec rm -rf {} +
 
-.PHONY: demo test lint bench build wheels clean
+.PHONY: demo test test-k8s lint bench build wheels clean

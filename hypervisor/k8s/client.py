@@ -116,6 +116,7 @@ class Client:
             items += [item for item in found or [] if isinstance(item, dict)]
             query["continue"] = meta.get("continue") or ""
             query.pop("resourceVersion", None)
+            query.pop("resourceVersionMatch", None)
             if not query["continue"]:
                 return Listing(tuple(items), str(meta.get("resourceVersion", "")))
         raise KubeError(0, f"{path}: the list has no end")

@@ -76,6 +76,8 @@ class Watch:
         """None: to be listed."""
         self._newest = "0"
         """A list must be no older than this; empty: the newest there is."""
+        self._listed = ""
+        """The version of the last list."""
         self._complained_ns = -COMPLAIN_NS
         self.is_up = False
         """A stream is open."""
@@ -102,9 +104,11 @@ class Watch:
                 await self._recover(error)
 
     async def _list(self) -> Listed:
-        query = {**self._selectors, "resourceVersion": self._newest}
+        # Without the second, a version together with a page size means the past at exactly that version.
+        match = "NotOlderThan" if self._newest else ""
+        query = {**self._selectors, "resourceVersion": self._newest, "resourceVersionMatch": match}
         listing = await self._client.list(self._path, query)
-        self._version = self._newest = listing.version
+        self._version = self._newest = self._listed = listing.version
         self.lists += 1
         self._heard()
         return Listed(listing.items)
@@ -162,6 +166,8 @@ class Watch:
         self.is_up, self.trouble = False, str(error)
         self.restarts += 1
         if error.status == GONE:
+            # A list from a cache may be of a version that cannot be watched from any more.
+            self._newest = "" if self._version == self._listed else self._newest
             self._version = None
         elif error.status == TOO_NEW and self._version is None:
             self._newest = ""

@@ -186,6 +186,8 @@ class FakeApi:
             pods, version = page
         else:
             wanted = int(query.get("resourceVersion") or 0)
+            if wanted and "limit" in query and query.get("resourceVersionMatch") != "NotOlderThan":
+                return refused(400, "would be a list of the past, as this server does not keep it")
             if wanted > self._version:
                 return refused(504, "Too large resource version", "Timeout")
             pods, version = self._selected(query), self._version
