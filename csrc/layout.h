@@ -131,7 +131,8 @@ struct gl_policy_device {
 	uint64_t run_ahead_ns;       /* most GPU time that may be submitted and unfinished; 0: no bound */
 	uint32_t change;             /* futex: bumped after every change of this entry */
 	uint32_t shared;             /* 1: others want this GPU too; 0: granted_ns is not asked, only the limit holds */
-	uint64_t reserved[7];
+	uint64_t exclusive_from_ns;  /* CLOCK_MONOTONIC: since then nobody else's work has been on the GPU; 0: others' may be */
+	uint64_t reserved[6];
 };
 
 /* /dev/shm/gpulimit.p.<tenant>: one tenant's policy. */

@@ -28,6 +28,7 @@ struct gl_cost {
 	uint64_t key;        /* hash of function and shape, or of a graph; 0: free */
 	uint64_t cost_ns;    /* running mean */
 	uint32_t samples;
+	uint32_t sure;       /* of them taken while the GPU was ours alone */
 	uint32_t countdown;  /* launches until the next sample */
 	uint32_t unsampled;  /* launches under way while no sample has come back */
 };
@@ -119,6 +120,8 @@ struct gl_cost *gl_cost_of(struct gl_meter *m, uint64_t key);
 uint64_t gl_cost_learn(struct gl_cost *cost, uint64_t ns);
 /* The launch took no longer than this; returns what it is thought to have taken. */
 uint64_t gl_cost_learn_most(struct gl_cost *cost, uint64_t ns);
+/* The same where others' work may have been on the GPU in between. */
+uint64_t gl_cost_learn_unsure(struct gl_cost *cost, uint64_t ns);
 /* True if this launch should be measured; counts down. */
 bool gl_cost_wants_sample(struct gl_cost *cost);
 /* All costs are to be learned anew: function handles may be reused after an unload. */

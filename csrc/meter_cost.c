@@ -31,8 +31,9 @@ static void learned(struct gl_cost *cost, uint64_t ns)
 
 uint64_t gl_cost_learn(struct gl_cost *cost, uint64_t ns)
 {
-	uint32_t samples = gl_peek(&cost->samples);
+	uint32_t samples = gl_peek(&cost->sure);
 	uint64_t old = gl_peek(&cost->cost_ns);
+	gl_put(&cost->sure, samples + 1);
 	/* A plain mean at first, later one that follows slow changes.  The weight is small, because arguments may make
 	 * every launch differ and it is the mean that counts. */
 	int64_t weight = samples < 32 ? (int64_t)samples + 1 : 32;
@@ -45,6 +46,19 @@ uint64_t gl_cost_learn_most(struct gl_cost *cost, uint64_t ns)
 	uint64_t old = gl_peek(&cost->cost_ns), now = gl_peek(&cost->samples) && old < ns ? old : ns;
 	learned(cost, now);
 	return now;
+}
+
+/* Without a sure sample the truth is near the lower end of what was seen.  Once there are sure ones, the others say
+ * nothing new: a short one may be of a launch with other arguments. */
+uint64_t gl_cost_learn_unsure(struct gl_cost *cost, uint64_t ns)
+{
+	uint64_t old = gl_peek(&cost->cost_ns), now = old;
+	if (gl_peek(&cost->samples) == 0)
+		now = ns;
+	else if (gl_peek(&cost->sure) == 0)
+		now = ns < old ? old - (old - ns) / 2 : old + (ns - old) / 64;
+	learned(cost, now);
+	return now < ns ? now : ns;
 }
 
 static uint32_t random_below(uint32_t limit)
@@ -89,6 +103,7 @@ void gl_costs_forget(void)
 	for (uint32_t i = 0; m && i < GL_COSTS; i++)
 		if (gl_peek(&m->cost[i].key)) {
 			gl_put(&m->cost[i].samples, 0);
+			gl_put(&m->cost[i].sure, 0);
 			gl_put(&m->cost[i].countdown, 0);
 		}
 }
@@ -100,5 +115,6 @@ void gl_cost_forget(uint64_t key)
 		return;
 	struct gl_cost *c = gl_cost_of(m, key);
 	gl_put(&c->samples, 0);
+	gl_put(&c->sure, 0);
 	gl_put(&c->countdown, 0);
 }

@@ -9,7 +9,9 @@
  *
  * With a backlog (P after H) both are T - P and the measurement is exact, whatever the costs.  When the host is the
  * slow side they are far apart and the sum of the learned costs, held between them, decides: so gaps are not charged.
- * A stream that waited for another's event may have stood still; then only the upper bound holds.
+ * A stream that waited for another's event may have stood still; then only the upper bound holds.  The same where other
+ * tenants' work may have been on the GPU in between: the lower bound would charge us for it.  The daemon says when it
+ * was not.
  */
 #include "meter.h"
 
@@ -118,6 +120,17 @@ static void follow_overlap(struct gl_meter *m, uint32_t gpu, uint64_t busy, uint
 	gl_put(&m->cost_sum_ns[gpu], all_costs / 2);
 }
 
+/* Whether nobody else's work has been on the GPU since then, as far as the daemon knows.  Without it, or alone on the
+ * GPU, there is nobody whom we could know of. */
+static bool exclusive(const struct gl_gpu *gpu, uint64_t since_ns)
+{
+	const struct gl_policy_device *p = gl_policy_of(gpu);
+	if (!p || !gl_peek(&p->shared))
+		return true;
+	uint64_t from = gl_peek(&p->exclusive_from_ns);
+	return from && since_ns >= from;
+}
+
 static void account(struct gl_meter *m, struct gl_stream *stream, const struct gl_mark *mark, uint64_t raw, uint64_t t)
 {
 	uint64_t previous = stream->finished_ns, busy = mark->cost_ns;
@@ -125,15 +138,17 @@ static void account(struct gl_meter *m, struct gl_stream *stream, const struct g
 	uint64_t measured;
 	if (mark->launches == 0)
 		return;
-	bool at_most;
+	struct gl_gpu *gpu = stream->clock->gpu;
+	bool at_most, ours = exclusive(gpu, later(previous, mark->first_ns));
 	if (mark->kind == GL_MARK_AFTER && sample(stream, mark, raw, t, &measured, &at_most)) {
-		busy = at_most ? gl_cost_learn_most(mark->cost, measured) : gl_cost_learn(mark->cost, measured);
-	} else if (!mark->waited && busy < least) {
+		busy = !ours	? gl_cost_learn_unsure(mark->cost, measured)
+		     : at_most ? gl_cost_learn_most(mark->cost, measured)
+			       : gl_cost_learn(mark->cost, measured);
+	} else if (ours && !mark->waited && busy < least) {
 		busy = least;
 	}
 	if (busy > span)
 		busy = span;
-	struct gl_gpu *gpu = stream->clock->gpu;
 	busy = uncovered(gpu->device, busy, t, span);
 	gl_spend_correct(m, gpu, mark->charged_ns, busy);
 	if (mark->kind != GL_MARK_AFTER || gl_peek(&mark->cost->samples) > 4)

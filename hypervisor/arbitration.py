@@ -206,7 +206,8 @@ class Arbitration:
         seen = {name: self._rows[name].seen[gpu] for name in here}
         terms = {name: member.terms[gpu] for name, member in here.items()}
         decision = arbiter.step(now_ns, seen, terms)
-        for name, member in here.items():
+        # Who loses the GPU hears of it before who gets it.
+        for name, member in sorted(here.items(), key=lambda item: item[0] == decision.turn):
             grant = decision.grants[name]
             if self._published.get((name, gpu)) != grant:
                 self._publish(member, entry, grant)
@@ -224,6 +225,7 @@ class Arbitration:
                 entry,
                 granted_ns=min(grant.granted_ns, MOST_NS),
                 run_ahead_ns=grant.run_ahead_ns,
+                exclusive_from_ns=grant.exclusive_from_ns,
                 is_shared=grant.is_shared,
             )
         except SegmentError as error:

@@ -15,7 +15,7 @@ struct writing {
 	const struct gl_policy_device *allow;
 	const struct gl_state_gpu *gpu;
 	const char *tenant;
-	uint64_t magic, created_ns, heartbeat_ns, daemon_start_ns, granted_ns, run_ahead_ns;
+	uint64_t magic, created_ns, heartbeat_ns, daemon_start_ns, granted_ns, run_ahead_ns, exclusive_from_ns;
 	uint32_t device, shared, pid, size;
 };
 
@@ -120,16 +120,17 @@ static int grant(void *argument)
 	struct gl_policy_device *d = &w->policy->device[w->device];
 	gl_store(&d->granted_ns, w->granted_ns);
 	gl_store(&d->run_ahead_ns, w->run_ahead_ns);
+	gl_store(&d->exclusive_from_ns, w->exclusive_from_ns);
 	gl_store(&d->shared, w->shared); /* after the grant that it makes count */
 	changed(d);
 	return 0;
 }
 
 int gl_node_policy_grant(struct gl_policy *policy, uint32_t device, uint64_t granted_ns, uint64_t run_ahead_ns,
-			 uint32_t shared)
+			 uint64_t exclusive_from_ns, uint32_t shared)
 {
 	struct writing w = {.policy = policy, .device = device, .granted_ns = granted_ns, .run_ahead_ns = run_ahead_ns,
-			    .shared = shared};
+			    .exclusive_from_ns = exclusive_from_ns, .shared = shared};
 	return device < GL_MAX_DEVICES ? gl_guarded(grant, &w) : -EINVAL;
 }
 

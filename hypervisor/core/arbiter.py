@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
 from hypervisor.core.model import TenantName
 from hypervisor.core.pace import MS, Decision, Grant, Pace, Rating, Seen, Terms
@@ -31,6 +32,8 @@ MOST_SLIP_NS = 4 * MS
 """What it is granted at a time."""
 SHORT_AHEAD_NS = 1 * MS
 """What a holder may have queued where a higher class might want the GPU any time."""
+SETTLED_NS = 3 * MS // 10
+"""How much later than it seems the last holder's queue has run dry, to be sure."""
 IDLE_TICK_NS = 100 * MS
 MOST_VIRTUAL_NS = 1e15
 HIGH = 3
@@ -59,6 +62,7 @@ class Arbiter:
         self._turn_beside_ns = 0
         """What others used during the turn."""
         self._draining: TenantName | None = None
+        self._exclusive_from_ns = 0
         self._virtual_ns = 0.0
         self._urgent = 0
         self._at_ns = 0
@@ -80,6 +84,7 @@ class Arbiter:
                 standing.grant = held_back(standing)
             else:
                 standing.grant = self._grant(name, standing, contenders)
+        self._say_who_is_exclusive(now_ns)
         grants = {name: s.grant for name, s in self._standings.items()}
         ratings = {n: Rating(s.takes_turns, s.part, s.rate) for n, s in self._standings.items()}
         return Decision(grants, self._holder, self._next_at(now_ns), ratings)
@@ -150,6 +155,7 @@ class Arbiter:
     def _alone(self, now_ns: int) -> Decision:
         """Nobody to share with: only the limit holds, and the tenant keeps to it itself."""
         self._holder = self._draining = None
+        self._exclusive_from_ns = 0
         ((name, standing),) = self._standings.items()
         standing.grant = Grant(standing.grant.granted_ns, 0, is_shared=False)
         return Decision({name: standing.grant}, None, now_ns + IDLE_TICK_NS)
@@ -187,6 +193,7 @@ class Arbiter:
         if self._draining not in (None, chosen) and not self._is_above(chosen, self._draining):
             return
         self._holder, self._draining = chosen, None
+        self._exclusive_from_ns = 0
         self._start_counting(now_ns)
 
     def _is_above(self, name: TenantName, other: TenantName | None) -> bool:
@@ -263,6 +270,21 @@ class Arbiter:
         if any(s.terms.priority >= HIGH and s.terms.request_percent and s.was_lately_active for s in above):
             return min(SHORT_AHEAD_NS, self._pace.run_ahead_ns)
         return self._pace.run_ahead_ns
+
+    def _say_who_is_exclusive(self, now_ns: int) -> None:
+        """Tell the holder since when it has had the GPU to itself: its time is measured exactly then, and by
+        what its launches cost at other times.
+        """
+        others = [s for n, s in self._standings.items() if n != self._holder]
+        if self._holder is None or any(s.is_active and not s.takes_turns for s in others):
+            self._exclusive_from_ns = 0
+        elif not self._exclusive_from_ns:
+            queued_ns = max((s.queued_ns for s in others), default=0)
+            self._exclusive_from_ns = now_ns + queued_ns + SETTLED_NS
+        for name, standing in self._standings.items():
+            from_ns = self._exclusive_from_ns if name == self._holder else 0
+            if standing.grant.exclusive_from_ns != from_ns:
+                standing.grant = replace(standing.grant, exclusive_from_ns=from_ns)
 
     def _next_at(self, now_ns: int) -> int:
         """Return when something will be due: a queue has run dry, tokens have come together, or the tick."""

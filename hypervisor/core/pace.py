@@ -50,6 +50,10 @@ class Grant:
     granted_ns: int
     run_ahead_ns: int
     is_shared: bool
+    exclusive_from_ns: int = 0
+    """Since when nobody else's work has been on the GPU, so that what passes is what is used; 0: others' may
+    be.
+    """
 
 
 @dataclass(frozen=True, slots=True)

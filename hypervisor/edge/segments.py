@@ -131,9 +131,14 @@ class PolicySegment(Segment):
         nothing = ffi.new("struct gl_policy_device *")
         check(lib.gl_node_policy_allow(self.view, entry, nothing), self.name)
 
-    def grant(self, entry: int, *, granted_ns: int, run_ahead_ns: int, is_shared: bool) -> None:
+    def grant(
+        self, entry: int, *, granted_ns: int, run_ahead_ns: int, exclusive_from_ns: int, is_shared: bool
+    ) -> None:
         """Say how far the tenant may go on one GPU and wake who waits."""
-        check(lib.gl_node_policy_grant(self.view, entry, granted_ns, run_ahead_ns, is_shared), self.name)
+        result = lib.gl_node_policy_grant(
+            self.view, entry, granted_ns, run_ahead_ns, exclusive_from_ns, is_shared
+        )
+        check(result, self.name)
 
     def beat(self, now_ns: int, start_ns: int) -> None:
         """Say that the daemon is there."""

@@ -300,7 +300,7 @@ def test_nonsense_in_the_policy_never_means_no_limit(daemon: Daemon, start: Star
     process.say(f"spin {5 * MS} 10")
     time.sleep(0.5)
     entry.compute_limit_percent = 100
-    lib.gl_node_policy_grant(daemon.policy.c, 0, 0, 0, 0)
+    lib.gl_node_policy_grant(daemon.policy.c, 0, 0, 0, 0, 0)
     assert float(process.hear().split()[1]) > 0.4
     entry.memory_limit_bytes = (1 << 64) - 1
     code, total = process.ask("total").split()
