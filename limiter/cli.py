@@ -26,6 +26,7 @@ COMMANDS = {
     "tenant": "suspend or resume a tenant",
     "daemon": "run the node daemon",
     "load": "run the built-in workload",
+    "cdi": "write a CDI specification for containers",
     "demo": "show everything at once, on a simulated GPU where there is no real one",
     "doctor": "check that quotas can hold on this machine",
     "version": "print the version",

@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The cards of this machine, as NVML lists them: asked in a child process, since NVML may hang.
+
+`python -m limiter.cards` is that child: it prints one JSON object.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from limiter.errors import GpulimitError
+
+TIMEOUT_S = 30
+
+
+class NoCards(GpulimitError):
+    """NVML does not say which cards there are."""
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    """One card."""
+
+    uuid: str
+    index: int
+    name: str
+    minor: int | None
+    """Of its device file; None: not known."""
+
+
+def cards(environment: Mapping[str, str]) -> list[Card]:
+    """Return the cards that a process with this environment sees. Raises NoCards."""
+    command = [sys.executable, "-P", "-m", "limiter.cards"]
+    try:
+        done = subprocess.run(
+            command, env=dict(environment), capture_output=True, text=True, timeout=TIMEOUT_S, check=False
+        )
+    except subprocess.TimeoutExpired as error:
+        raise NoCards(f"NVML does not answer within {TIMEOUT_S} s") from error
+    if done.returncode != 0:
+        raise NoCards((done.stderr.strip() or f"status {done.returncode}").splitlines()[-1])
+    answer = json.loads(done.stdout)
+    if "error" in answer:
+        raise NoCards(answer["error"])
+    return [Card(**row) for row in answer["cards"]]
+
+
+def main() -> None:
+    import pynvml
+
+    def text(value: str | bytes) -> str:
+        return value.decode(errors="replace") if isinstance(value, bytes) else value
+
+    def minor_of(handle: object) -> int | None:
+        try:
+            return int(pynvml.nvmlDeviceGetMinorNumber(handle))
+        except pynvml.NVMLError:
+            return None
+
+    try:
+        pynvml.nvmlInit()
+        rows = []
+        for index in range(pynvml.nvmlDeviceGetCount()):
+            handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+            rows.append(
+                {
+                    "uuid": text(pynvml.nvmlDeviceGetUUID(handle)),
+                    "index": index,
+                    "name": text(pynvml.nvmlDeviceGetName(handle)),
+                    "minor": minor_of(handle),
+                }
+            )
+        print(json.dumps({"cards": rows}))
+    except pynvml.NVMLError as error:
+        print(json.dumps({"error": f"NVML: {error}"}))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Handouts as a CDI specification, which Docker, Podman, containerd and CRI-O read. Pure.
+
+A device for each card, by UUID and as gpu<index>, "all" for all, and "limits": the library without a card,
+for those who take their cards from another specification, NVIDIA's `nvidia.com/gpu` say.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from limiter.cards import Card
+from limiter.handout import Handout
+
+VERSION = "0.3.0"
+"""The oldest that has all that is used, so that older runtimes take it too."""
+KIND = "gpulimit.io/gpu"
+NAME = re.compile(r"[A-Za-z]([A-Za-z0-9_.:-]*[A-Za-z0-9])?")
+
+
+def specification(limits: Handout, cards: Sequence[Card], handouts: Mapping[str, Handout]) -> dict[str, Any]:
+    """Return the specification. `handouts`: what brings each card, by UUID, and under "all" all of them."""
+    devices = {"limits": Handout(limits.variables)}
+    for card in cards:
+        devices[card.uuid] = devices[f"gpu{card.index}"] = handouts[card.uuid]
+    if cards:
+        devices["all"] = handouts["all"]
+    wrong = [name for name in devices if not NAME.fullmatch(name)]
+    if wrong:
+        raise ValueError(f"{wrong[0]!a} cannot be the name of a CDI device")
+    return {
+        "cdiVersion": VERSION,
+        "kind": KIND,
+        "devices": [{"name": name, "containerEdits": edits(one)} for name, one in devices.items()],
+        "containerEdits": edits(limits),
+    }
+
+
+def edits(one: Handout) -> dict[str, Any]:
+    """Return a handout as edits of a container; parts that it has not are left out."""
+    found: dict[str, Any] = {
+        "env": [f"{name}={value}" for name, value in sorted(one.variables.items())],
+        "deviceNodes": [{"path": node} for node in one.nodes],
+        "mounts": [
+            {
+                "hostPath": mount.host,
+                "containerPath": mount.container,
+                "options": ["ro" if mount.is_read_only else "rw", "nosuid", "nodev", "rbind"],
+            }
+            for mount in one.mounts
+        ],
+    }
+    return {name: value for name, value in found.items() if value}

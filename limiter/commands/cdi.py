@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Write a CDI specification, by which containers get cards under quota.
+
+The library is put under --library-dir, from where containers mount it; each build has a file of its own, so
+an upgrade disturbs no container. Run it again after an upgrade of gpulimit or of the driver.
+
+examples:
+  gpulimit cdi --output /etc/cdi/gpulimit.json
+  docker run --device gpulimit.io/gpu=gpu0 -e GPULIMIT_MEMORY=4GiB IMAGE
+  docker run --device nvidia.com/gpu=0 --device gpulimit.io/gpu=limits -e GPULIMIT_MEMORY=4GiB IMAGE
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from limiter import cards, cdi, driver_files, environment, handout, paths, placement
+from limiter.cards import Card
+from limiter.errors import GpulimitError
+from limiter.handout import Handout
+
+SOCKET = "/run/gpulimit/hypervisor.sock"
+
+
+class NotWritten(GpulimitError):
+    """The specification cannot be made or written."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--output", metavar="FILE", type=Path, help="where to write it (standard output)")
+    parser.add_argument("--socket", metavar="PATH", default=SOCKET, help="the daemon's socket (%(default)s)")
+    parser.add_argument(
+        "--no-daemon",
+        action="store_true",
+        help="containers have no daemon: their environment is the quota, and each is a tenant of its own",
+    )
+    parser.add_argument(
+        "--library-dir",
+        metavar="DIR",
+        type=Path,
+        default=Path("/var/lib/gpulimit/lib"),
+        help="folder from which containers get the library (%(default)s)",
+    )
+    parser.add_argument("--no-cards", action="store_true", help="only the device gpulimit.io/gpu=limits")
+    parser.add_argument("--sim", action="store_true", help="cards of the simulated driver")
+
+
+def run(options: argparse.Namespace) -> int:
+    variables = dict(os.environ)
+    variables.pop("LD_PRELOAD", None)
+    if options.sim:
+        environment.use_simulated_driver(variables)
+    found = [] if options.no_cards else cards.cards(variables)
+    placed = placement.place(paths.library(), options.library_dir.absolute())
+    limits = handout.limits(library=str(placed.library), preload=str(placed.preload), socket=options.socket)
+    if options.no_daemon:
+        limits = Handout({"GPULIMIT_CDI": "1"}, limits.mounts[:2])
+    try:
+        handouts = simulated(found, variables) if options.sim else plain(found)
+        specification = cdi.specification(limits, found, handouts)
+    except ValueError as error:
+        raise NotWritten(str(error)) from error
+    write(json.dumps(specification, indent=2) + "\n", options.output)
+    return 0
+
+
+def plain(found: Sequence[Card]) -> dict[str, Handout]:
+    """Return what brings each card and all. Raises ValueError."""
+    if not found:
+        return {}
+    files = driver_files.libraries()
+    if not files:
+        raise ValueError("the driver's libraries are in none of the usual folders; use --no-cards")
+    nodes = {}
+    for card in found:
+        if card.minor is None:
+            raise ValueError(f"NVML does not say which device file {card.uuid} has; use --no-cards")
+        nodes[card.uuid] = driver_files.card_node(card.minor)
+    controls = driver_files.control_nodes()
+    handouts = {uuid: handout.plain([node], files, controls) for uuid, node in nodes.items()}
+    return handouts | {"all": handout.plain(nodes.values(), files, controls)}
+
+
+def simulated(found: Sequence[Card], variables: Mapping[str, str]) -> dict[str, Handout]:
+    kept = {k: v for k, v in variables.items() if k.startswith("GPULIMIT_SIM_")}
+
+    def of(uuids: Sequence[str]) -> Handout:
+        state = variables["GPULIMIT_SIM_STATE"]
+        return handout.simulated(uuids, driver=str(paths.simulated_driver()), state=state, variables=kept)
+
+    return {card.uuid: of([card.uuid]) for card in found} | {"all": of([card.uuid for card in found])}
+
+
+def write(text: str, output: Path | None) -> None:
+    """Write the specification, which appears in one step: runtimes watch the folder. Raises NotWritten."""
+    if output is None:
+        sys.stdout.write(text)
+        return
+    try:
+        output.parent.mkdir(parents=True, exist_ok=True)
+        # Not *.json before it is whole.
+        handle, fresh = tempfile.mkstemp(dir=output.parent, prefix=f".{output.name}.")
+        with os.fdopen(handle, "w") as file:
+            file.write(text)
+        Path(fresh).chmod(0o644)
+        Path(fresh).rename(output)
+    except OSError as error:
+        raise NotWritten(f"{output}: {error.strerror}") from error
