@@ -8,7 +8,8 @@ import socket
 import threading
 import time
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 
 Behaviour = Callable[[socket.socket], None]
 MIB = 1 << 20
@@ -71,8 +72,12 @@ def bomb(size: int) -> bytes:
 class Exporter:
     """A listening exporter."""
 
-    def __init__(self, behaviour: Behaviour, listener: socket.socket | None = None) -> None:
+    def __init__(
+        self, behaviour: Behaviour, listener: socket.socket | None = None, *, is_greeted: bool = True
+    ) -> None:
+        """Without `is_greeted` it does not wait for a request."""
         self.behaviour = behaviour
+        self.is_greeted = is_greeted
         self.connections = 0
         self.request = b""
         self.listener = listener or socket.create_server(("127.0.0.1", 0))
@@ -97,15 +102,9 @@ class Exporter:
 
     def _serve(self, peer: socket.socket) -> None:
         with contextlib.suppress(OSError), peer:
-            self.request = self.greet(peer)
+            if self.is_greeted:
+                self.request = request_of(peer)
             self.behaviour(peer)
-
-    def greet(self, peer: socket.socket) -> bytes:
-        """Return the request."""
-        request = b""
-        while b"\r\n\r\n" not in request and (more := peer.recv(4096)):
-            request += more
-        return request
 
     def close(self) -> None:
         for one in (self.listener, *self._peers):
@@ -115,6 +114,42 @@ class Exporter:
         for thread in self._threads:
             thread.join(5)
             assert not thread.is_alive()
+
+
+def request_of(peer: socket.socket) -> bytes:
+    """Return the request."""
+    request = b""
+    while b"\r\n\r\n" not in request and (more := peer.recv(4096)):
+        request += more
+    return request
+
+
+class Monitor(Exporter):
+    """What Firecracker and Cloud Hypervisor do at a machine's socket; guests by port. It can be filled
+    anew: an empty one is a guest where nobody listens.
+    """
+
+    def __init__(self, path: Path, ports: Mapping[int, Behaviour]) -> None:
+        self.ports = dict(ports)
+        self.asked: list[int] = []
+        path.unlink(missing_ok=True)
+        listener = socket.socket(socket.AF_UNIX)
+        listener.bind(str(path))
+        listener.listen(64)
+        super().__init__(self._connect, listener, is_greeted=False)
+
+    def _connect(self, peer: socket.socket) -> None:
+        line = b""
+        while not line.endswith(b"\n") and (byte := peer.recv(1)):
+            line += byte
+        word, port = line.split()
+        assert word == b"CONNECT"
+        self.asked.append(int(port))
+        behaviour = self.ports.get(int(port))
+        if behaviour is not None:
+            peer.sendall(b"OK 1073741824\n")
+            self.request = request_of(peer)
+            behaviour(peer)
 
 
 @contextlib.contextmanager
