@@ -7,7 +7,6 @@ import asyncio
 import contextlib
 import grp
 import logging
-import os
 import resource
 import signal
 import socket
@@ -28,9 +27,10 @@ from hypervisor.core.events import EventLog
 from hypervisor.core.pace import Pace
 from hypervisor.edge import health, notify, scrape
 from hypervisor.edge.hand_over import ReadOnlyView
-from hypervisor.edge.nvml import Nvml
+from hypervisor.edge.nvml import Nvml, environment_of_child
 from hypervisor.edge.segments import DIRECTORY, Segments
 from hypervisor.edge.server import Server
+from hypervisor.edge.token_file import read_token
 from hypervisor.edge.traffic import Traffic
 from hypervisor.errors import ConfigError
 from hypervisor.exporter.exporter import Exporter
@@ -39,7 +39,6 @@ from hypervisor.kubernetes import Kubernetes
 from hypervisor.node import Node
 from hypervisor.observer import Observer, Options, kind_of_reason
 from hypervisor.tenancy import Tenancy
-from limiter import environment
 from limiter.errors import GpulimitError
 
 if TYPE_CHECKING:
@@ -88,7 +87,7 @@ class Daemon:
         self.server = Server(Api(self.node, self.arbitration, lambda: self.exporter.snapshot))
         self.node.wake = self.server.wake
         self.nvml = Nvml(
-            nvml_environment(is_simulated=told.is_simulated),
+            environment_of_child(is_simulated=told.is_simulated),
             sampled=self.node.sampled,
             failed=self.node.inventory.failed,
             period_s=settings.nvml_interval / 1e9,
@@ -158,7 +157,7 @@ class Daemon:
     async def _listen(self) -> None:
         settings = self.config.settings
         if settings.tcp_addr:
-            app = self.server.tcp_application(read_token(settings.tcp_token_file))
+            app = self.server.tcp_application(read_token(settings.tcp_token_file, "tcp_token_file"))
             await self._tcp(await self._runner(app), settings.tcp_addr)
         if settings.metrics_addr:
             pages = health.application(
@@ -258,29 +257,6 @@ def gid_of(group: str) -> int | None:
         return grp.getgrnam(group).gr_gid if group else None
     except KeyError as error:
         raise ConfigError("socket_group", "", f"no group {group!r}") from error
-
-
-def read_token(path: str) -> str:
-    """Return the token in a file that only its owner can read. Raises ConfigError."""
-    place = Path(path)
-    try:
-        token = place.read_text(encoding="ascii").strip()
-        mode = place.stat().st_mode
-    except (OSError, ValueError) as error:
-        raise ConfigError("tcp_token_file", "", f"{path}: {error}") from error
-    if mode & 0o077:
-        raise ConfigError("tcp_token_file", "", f"{path}: others may read it; chmod 600")
-    if len(token) < 16:
-        raise ConfigError("tcp_token_file", "", f"{path}: a token has at least 16 characters")
-    return token
-
-
-def nvml_environment(*, is_simulated: bool) -> dict[str, str]:
-    """Return the environment of the process that asks NVML: it is never limited itself."""
-    variables = {k: v for k, v in os.environ.items() if k != "LD_PRELOAD"}
-    if is_simulated:
-        environment.use_simulated_driver(variables)
-    return variables
 
 
 def raise_file_limit() -> None:

@@ -19,7 +19,7 @@ POD = ("[namespace]", "[pod]", "[tenant]", "gpu_id")
 CARD = (*GPU, "[gpu]", "[instance]", "[host]")
 VGPU_INSTANCE = (*CARD, "vgpu_id", "[vgpu_uuid]", "[vgpu_type]", "[vgpu_vm_id]")
 MIG = (*CARD, "mig_instance", "[mig_uuid]", "[mig_profile]", "[gpu_instance_id]", "[compute_instance_id]")
-GUEST = ("namespace", "name", "node", "gpu_index", "gpu_uuid", "gpu_name")
+GUEST = ("namespace", "name", "node", "gpu_index", "gpu_uuid", "[gpu_name]")
 VMI = ("namespace", "name", "node")
 NO_VGPU, NO_MIG = "the host has no vGPU", "no GPU is in MIG mode"
 NOT_MIG = "no GPU knows MIG"
@@ -27,7 +27,8 @@ KUBERNETES = (
     *("kube_watch_up", "kube_watch_restarts_total", "kube_kubelet_fallback", "kube_pods"),
     *("kube_quota_invalid", "kube_objects_unreadable_total", "kube_events_total"),
 )
-NO_GUESTS, NO_KUBERNETES = "no guest agent answers", "not in a cluster"
+NO_GUESTS, NO_COLLECTOR, NO_AGENT = "no guest answers", "no guests are collected", "not a guest's agent"
+NO_KUBERNETES = "not in a cluster"
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +98,9 @@ GPU_SECTION = Section(
         ("gpu_memory_utilization_ratio", G, (), "Part of the time in which the memory controller was busy.", "NVML"),
         ("gpu_process_count", G, (), "Compute processes on the card.", "NVML"),
         ("gpu_unregistered_process_count", G, (), "Compute processes that are under no quota.", "NVML and the registry"),
+        ("gpu_encoder_utilization_ratio", G, (), "Part of the time in which the video encoder was busy.", "NVML"),
+        ("gpu_decoder_utilization_ratio", G, (), "Part of the time in which the video decoder was busy.", "NVML"),
+        ("gpu_ecc_errors_total", C, ("kind",), "Memory errors since the driver was loaded: corrected or uncorrected.", "NVML"),
         ("gpu_power_watts", G, (), "Power drawn now.", "NVML"),
         ("gpu_energy_joules_total", C, (), "Energy used since the driver was loaded.", "NVML"),
         ("gpu_temperature_celsius", G, (), "Temperature of the chip.", "NVML"),
@@ -276,15 +280,41 @@ GUEST_SECTION = Section(
 )  # fmt: skip
 GUEST_SCRAPE_SECTION = Section(
     "Guests' collection",
-    "How asking each virtual machine goes.",
+    "How asking each virtual machine goes. Served by who collects: `gpulimit guest-collector`, or the daemon with `--guests`.",
     VMI,
     (
-        ("guest_up", G, (), "1 if the guest's agent answered last time.", "collector"),
+        ("guest_up", G, (), "1 if the guest answered last time.", "collector"),
         ("guest_scrape_duration_seconds", G, (), "How long its answer took.", "collector"),
         ("guest_last_success_timestamp_seconds", G, (), "When it last answered.", "collector"),
-        ("guest_samples_dropped_total", C, ("reason",), "Samples of it that were not taken over.", "collector"),
+        ("guest_gpu_status", G, (), "0 if the guest's agent reaches its GPUs, else NVML's number of the error: 9 and 12 are no driver.", "guest agent"),
+        ("guest_scrape_failures_total", C, ("reason",),
+         "Times that it did not answer: refused, timeout, broken, redirect, status, too_large, encoding, tls, empty or no_vsock.", "collector"),
+        ("guest_samples_dropped_total", C, ("reason",),
+         "Samples of it that were not taken over: not_listed (of no use here), or what its page should not have held: "
+         "range, label, mig, too_many_gpus, unconfirmed, malformed, duplicate and others.", "collector"),
     ),
-    NO_GUESTS,
+    NO_COLLECTOR,
+)  # fmt: skip
+COLLECTOR_SECTION = Section(
+    "Guests' collector",
+    "Who is to be asked, and whether this collector does.",
+    (),
+    (
+        ("guest_collector_active", G, (), "1: this collector asks; 0: another one on this node does.", "collector"),
+        ("guest_source_up", G, ("source",), "1 if the list of guests is fresh.", "file, or the cluster"),
+        ("guest_targets", G, ("source",), "Guests in the list.", "file, or the cluster"),
+    ),
+    NO_COLLECTOR,
+)  # fmt: skip
+AGENT_SECTION = Section(
+    "Guest agent",
+    "`gpulimit guest-agent` serves these, `gpulimit_nvml_up` and the GPU families, as far as they make sense inside a machine.",
+    (),
+    (
+        ("guest_agent_info", G, ("version", "[boot_id]"), "Constant 1; boot_id changes when the machine is started.", "agent"),
+        ("guest_agent_status", G, (), "0 if NVML answers, else its number of the error.", "agent"),
+    ),
+    NO_AGENT,
 )  # fmt: skip
 
 DAEMON_SECTION = Section(
@@ -328,6 +358,8 @@ SECTIONS = (
     MIG_SECTION,
     GUEST_SECTION,
     GUEST_SCRAPE_SECTION,
+    COLLECTOR_SECTION,
+    AGENT_SECTION,
     DAEMON_SECTION,
 )
 CATALOGUE: dict[str, Metric] = {metric.name: metric for section in SECTIONS for metric in section.metrics()}

@@ -22,6 +22,11 @@ UNSUPPORTED = (
 CLOCKS = 4
 
 
+def first_of(pair: Any) -> int | None:
+    """Return the utilisation, of a utilisation and its sampling period."""
+    return None if pair is None else int(pair[0])
+
+
 class Fields:
     """Reads fields, and counts what went wrong by NVML's number of the error."""
 
@@ -51,5 +56,14 @@ class Fields:
             "energy_mj": ask(pynvml.nvmlDeviceGetTotalEnergyConsumption, handle),
             "temperature_c": ask(pynvml.nvmlDeviceGetTemperature, handle, pynvml.NVML_TEMPERATURE_GPU),
             "clocks_mhz": [ask(pynvml.nvmlDeviceGetClockInfo, handle, kind) for kind in range(CLOCKS)],
+            "encoder_percent": first_of(ask(pynvml.nvmlDeviceGetEncoderUtilization, handle)),
+            "decoder_percent": first_of(ask(pynvml.nvmlDeviceGetDecoderUtilization, handle)),
+            "ecc_errors": [
+                ask(pynvml.nvmlDeviceGetTotalEccErrors, handle, kind, pynvml.NVML_VOLATILE_ECC)
+                for kind in (
+                    pynvml.NVML_MEMORY_ERROR_TYPE_CORRECTED,
+                    pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED,
+                )
+            ],
             "throttle": ask(pynvml.nvmlDeviceGetCurrentClocksThrottleReasons, handle),
         }

@@ -25,6 +25,8 @@ COMMANDS = {
     "quota": "show or change a tenant's quota",
     "tenant": "suspend or resume a tenant",
     "daemon": "run the node daemon",
+    "guest-agent": "serve a virtual machine's GPU metrics to its host",
+    "guest-collector": "collect GPU metrics from this node's virtual machines",
     "load": "run the built-in workload",
     "cdi": "write a CDI specification for containers",
     "demo": "show everything at once, on a simulated GPU where there is no real one",
@@ -33,7 +35,12 @@ COMMANDS = {
 }
 
 
-PROGRAMS = {"daemon": "hypervisor", "top": "hypervisor.top"}
+PROGRAMS = {
+    "daemon": "hypervisor",
+    "top": "hypervisor.top",
+    "guest-agent": "hypervisor.guests.agent",
+    "guest-collector": "hypervisor.guests.collect",
+}
 """Commands that another package runs; it is started in this process's place, not imported."""
 
 

@@ -16,6 +16,7 @@ MOST_CELSIUS = 200
 MOST_MHZ = 20_000
 MOST_JOULES = 1e12
 MOST_BYTES = 1 << 48
+MOST_ERRORS = 1 << 53
 WHOLE = 100
 
 THROTTLE_REASONS = {
@@ -29,6 +30,7 @@ THROTTLE_REASONS = {
     "hw_power_brake": 0x80,
     "display_clocks": 0x100,
 }
+ECC_KINDS = ("corrected", "uncorrected")
 DOMAINS = ("graphics", "sm", "memory", "video")
 
 
@@ -44,6 +46,10 @@ class Readings:
     power_watts: float | None = None
     energy_joules: float | None = None
     temperature_celsius: float | None = None
+    encoder_utilization_ratio: float | None = None
+    decoder_utilization_ratio: float | None = None
+    ecc_errors: Mapping[str, int] = field(default_factory=dict)
+    """Corrected and uncorrected, since the driver was loaded."""
     clocks_hertz: Mapping[str, float] = field(default_factory=dict)
     throttle_reasons: Mapping[str, int] = field(default_factory=dict)
     processes: Mapping[int, int | None] | None = None
@@ -75,6 +81,9 @@ def readings_of(row: Mapping[str, Any]) -> Readings:
         power_watts=within(row.get("power_mw"), 0, MOST_WATTS, 1e-3),
         energy_joules=within(row.get("energy_mj"), 0, MOST_JOULES, 1e-3),
         temperature_celsius=within(row.get("temperature_c"), -MOST_CELSIUS, MOST_CELSIUS),
+        encoder_utilization_ratio=within(row.get("encoder_percent"), 0, 1, 1 / WHOLE),
+        decoder_utilization_ratio=within(row.get("decoder_percent"), 0, 1, 1 / WHOLE),
+        ecc_errors=errors_of(row.get("ecc_errors")),
         clocks_hertz=clocks_of(row.get("clocks_mhz")),
         throttle_reasons=reasons_of(row.get("throttle")),
         processes=processes_of(row.get("pids"), most),
@@ -87,6 +96,13 @@ def clocks_of(values: Any) -> dict[str, float]:
         return {}
     clocks = {domain: within(v, 0, MOST_MHZ) for domain, v in zip(DOMAINS, values, strict=False)}
     return {domain: mhz * 1e6 for domain, mhz in clocks.items() if mhz is not None}
+
+
+def errors_of(values: Any) -> dict[str, int]:
+    if not isinstance(values, list):
+        return {}
+    counts = {kind: within(v, 0, MOST_ERRORS) for kind, v in zip(ECC_KINDS, values, strict=False)}
+    return {kind: int(count) for kind, count in counts.items() if count is not None}
 
 
 def reasons_of(bits: Any) -> dict[str, int]:

@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import json
 import logging
+import os
 import sys
 import time
 from collections import Counter
@@ -20,6 +21,7 @@ from typing import Any
 
 from hypervisor.core.model import Gpu, GpuSample, GpuUuid
 from hypervisor.core.readings import readings_of
+from limiter import environment
 
 logger = logging.getLogger(__name__)
 PERIOD_S = 1.0
@@ -42,6 +44,8 @@ class Health:
     duration_s: float | None = None
     errors: Counter[str] = field(default_factory=Counter)
     """By NVML's number of the error, or timeout, ended, nonsense."""
+    failure: tuple[str, str] = ("", "")
+    """Of the last try: a key of `errors`, and why; empty if it went well."""
     xids: Counter[tuple[GpuUuid, int]] = field(default_factory=Counter)
     last_xid_at_ns: dict[GpuUuid, int] = field(default_factory=dict)
     listed: frozenset[GpuUuid] = frozenset()
@@ -115,6 +119,7 @@ class Nvml:
     def _fail(self, code: str, reason: str) -> None:
         self.health.is_up = False
         self.health.errors[code] += 1
+        self.health.failure = code, reason
         self._failed(reason)
 
     def _take(self, line: bytes) -> bool:
@@ -125,7 +130,7 @@ class Nvml:
             return False
         now_ns = time.time_ns()
         health = self.health
-        health.is_up, health.last_success_at_ns = True, now_ns
+        health.is_up, health.last_success_at_ns, health.failure = True, now_ns, ("", "")
         health.duration_s = float(data.get("duration_s", 0.0))
         health.errors.update(data.get("errors", {}))
         for uuid, xid in data.get("xids", ()):
@@ -136,6 +141,14 @@ class Nvml:
         health.listed = frozenset(sample.gpu.uuid for sample in samples)
         self._sampled(samples)
         return True
+
+
+def environment_of_child(*, is_simulated: bool) -> dict[str, str]:
+    """Return the environment of the process that asks NVML: it is never limited itself."""
+    variables = {k: v for k, v in os.environ.items() if k != "LD_PRELOAD"}
+    if is_simulated:
+        environment.use_simulated_driver(variables)
+    return variables
 
 
 def sample_of(row: dict[str, Any]) -> GpuSample:

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from hypervisor.exporter import partitions
+from hypervisor.exporter.guests import add_guest
 from hypervisor.exporter.labels import NONE, Labels
 from hypervisor.exporter.merge import gpu_labels, merged
 from hypervisor.exporter.sheet import Family, Sheet
@@ -39,6 +40,8 @@ def families_of(snapshot: Snapshot, *, has_debug_labels: bool) -> list[Family]:
         partitions.add_vgpu_host(sheet, host)
     for card in snapshot.mig_gpus:
         partitions.add_mig_gpu(sheet, card)
+    for guest in snapshot.guests:
+        add_guest(sheet, guest)
     for part in snapshot.parts:
         add_part(sheet, part)
     if snapshot.kubernetes is not None:
@@ -50,6 +53,8 @@ def families_of(snapshot: Snapshot, *, has_debug_labels: bool) -> list[Family]:
         sheet.put_each(name, NONE, CATALOGUE[name].label_names[-1], counts)
     if snapshot.build:
         sheet.put("build_info", Labels(snapshot.build.items()), 1)
+    if snapshot.agent:
+        sheet.put("guest_agent_info", Labels(snapshot.agent.items()), 1)
     dropped = max(0, len(clients) - MOST_CLIENTS)
     sheet.put("series_dropped_total", NONE.plus("reason", "too_many_clients"), dropped)
     return sheet.families()
@@ -64,6 +69,7 @@ def add_gpu(sheet: Sheet, gpu: GpuView) -> None:
     sheet.put_all(labels, gpu.values)
     sheet.put_each("gpu_clock_hertz", labels, "domain", gpu.clocks_hertz)
     sheet.put_each("gpu_throttle_reason", labels, "reason", gpu.throttle_reasons)
+    sheet.put_each("gpu_ecc_errors_total", labels, "kind", gpu.ecc_errors)
     sheet.put_each("gpu_xid_errors_total", labels, "xid", {str(x): n for x, n in gpu.xids.items()})
 
 

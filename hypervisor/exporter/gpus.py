@@ -52,6 +52,8 @@ def gpu_view(card: Card, looks: Sequence[Look], known_pids: Set[int]) -> GpuView
             "gpu_memory_utilization_ratio": now.memory_utilization_ratio,
             "gpu_process_count": None if pids is None else len(pids),
             "gpu_unregistered_process_count": None if pids is None else len(pids.keys() - known_pids),
+            "gpu_encoder_utilization_ratio": now.encoder_utilization_ratio,
+            "gpu_decoder_utilization_ratio": now.decoder_utilization_ratio,
             "gpu_power_watts": now.power_watts,
             "gpu_energy_joules_total": now.energy_joules,
             "gpu_temperature_celsius": now.temperature_celsius,
@@ -61,6 +63,7 @@ def gpu_view(card: Card, looks: Sequence[Look], known_pids: Set[int]) -> GpuView
             "gpu_compute_unallocated_ratio": max(0.0, 1 - requested),
         },
         clocks_hertz=now.clocks_hertz,
+        ecc_errors=now.ecc_errors,
         throttle_reasons=now.throttle_reasons,
         xids=card.xids,
     )

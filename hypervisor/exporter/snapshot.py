@@ -27,6 +27,7 @@ class GpuView:
     values: Mapping[str, float | None] = field(default_factory=dict)
     """By metric's name, for those without further labels."""
     clocks_hertz: Mapping[str, float] = field(default_factory=dict)
+    ecc_errors: Mapping[str, int] = field(default_factory=dict)
     throttle_reasons: Mapping[str, int] = field(default_factory=dict)
     xids: Mapping[int, int] = field(default_factory=dict)
 
@@ -99,6 +100,34 @@ class KubeView:
 
 
 @dataclass(frozen=True, slots=True)
+class GuestGpu:
+    """A GPU as a virtual machine describes it, checked."""
+
+    index: int
+    uuid: str
+    name: str
+    values: Mapping[str, float]
+    """By metric's name without `kubevirt_vmi_gpu_`."""
+
+
+@dataclass(frozen=True, slots=True)
+class GuestView:
+    """A virtual machine. Who it is comes from where the collector was told to connect."""
+
+    namespace: str
+    name: str
+    node: str
+    is_up: bool
+    duration_s: float | None = None
+    last_success_at_s: float | None = None
+    agent_status: float | None = None
+    """0, or NVML's number of the error in the guest; None: it has another exporter."""
+    gpus: tuple[GuestGpu, ...] = ()
+    dropped: Mapping[str, int] = field(default_factory=dict)
+    failures: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class Snapshot:
     """Everything."""
 
@@ -110,6 +139,7 @@ class Snapshot:
     schedulers: tuple[SchedulerView, ...] = ()
     vgpu_hosts: tuple[VgpuHost, ...] = ()
     mig_gpus: tuple[MigGpu, ...] = ()
+    guests: tuple[GuestView, ...] = ()
     parts: tuple[PartView, ...] = ()
     kubernetes: KubeView | None = None
     """None: not in a cluster."""
@@ -118,4 +148,6 @@ class Snapshot:
     """By (type, direction)."""
     counts: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     """By metric's name and the value of its only label."""
+    agent: Mapping[str, str] = field(default_factory=dict)
+    """Of a guest's agent: labels of its info."""
     build: Mapping[str, str] = field(default_factory=dict)

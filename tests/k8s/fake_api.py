@@ -30,8 +30,10 @@ BOOKMARK_S = 0.2
 class FakeApi:
     """A server and what it holds. All methods may be called from any thread."""
 
-    def __init__(self, *, tls: ssl.SSLContext | None = None, port: int = 0) -> None:
+    def __init__(self, *, tls: ssl.SSLContext | None = None, port: int = 0, collection: str = PODS) -> None:
+        """`collection`: the path of another kind of objects, kept in place of pods."""
         self.port = port
+        self._collection = collection
         self.tokens: set[str] | None = None
         """Who may come in; None: everybody."""
         self.gone_as_status = False
@@ -140,7 +142,7 @@ class FakeApi:
 
     async def _start(self) -> None:
         app = web.Application(middlewares=[self._check])
-        app.router.add_get(PODS, self._get_pods)
+        app.router.add_get(self._collection, self._get_pods)
         app.router.add_get("/pods", self._kubelet_pods)
         app.router.add_get("/api/v1/namespaces/{namespace}/pods/{name}", self._get_pod)
         app.router.add_post("/api/v1/namespaces/{namespace}/events", self._post_event)

@@ -11,7 +11,7 @@ from hypervisor.exporter.clients import Clients
 from hypervisor.exporter.gpus import Card, Schedulers, gpu_view
 from hypervisor.exporter.looks import Books, Held, Look
 from hypervisor.exporter.snapshot import Identity, KubeView, PartView, SchedulerView, Snapshot
-from tests.metrics import partitioned
+from tests.metrics import guests, partitioned
 
 GIB, MIB = 1 << 30, 1 << 20
 SECOND_NS = 1_000_000_000
@@ -29,6 +29,9 @@ ROW = {
     "energy_mj": 123_456_789,
     "temperature_c": 61,
     "clocks_mhz": [1980, 1980, 2619, 1545],
+    "encoder_percent": 12,
+    "decoder_percent": 3,
+    "ecc_errors": [4, 0],
     "throttle": 0x4,
     "driver_version": "580.159.04",
 }
@@ -119,6 +122,7 @@ def snapshot() -> Snapshot:
         schedulers=(scheduler, SchedulerView(OTHER_GPU.uuid, 1, {"scheduler_running_clients": 0})),
         vgpu_hosts=(partitioned.HOST,),
         mig_gpus=(partitioned.CARD,),
+        guests=(guests.UP, guests.DOWN),
         parts=(
             PartView(
                 "nvml", is_up=True, last_success_at_s=1_700_000_000.5, duration_s=0.002, errors={"15": 1}
@@ -132,9 +136,18 @@ def snapshot() -> Snapshot:
             invalid=(("research", "train-1"),),
             events={"sent": 3, "failed": 0, "dropped": 0},
         ),
-        values={"up": 1, "nvml_up": 1, "workers": 2, "tenants": 2, "longpoll_waiting": 2},
+        values={
+            "up": 1,
+            "nvml_up": 1,
+            "workers": 2,
+            "tenants": 2,
+            "longpoll_waiting": 2,
+            "guest_collector_active": 1,
+        },
         messages={("register", "received"): 2, ("accepted", "sent"): 2},
         counts={
+            "guest_source_up": {"kubevirt": 1},
+            "guest_targets": {"kubevirt": 2},
             "scheduler_client_disconnect_total": {"exited": 5},
             "registrations_total": {"accepted": 7, "refused": 1},
             "shm_rejected_total": {"owner": 1},

@@ -182,7 +182,7 @@ def test_other_exporters_names_bear_the_same_values() -> None:
             assert text[name.removeprefix("gpulimit_"), labels] * scale == pytest.approx(value)
     shared = {name for name, _ in text if name.startswith("nvshare_")}
     assert len(shared) == 39
-    assert not [name for name, _ in plain if not name.startswith(("gpulimit_", "process_"))]
+    assert not [name for name, _ in plain if not name.startswith(("gpulimit_", "kubevirt_vmi_", "process_"))]
 
 
 def test_a_page_of_256_clients_on_16_cards_costs_little() -> None:

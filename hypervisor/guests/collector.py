@@ -1,0 +1,209 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Asks the guests, each by a connection of its own, and knows of each what it last said.
+
+Who a guest is comes from its target alone. One that hangs, lies or floods costs its own figures and nothing
+of another's: the scraper bounds its time and bytes, `reading` what is taken over.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import ssl
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+from hypervisor.exporter.snapshot import GuestView
+from hypervisor.guests.reading import LIMITS, Reading, reading_of
+from hypervisor.guests.target import Target
+from hypervisor.remote.dial import Connector
+from hypervisor.remote.errors import FetchError
+from hypervisor.remote.fetch import Budget, fetch, session
+from hypervisor.remote.patience import Pace
+from hypervisor.remote.scraper import Scraper
+
+logger = logging.getLogger(__name__)
+PERIOD_S = 3.25
+LONGEST_PAUSE_S = 30.0
+MOST_AT_ONCE = 256
+LOOK_S = 1.0
+BUDGET = Budget(connect_s=2.0, total_s=5.0, received_bytes=LIMITS.page_bytes, page_bytes=LIMITS.page_bytes)
+
+
+class Source(Protocol):
+    """Who knows which guests there are."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def targets(self) -> Sequence[Target]: ...
+
+    @property
+    def is_up(self) -> bool: ...
+
+    @property
+    def confirmed_at_s(self) -> float:
+        """Up to when the targets are known to be right, by time.monotonic()."""
+
+    async def run(self) -> None: ...
+
+
+@dataclass(slots=True)
+class Guest:
+    """One machine, over all its starts."""
+
+    target: Target
+    known: Reading | None = None
+    """The last one that is certainly of this machine."""
+    suspect: Reading | None = None
+    """One that seems to be of another machine, and since when: nothing is shown until the source, which may
+    lag behind, has confirmed who is at this address.
+    """
+    suspect_at_s: float = 0.0
+    last_success_at_s: float | None = None
+    """By the clock on the wall."""
+    duration_s: float | None = None
+    dropped: Counter[str] = field(default_factory=Counter)
+    failures: Counter[str] = field(default_factory=Counter)
+
+
+class Collector:
+    """All guests of a node."""
+
+    def __init__(
+        self,
+        sources: Sequence[Source],
+        *,
+        pace: Pace | None = None,
+        budget: Budget = BUDGET,
+        changed: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`changed` is told when there is something new to show."""
+        self._sources, self._budget, self._changed = sources, budget, changed
+        self._guests: dict[tuple[str, str, str], Guest] = {}
+        self._scraper: Scraper[Target] = Scraper(
+            self._fetch,
+            pace=pace or Pace(PERIOD_S, LONGEST_PAUSE_S),
+            limits=LIMITS,
+            most_at_once=MOST_AT_ONCE,
+            changed=self._tried,
+        )
+
+    async def run(self) -> None:
+        """Follow the sources and ask, for ever."""
+        try:
+            async with asyncio.TaskGroup() as group:
+                for source in self._sources:
+                    group.create_task(source.run(), name=f"guests of {source.name}")
+                while True:
+                    self.look()
+                    await asyncio.sleep(LOOK_S)
+        finally:
+            await self._scraper.close()
+
+    def look(self) -> None:
+        """Take up the sources' targets; of two that name one machine, the first source's holds."""
+        wanted: dict[tuple[str, str, str], Target] = {}
+        for source in self._sources:
+            for target in source.targets:
+                wanted.setdefault(target.who, target)
+        for who in self._guests.keys() - wanted.keys():
+            del self._guests[who]
+        for who, target in wanted.items():
+            guest = self._guests.setdefault(who, Guest(target))
+            if guest.target != target:
+                logger.info("%s: now %s", "/".join(who[:2]), target)
+                guest.target, guest.known, guest.suspect = target, None, None
+            if target.endpoint is None and not guest.failures["no_vsock"]:
+                guest.failures["no_vsock"] += 1
+                logger.warning("%s/%s is to be asked, but has no vsock", target.namespace, target.name)
+        self._scraper.watch([target for target in wanted.values() if target.endpoint is not None])
+        self._changed()
+
+    async def _fetch(self, target: Target) -> bytes:
+        assert target.endpoint is not None
+        headers: dict[str, str] = {}
+        tls: ssl.SSLContext | None = None
+        if target.token_file or target.ca_file:
+            headers, tls = await asyncio.to_thread(credentials, target)
+        connector = Connector(target.endpoint, tls=tls, server_name=target.server_name or target.name)
+        async with session(connector) as client:
+            return await fetch(client, "http://guest/metrics", self._budget, headers=headers)
+
+    def _tried(self, target: Target) -> None:
+        """A try at a target has ended."""
+        guest = self._guests.get(target.who)
+        host = self._scraper.hosts.get(target)
+        if guest is None or host is None or guest.target != target:
+            return
+        guest.duration_s = host.duration_s
+        if host.failures:
+            guest.failures[host.reason] += 1
+        elif host.page is not None:
+            guest.last_success_at_s = time.time()
+            self._take(guest, reading_of(host.page))
+        self._changed()
+
+    def _take(self, guest: Guest, reading: Reading) -> None:
+        """Take over what a guest says, unless it may be another machine that has been given its address."""
+        guest.dropped.update(reading.dropped)
+        if guest.known is not None and reading.is_of_another_machine(guest.known):
+            if guest.suspect is None or reading.is_of_another_machine(guest.suspect):
+                guest.suspect_at_s = time.monotonic()
+            guest.suspect = reading
+            if self._confirmed_at_s(guest.target) < guest.suspect_at_s:
+                guest.dropped["unconfirmed"] += sum(len(gpu.values) for gpu in reading.gpus)
+                return
+        guest.known, guest.suspect = reading, None
+
+    def _confirmed_at_s(self, target: Target) -> float:
+        return max((s.confirmed_at_s for s in self._sources if s.name == target.source), default=0.0)
+
+    def views(self) -> tuple[GuestView, ...]:
+        """Return all guests, by name."""
+        return tuple(self._view(guest) for _, guest in sorted(self._guests.items()))
+
+    def _view(self, guest: Guest) -> GuestView:
+        host = self._scraper.hosts.get(guest.target)
+        is_shown = host is not None and host.page is not None and guest.suspect is None
+        reading = guest.known if is_shown and guest.known is not None else Reading()
+        return GuestView(
+            namespace=guest.target.namespace,
+            name=guest.target.name,
+            node=guest.target.node,
+            is_up=host is not None and host.state == "up",
+            duration_s=guest.duration_s,
+            last_success_at_s=guest.last_success_at_s,
+            agent_status=reading.status,
+            gpus=reading.gpus,
+            dropped=dict(guest.dropped),
+            failures=dict(guest.failures),
+        )
+
+    def counts(self) -> dict[str, Mapping[str, int]]:
+        """Return what is known of the sources, by metric's name and source."""
+        return {
+            "guest_source_up": {source.name: int(source.is_up) for source in self._sources},
+            "guest_targets": {source.name: len(source.targets) for source in self._sources},
+        }
+
+
+def credentials(target: Target) -> tuple[dict[str, str], ssl.SSLContext | None]:
+    """Return headers and TLS context for a guest; read each time, since such files are renewed.
+
+    Raises FetchError.
+    """
+    try:
+        headers = {}
+        if target.token_file:
+            token = Path(target.token_file).read_text(encoding="ascii").strip()
+            headers["Authorization"] = f"Bearer {token}"
+        tls = ssl.create_default_context(cafile=target.ca_file) if target.ca_file else None
+    except (OSError, ValueError) as error:
+        raise FetchError("tls", f"{target}: {error}") from error
+    return headers, tls

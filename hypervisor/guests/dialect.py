@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What exporters call the things that are taken over from guests. Pure: tables."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+MIB = 1 << 20
+MOST_BYTES = 1 << 48
+MOST_COUNT = 1 << 53
+
+BOUNDS: Mapping[str, tuple[float, float]] = {
+    "utilization_percent": (0, 100),
+    "memory_utilization_percent": (0, 100),
+    "memory_used_bytes": (0, MOST_BYTES),
+    "memory_total_bytes": (1, MOST_BYTES),
+    "temperature_celsius": (-100, 200),
+    "power_usage_milliwatts": (0, 5_000_000),
+    "ecc_errors_single_bit_total": (0, MOST_COUNT),
+    "ecc_errors_double_bit_total": (0, MOST_COUNT),
+    "encoder_utilization_percent": (0, 100),
+    "decoder_utilization_percent": (0, 100),
+    "running_processes": (0, 1_000_000),
+}
+"""All that is taken over, as kubevirt_vmi_gpu_NAME, and what it can be: sentinels for "not known" lie
+outside.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One family of an exporter."""
+
+    name: str
+    """What it is here."""
+    scale: float = 1.0
+    labels: tuple[tuple[str, str], ...] = ()
+    """Only series with these labels."""
+
+
+@dataclass(frozen=True, slots=True)
+class Dialect:
+    """One exporter. `uuid`, `index` and `title` are the labels that say which GPU it is."""
+
+    uuid: str
+    index: str
+    title: str
+    rows: Mapping[str, tuple[Row, ...]]
+    about: str = ""
+    """Family that alone has index and title, if not all have them."""
+    parts: tuple[str, ...] = ()
+    """Families of which the total is the sum, where the exporter has none: used, free, reserved."""
+    instance: str = ""
+    """Label of series that are of a part of the card; those are left out."""
+    numbers: str = ""
+    """Family whose values are the indexes."""
+    others: frozenset[str] = field(default_factory=frozenset)
+    """Families that are read, but not as figures of a GPU."""
+
+    @property
+    def names(self) -> frozenset[str]:
+        more = (name for name in (self.about, self.numbers) if name)
+        return frozenset((*self.rows, *self.parts, *self.others, *more))
+
+
+OWN = Dialect(
+    uuid="gpu_uuid",
+    index="gpu_index",
+    title="gpu_name",
+    about="gpulimit_gpu_info",
+    others=frozenset(("gpulimit_guest_agent_info", "gpulimit_guest_agent_status")),
+    rows={
+        "gpulimit_gpu_utilization_ratio": (Row("utilization_percent", 100),),
+        "gpulimit_gpu_memory_utilization_ratio": (Row("memory_utilization_percent", 100),),
+        "gpulimit_gpu_memory_used_bytes": (Row("memory_used_bytes"),),
+        "gpulimit_gpu_memory_total_bytes": (Row("memory_total_bytes"),),
+        "gpulimit_gpu_temperature_celsius": (Row("temperature_celsius"),),
+        "gpulimit_gpu_power_watts": (Row("power_usage_milliwatts", 1000),),
+        "gpulimit_gpu_encoder_utilization_ratio": (Row("encoder_utilization_percent", 100),),
+        "gpulimit_gpu_decoder_utilization_ratio": (Row("decoder_utilization_percent", 100),),
+        "gpulimit_gpu_process_count": (Row("running_processes"),),
+        "gpulimit_gpu_ecc_errors_total": (
+            Row("ecc_errors_single_bit_total", labels=(("kind", "corrected"),)),
+            Row("ecc_errors_double_bit_total", labels=(("kind", "uncorrected"),)),
+        ),
+    },
+)
+
+DCGM_EXPORTER = Dialect(
+    uuid="UUID",
+    index="gpu",
+    title="modelName",
+    instance="GPU_I_ID",
+    parts=("DCGM_FI_DEV_FB_USED", "DCGM_FI_DEV_FB_FREE", "DCGM_FI_DEV_FB_RESERVED"),
+    rows={
+        "DCGM_FI_DEV_GPU_UTIL": (Row("utilization_percent"),),
+        "DCGM_FI_DEV_MEM_COPY_UTIL": (Row("memory_utilization_percent"),),
+        "DCGM_FI_DEV_FB_USED": (Row("memory_used_bytes", MIB),),
+        "DCGM_FI_DEV_FB_TOTAL": (Row("memory_total_bytes", MIB),),
+        "DCGM_FI_DEV_GPU_TEMP": (Row("temperature_celsius"),),
+        "DCGM_FI_DEV_POWER_USAGE": (Row("power_usage_milliwatts", 1000),),
+        "DCGM_FI_DEV_ECC_SBE_VOL_TOTAL": (Row("ecc_errors_single_bit_total"),),
+        "DCGM_FI_DEV_ECC_DBE_VOL_TOTAL": (Row("ecc_errors_double_bit_total"),),
+        "DCGM_FI_DEV_ENC_UTIL": (Row("encoder_utilization_percent"),),
+        "DCGM_FI_DEV_DEC_UTIL": (Row("decoder_utilization_percent"),),
+    },
+)
+
+NVIDIA_GPU_EXPORTER = Dialect(
+    uuid="uuid",
+    index="index",
+    title="name",
+    about="nvidia_smi_gpu_info",
+    numbers="nvidia_smi_index",
+    rows={
+        "nvidia_smi_utilization_gpu_ratio": (Row("utilization_percent", 100),),
+        "nvidia_smi_utilization_memory_ratio": (Row("memory_utilization_percent", 100),),
+        "nvidia_smi_memory_used_bytes": (Row("memory_used_bytes"),),
+        "nvidia_smi_memory_total_bytes": (Row("memory_total_bytes"),),
+        "nvidia_smi_temperature_gpu": (Row("temperature_celsius"),),
+        "nvidia_smi_power_draw_watts": (Row("power_usage_milliwatts", 1000),),
+        "nvidia_smi_ecc_errors_corrected_volatile_total": (Row("ecc_errors_single_bit_total"),),
+        "nvidia_smi_ecc_errors_uncorrected_volatile_total": (Row("ecc_errors_double_bit_total"),),
+        "nvidia_smi_utilization_encoder_ratio": (Row("encoder_utilization_percent", 100),),
+        "nvidia_smi_utilization_decoder_ratio": (Row("decoder_utilization_percent", 100),),
+        "nvidia_smi_compute_apps": (Row("running_processes"),),
+    },
+)
+
+DIALECTS = (OWN, DCGM_EXPORTER, NVIDIA_GPU_EXPORTER)
