@@ -28,6 +28,7 @@ COMMANDS = {
     "guest-agent": "serve a virtual machine's GPU metrics to its host",
     "guest-collector": "collect GPU metrics from this node's virtual machines",
     "load": "run the built-in workload",
+    "webhook": "change Kubernetes pods before they are stored",
     "cdi": "write a CDI specification for containers",
     "demo": "show everything at once, on a simulated GPU where there is no real one",
     "doctor": "check that quotas can hold on this machine",
@@ -40,6 +41,7 @@ PROGRAMS = {
     "top": "hypervisor.top",
     "guest-agent": "hypervisor.guests.agent",
     "guest-collector": "hypervisor.guests.collect",
+    "webhook": "hypervisor.webhook",
 }
 """Commands that another package runs; it is started in this process's place, not imported."""
 

@@ -1,0 +1,195 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`gpulimit webhook`."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import os
+import signal
+import ssl
+import sys
+import tempfile
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import TypeVar
+
+from aiohttp import web
+
+from hypervisor import config, log
+from hypervisor.core.admission import Rules
+from hypervisor.errors import ConfigError, KubeError
+from hypervisor.k8s.access import api_server
+from hypervisor.k8s.client import Client
+from hypervisor.webhook.server import Tls, application
+from limiter import quota
+from limiter.errors import GpulimitError, QuotaError
+
+logger = logging.getLogger(__name__)
+LOOK_S = 10.0
+"""How often files, Secret and configuration are looked at."""
+RETRY_S = 1.0
+PREFIX = "GPULIMIT_WEBHOOK_"
+T = TypeVar("T")
+Step = Callable[[], Awaitable[None]]
+
+
+def build_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="gpulimit webhook",
+        description="Change pods before they are stored: ask for slices where annotations name a quota.",
+        epilog=f"Each option can also be set as {PREFIX}NAME in the environment.",
+        allow_abbrev=False,
+    )
+
+    def option(name: str, default: str, text: str) -> None:
+        variable = PREFIX + name.upper().replace("-", "_")
+        shown = default or "none"
+        parser.add_argument(
+            f"--{name}", metavar="X", default=os.environ.get(variable, default), help=f"{text} ({shown})"
+        )
+
+    option("listen", "0.0.0.0:9443", "HOST:PORT")
+    option("cert-file", "", "certificate, read again when it changes")
+    option("key-file", "", "its key")
+    option("service", "", "NAME.NAMESPACE of the webhook's Service: a certificate for it is made and renewed")
+    option("secret", "gpulimit-webhook-tls", "Secret in which that certificate is kept")
+    option("configuration", "gpulimit", "MutatingWebhookConfiguration that is told whom to trust")
+    option("resource-name", "gpulimit.io/gpu", "the resource that is asked for")
+    option("slices-per-gpu", "10", "slices of a card, as the daemons offer it")
+    option("card-memory", "", "memory of the cluster's cards, 80GiB: how many slices a quota in bytes is")
+    option("privileged", "deny", "deny or allow pods with slices that reach past their cards")
+    option("hide-others", "off", "on: containers that ask for no card see none, whatever their image says")
+    option("kube-api", "", "https://HOST:PORT of the API server")
+    option("kube-token-file", f"{config.ACCOUNT}/token", "who we are there")
+    option("kube-ca-file", f"{config.ACCOUNT}/ca.crt", "who signs its certificate")
+    option("log-format", "text", "text or json")
+    return parser
+
+
+def read(parse: Callable[[str], T], value: str, key: str) -> T:
+    try:
+        return parse(value)
+    except ValueError as error:
+        raise ConfigError(f"--{key}", "", str(error)) from error
+
+
+def rules_of(options: argparse.Namespace) -> Rules:
+    """Return how pods are treated. Raises ConfigError."""
+    card_bytes = None
+    if options.card_memory:
+        try:
+            rule = quota.parse_memory(options.card_memory, source="--card-memory")[0]
+        except QuotaError as error:
+            raise ConfigError("--card-memory", "", str(error).partition(": ")[2]) from error
+        if rule.is_share:
+            raise ConfigError("--card-memory", "", "must be an amount, not a share")
+        card_bytes = rule.amount
+    per_gpu = read(config.number(1, 100), options.slices_per_gpu, "slices-per-gpu")
+    return Rules(
+        resource=options.resource_name,
+        per_gpu=per_gpu,
+        card_bytes=card_bytes,
+        may_be_privileged=read(config.choice("deny", "allow"), options.privileged, "privileged") == "allow",
+        hides_others=read(config.switch, options.hide_others, "hide-others"),
+    )
+
+
+async def serve(options: argparse.Namespace) -> None:
+    """Serve until a signal."""
+    rules = rules_of(options)
+    stopping = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stopping.set)
+    if bool(options.cert_file) != bool(options.key_file) or bool(options.cert_file) == bool(options.service):
+        raise ConfigError("--cert-file", "", "give a certificate and its key, or --service to have one made")
+    if options.cert_file:
+        await listen(options, rules, Path(options.cert_file), Path(options.key_file), None, stopping)
+        return
+    try:
+        from hypervisor.webhook.certificate import CERTIFICATE, KEY, Keeper
+    except ImportError as error:
+        raise ConfigError("--service", "", f"{error.name} is missing; pip install 'gpulimit[k8s]'") from error
+    if options.service.count(".") != 1:
+        raise ConfigError("--service", "", f"{options.service!r} is not NAME.NAMESPACE")
+    access = api_server(options.kube_api, options.kube_token_file, options.kube_ca_file)
+    async with Client(access) as client:
+        with tempfile.TemporaryDirectory(prefix="gpulimit-webhook-") as folder:
+            keeper = Keeper(
+                client,
+                service=options.service,
+                secret=options.secret,
+                configuration=options.configuration,
+                folder=Path(folder),
+            )
+            await first_step(keeper.step, stopping)
+            if not stopping.is_set():
+                files = (Path(folder) / CERTIFICATE, Path(folder) / KEY)
+                await listen(options, rules, *files, keeper.step, stopping)
+
+
+async def first_step(step: Step, stopping: asyncio.Event) -> None:
+    """Try until the certificate is there: the API server may not be yet."""
+    while not stopping.is_set():
+        try:
+            await step()
+        except (KubeError, OSError) as error:
+            logger.warning("no certificate yet: %s", error)
+            await asyncio.sleep(RETRY_S)
+        else:
+            return
+
+
+async def listen(
+    options: argparse.Namespace,
+    rules: Rules,
+    certificate: Path,
+    key: Path,
+    step: Step | None,
+    stopping: asyncio.Event,
+) -> None:
+    host, _, port = config.address(options.listen).rpartition(":")
+    try:
+        tls = Tls(certificate, key)
+    except (OSError, ssl.SSLError) as error:
+        raise ConfigError("--cert-file", "", str(error)) from error
+    runner = web.AppRunner(application(rules), access_log=None, handle_signals=False, shutdown_timeout=5)
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, host.strip("[]"), int(port), ssl_context=tls.context).start()
+        logger.info("listening on %s", options.listen)
+        while not stopping.is_set():
+            try:
+                async with asyncio.timeout(LOOK_S):
+                    await stopping.wait()
+            except TimeoutError:
+                await look_after(tls, step)
+    finally:
+        await runner.cleanup()
+
+
+async def look_after(tls: Tls, step: Step | None) -> None:
+    """Follow changes of the certificate; what cannot be read changes nothing."""
+    try:
+        if step is not None:
+            await step()
+        if tls.refresh():
+            logger.info("took up a new certificate")
+    except (KubeError, OSError, ssl.SSLError) as error:
+        logger.warning("the certificate stays as it is: %s", error)
+
+
+def main() -> int:
+    options = build_parser().parse_args()
+    try:
+        log.set_up(form=options.log_format, level="info")
+        asyncio.run(serve(options))
+    except GpulimitError as error:
+        print(f"gpulimit webhook: {error}", file=sys.stderr)
+        return error.exit_status
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
