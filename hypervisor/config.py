@@ -166,6 +166,12 @@ class Settings:
         "",
         "folder that shows /dev/shm through a read-only mount, for a daemon that may not make one itself",
     )
+    guests: str = option(
+        str,
+        "",
+        "whose GPU metrics are collected: a TOML file that names virtual machines, or kubevirt for those "
+        "that KubeVirt runs on this node",
+    )
     tcp_addr: str = option(address, "", "HOST:PORT of the operators' calls over TCP; empty: off")
     tcp_token_file: str = option(str, "", "file with the token that calls over TCP must bear")
 

@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 import grp
 import logging
+import platform
 import resource
 import signal
 import socket
@@ -22,7 +23,7 @@ from aiohttp import web
 from hypervisor import config, log
 from hypervisor.api import Api
 from hypervisor.arbitration import Arbitration, ArbitrationThread
-from hypervisor.config import Config
+from hypervisor.config import Config, Settings
 from hypervisor.core.events import EventLog
 from hypervisor.core.pace import Pace
 from hypervisor.edge import health, notify, scrape
@@ -34,6 +35,7 @@ from hypervisor.edge.token_file import read_token
 from hypervisor.edge.traffic import Traffic
 from hypervisor.errors import ConfigError
 from hypervisor.exporter.exporter import Exporter
+from hypervisor.guests.part import Cluster, Guests
 from hypervisor.inventory import Inventory, note
 from hypervisor.kubernetes import Kubernetes
 from hypervisor.node import Node
@@ -94,6 +96,7 @@ class Daemon:
             timeout_s=settings.nvml_timeout / 1e9,
         )
         self.kubernetes = Kubernetes(self.node, settings) if settings.kubernetes else None
+        self.guests = guests_of(settings)
         self.traffic = Traffic()
         self.observer = Observer(
             self.node,
@@ -103,7 +106,9 @@ class Daemon:
             traffic=self.traffic,
             longpolls=self.server.longpolls,
             rejected=self.rejected,
-            publish=self.exporter.publish,
+            publish=lambda snapshot: self.exporter.publish(
+                self.guests.added_to(snapshot) if self.guests is not None else snapshot
+            ),
             pods=self.kubernetes.cluster.names if self.kubernetes is not None else lambda _: None,
             kubernetes=lambda: self.kubernetes.view() if self.kubernetes is not None else None,
         )
@@ -139,6 +144,8 @@ class Daemon:
                 ]
                 if self.kubernetes is not None:
                     tasks.append(group.create_task(self.kubernetes.run(), name="kubernetes"))
+                if self.guests is not None:
+                    tasks.append(group.create_task(self.guests.run(), name="guests"))
                 await self._listen()
                 if self.offer is not None:
                     # After the socket is there: containers are given its folder.
@@ -257,6 +264,18 @@ def gid_of(group: str) -> int | None:
         return grp.getgrnam(group).gr_gid if group else None
     except KeyError as error:
         raise ConfigError("socket_group", "", f"no group {group!r}") from error
+
+
+def guests_of(settings: Settings) -> Guests | None:
+    """Return the collector of guests' metrics, if there is to be one. Raises ConfigError."""
+    if not settings.guests:
+        return None
+    lock = str(Path(settings.socket).with_name("guest-collector.lock"))
+    if settings.guests != "kubevirt":
+        return Guests(path=settings.guests, lock=lock)
+    node = settings.node_name or platform.node()
+    cluster = Cluster(node, settings.kube_api, settings.kube_token_file, settings.kube_ca_file)
+    return Guests(cluster=cluster, lock=lock)
 
 
 def raise_file_limit() -> None:

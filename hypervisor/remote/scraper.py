@@ -8,6 +8,7 @@ room. Pages are read in threads, because a hostile one can take a second.
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Awaitable, Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -18,6 +19,7 @@ from hypervisor.remote.exposition import EMPTY, Page, parse
 from hypervisor.remote.limits import LIMITS, Limits
 from hypervisor.remote.patience import Pace, Patience, staggered
 
+logger = logging.getLogger(__name__)
 K = TypeVar("K")
 MOST_AT_ONCE = 64
 MOST_SUSPECTS_AT_ONCE = 16
@@ -85,6 +87,10 @@ class Scraper(Generic[K]):
                 page = await self._read(data, host.last_page or EMPTY)
             except FetchError as error:
                 host.failed(error.reason, time.monotonic())
+            except Exception:
+                # A mistake of ours that a page brings to light must cost that page alone.
+                logger.exception("%s: its page cannot be read", key)
+                host.failed("broken", time.monotonic())
             else:
                 host.took(page, time.monotonic())
         self._changed(key)

@@ -199,7 +199,7 @@ def test_a_gzip_bomb_costs_nothing(machine, collector) -> None:
         ({"period": "1"}, "--period"),
         ({"metrics_addr": ""}, "metrics_addr: is empty"),
         ({"port": "0"}, "--port"),
-        ({"lock": "/proc/lock"}, "lock: /proc/lock"),
+        ({"guests": "/absent.toml", "lock": "/proc/lock"}, "lock: /proc/lock"),
     ],
 )
 def test_options_that_cannot_be_used_are_named(options, named, capsys, monkeypatch, tmp_path) -> None:
