@@ -185,7 +185,10 @@ static void ring(void)
 
 static void has_work_now(struct gl_meter *m, struct gl_gpu *gpu)
 {
+	const struct gl_policy_device *p = gl_policy_of(gpu);
 	uint64_t now = gl_now_ns();
+	if (shared(p) && gl_peek(&p->exclusive_from_ns))
+		return; /* it is our turn: work is what the daemon expects */
 	if (now - gl_peek(&m->rang_ns[gpu->index]) < RING_NS)
 		return;
 	gl_put(&m->rang_ns[gpu->index], now);

@@ -29,6 +29,8 @@ logger = logging.getLogger(__name__)
 BEAT_NS = 100_000_000
 MOST_NS = (1 << 64) - 1
 """A tenant that says it has spent this much is granted no more than fits."""
+SHOWN_NS = 20_000_000
+"""How old what people are shown may be."""
 SHORTEST_SLEEP_NS = 150_000
 """Between two looks, however much the bells ring: bounds what tenants can cost."""
 
@@ -98,6 +100,8 @@ class Arbitration:
         self._published: dict[tuple[TenantName, GpuUuid], Grant] = {}
         self._gpus: dict[bytes, GpuUuid] = {}
         self._due_ns: dict[GpuUuid, int] = {}
+        self._watched: dict[GpuUuid, frozenset[TenantName]] = {}
+        self._shown_at_ns: dict[GpuUuid, int] = {}
         self._beat_at_ns = 0
         self._is_stopping = False
         self.adopted = 0
@@ -136,7 +140,12 @@ class Arbitration:
         touched.update(gpu for name in rang if name in self._rows for gpu in self._rows[name].seen)
         for member in roster.members:
             row = self._rows.get(member.tenant)
-            if is_beat_due or row is None or member.tenant in rang or not touched.isdisjoint(row.seen):
+            if (
+                is_beat_due
+                or row is None
+                or member.tenant in rang
+                or self._is_watched(member.tenant, row, touched)
+            ):
                 touched.update(self._look(member, now_ns))
         for entry, gpu in enumerate(roster.gpus):
             if gpu in touched:
@@ -146,6 +155,10 @@ class Arbitration:
         self.steps += 1
         self.stepped_at_ns = now_ns
         return min([self._beat_at_ns + BEAT_NS, *(self._due_ns[gpu] for gpu in roster.gpus)])
+
+    def _is_watched(self, tenant: TenantName, row: Row, touched: set[GpuUuid]) -> bool:
+        """It is on a GPU whose arbiter wants to hear of it now."""
+        return any(gpu in touched and tenant in self._watched.get(gpu, (tenant,)) for gpu in row.seen)
 
     def _take_over(self) -> Roster:
         """Return the roster in force, and forget those who have left."""
@@ -201,6 +214,7 @@ class Arbitration:
         if not here:
             self.shares.pop(gpu, None)
             self._arbiters.pop(gpu, None)
+            self._watched.pop(gpu, None)
             return now_ns + BEAT_NS
         arbiter = self._arbiters.setdefault(gpu, Arbiter(self._pace))
         seen = {name: self._rows[name].seen[gpu] for name in here}
@@ -216,7 +230,10 @@ class Arbitration:
         if turns is None:
             turns = self.turns[gpu] = Turns(self._pace.quantum_ns)
         turns.take(now_ns, seen, terms, decision)
-        self.shares[gpu] = shares_of(decision, seen)
+        self._watched[gpu] = decision.watched
+        if now_ns - self._shown_at_ns.get(gpu, 0) >= SHOWN_NS or gpu not in self.shares:
+            self._shown_at_ns[gpu] = now_ns
+            self.shares[gpu] = shares_of(decision, seen)
         return decision.next_at_ns
 
     def _publish(self, member: Member, entry: int, grant: Grant) -> None:

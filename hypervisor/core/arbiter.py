@@ -67,6 +67,9 @@ class Arbiter:
         self._urgent = 0
         self._at_ns = 0
         self._charged = 0.0
+        self._awake: dict[TenantName, Standing] = {}
+        """Those of whom anything can have changed since the last step."""
+        self._divided_for: object = None
 
     def step(
         self, now_ns: int, seen: Mapping[TenantName, Seen], terms: Mapping[TenantName, Terms]
@@ -79,7 +82,8 @@ class Arbiter:
         self._end_turn(now_ns, contenders)
         self._begin_turn(now_ns, contenders)
         self._urgent = self._urgent_class()
-        for name, standing in self._standings.items():
+        for name in {*self._awake, *filter(None, (self._holder, self._draining))}:
+            standing = self._standings[name]
             if self._is_hushed(name):
                 standing.grant = held_back(standing)
             else:
@@ -87,7 +91,7 @@ class Arbiter:
         self._say_who_is_exclusive(now_ns)
         grants = {name: s.grant for name, s in self._standings.items()}
         ratings = {n: Rating(s.takes_turns, s.part, s.rate) for n, s in self._standings.items()}
-        return Decision(grants, self._holder, self._next_at(now_ns), ratings)
+        return Decision(grants, self._holder, self._next_at(now_ns), ratings, self._watched())
 
     def _take_in(
         self, now_ns: int, seen: Mapping[TenantName, Seen], terms: Mapping[TenantName, Terms]
@@ -99,11 +103,15 @@ class Arbiter:
         if is_paused:
             self._turn_beside_ns += elapsed_ns
         inflation, all_spent_ns = max(1.0, self._charged), 0
+        self._awake = {}
         for name, figures in seen.items():
             standing = self._standings.get(name)
             if standing is None:
                 standing = self._standings[name] = Standing(figures, now_ns)
                 standing.virtual_ns = self._virtual_ns
+            elif standing.terms is terms[name] and standing.is_parked(figures, now_ns):
+                continue
+            self._awake[name] = standing
             standing.terms = terms[name]
             spent_ns = standing.take_in(figures, now_ns, inflation=inflation)
             all_spent_ns += spent_ns
@@ -123,13 +131,25 @@ class Arbiter:
     def _divide(self) -> None:
         """Set each one's part: what it is entitled to, and a part of what others leave."""
         active = {n: s.terms for n, s in self._standings.items() if s.is_active and s.may_run}
+        self._set_parts(active)
+        running = [self._standings[n].virtual_ns for n in active if self._standings[n].takes_turns]
+        self._virtual_ns = max(self._virtual_ns, min(running, default=self._virtual_ns))
+        self._begin_virtual_time_anew()
+        for standing in self._standings.values():
+            behind_ns = BEHIND_QUANTA * self._pace.quantum_ns / max(standing.entitled, 0.01)
+            standing.virtual_ns = max(standing.virtual_ns, self._virtual_ns - behind_ns)
+
+    def _set_parts(self, active: Mapping[TenantName, Terms]) -> None:
+        """Set what each is entitled to and may have, if anything that it depends on has changed."""
+        depends_on = [(n, id(s.terms), n in active, s.wish) for n, s in self._standings.items()]
+        if depends_on == self._divided_for:
+            return
+        self._divided_for = depends_on
         entitled = entitlements(active)
         wanted = {}
         for name in active:
             standing = self._standings[name]
-            limit = standing.terms.limit_percent / 100
-            is_greedy = standing.takes_turns or standing.wants_more
-            wanted[name] = limit if is_greedy else min(limit, standing.rate * 1.25 + 0.02)
+            wanted[name] = min(standing.terms.limit_percent / 100, standing.wish)
         shared = filled(active, wanted)
         everybody = {n: s.terms for n, s in self._standings.items()}
         for name, standing in self._standings.items():
@@ -138,12 +158,6 @@ class Arbiter:
                 own = entitlements({**active, name: everybody[name]})[name]
             standing.entitled = own
             standing.part = max(own, shared.get(name, 0.0))
-        running = [self._standings[n].virtual_ns for n in active if self._standings[n].takes_turns]
-        self._virtual_ns = max(self._virtual_ns, min(running, default=self._virtual_ns))
-        self._begin_virtual_time_anew()
-        for standing in self._standings.values():
-            behind_ns = BEHIND_QUANTA * self._pace.quantum_ns / max(standing.entitled, 0.01)
-            standing.virtual_ns = max(standing.virtual_ns, self._virtual_ns - behind_ns)
 
     def _begin_virtual_time_anew(self) -> None:
         """Keep virtual times so small that a float tells a microsecond."""
@@ -271,6 +285,11 @@ class Arbiter:
             return min(SHORT_AHEAD_NS, self._pace.run_ahead_ns)
         return self._pace.run_ahead_ns
 
+    def _watched(self) -> frozenset[TenantName]:
+        """Return who does not ring when something changes: everybody but those who wait for a grant."""
+        quiet = {n for n, s in self._standings.items() if not s.seen.waiting or s.queued_ns}
+        return frozenset(quiet | {n for n in (self._holder, self._draining) if n is not None})
+
     def _say_who_is_exclusive(self, now_ns: int) -> None:
         """Tell the holder since when it has had the GPU to itself: its time is measured exactly then, and by
         what its launches cost at other times.
@@ -289,8 +308,11 @@ class Arbiter:
     def _next_at(self, now_ns: int) -> int:
         """Return when something will be due: a queue has run dry, tokens have come together, or the tick."""
         due = [IDLE_TICK_NS]
-        if any(s.is_active for s in self._standings.values()):
-            due.append(self._pace.tick_ns)
+        active = [s for s in self._standings.values() if s.is_active]
+        if active:
+            # Those that take turns ring when they have used theirs up; the others should not have to.
+            is_quiet = all(s.takes_turns for s in active)
+            due.append(self._pace.tick_ns * (2 if is_quiet else 1))
         if self._draining is not None and self._holder is None:
             due.append(self._standings[self._draining].queued_ns - HANDOVER_NS)
         for name, standing in self._standings.items():

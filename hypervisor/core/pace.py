@@ -78,3 +78,5 @@ class Decision:
     next_at_ns: int
     """When to look again, if no doorbell rings before."""
     ratings: dict[TenantName, Rating] = field(default_factory=dict)
+    watched: frozenset[TenantName] = frozenset()
+    """Who is to be looked at next time even if it does not ring."""

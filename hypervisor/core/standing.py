@@ -28,6 +28,8 @@ LATELY_NS = 1_000 * MS
 KEEP_LIMIT_NS, RESUME_LIMIT_NS = 100 * MS, 20 * MS
 KEEP_REQUEST_NS, DEBT_REQUEST_NS = 50 * MS, 20 * MS
 KEEP_SLIP_NS, DEBT_SLIP_NS = 20 * MS, 100 * MS
+PARKED_NS = 5 * MS
+"""How long one that waits is not looked at anew."""
 LINGER_NS = MS // 4
 """Between two launches of one request."""
 IDLE_AFTER_NS = 1 * MS
@@ -77,6 +79,20 @@ class Standing:
         self._count(spent_ns, elapsed_ns, inflation)
         return spent_ns
 
+    def is_parked(self, seen: Seen, now_ns: int) -> bool:
+        """Nothing can have changed since the last look but time: it waits, with nothing granted and nothing
+        under way. Its buckets are filled again after a while.
+        """
+        return (
+            seen is self.seen
+            and seen.waiting > 0
+            and self.grant.is_shared
+            and self.grant.granted_ns <= seen.spent_ns
+            and self._queue_end_ns <= self._at_ns
+            and not self._is_out_of_limit
+            and now_ns - self._at_ns < PARKED_NS
+        )
+
     def _count(self, spent_ns: int, elapsed_ns: int, inflation: float) -> None:
         # Who waits, for time or for its own work to finish, demands as much as it did before.
         drained_ns = 0.0 if self.seen.waiting else elapsed_ns * DRAIN
@@ -114,6 +130,11 @@ class Standing:
     def wants_more(self) -> bool:
         """It was held back a moment ago."""
         return self._at_ns - self.was_blocked_at_ns < ACTIVE_NS
+
+    @property
+    def wish(self) -> float:
+        """Part of the GPU that it would take if it could."""
+        return 1.0 if self.takes_turns or self.wants_more else round(self.rate * 1.25 + 0.02, 2)
 
     @property
     def may_run(self) -> bool:

@@ -95,7 +95,8 @@ class Tenant:
     def _launch(self, ns: int) -> None:
         charged = int(ns * self.cost)
         now = self.world.now_ns
-        if self.outstanding_ns == 0 and now - self._rang_at_ns > MS:
+        is_ours = self.grant.is_shared and self.grant.exclusive_from_ns
+        if self.outstanding_ns == 0 and now - self._rang_at_ns > MS and not is_ours:
             self._rang_at_ns = now
             self.world.ring()
         self.spent_ns += charged
