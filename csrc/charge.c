@@ -93,7 +93,7 @@ bool gl_charge_keep(struct gl_charge *charge, enum gl_space space, uint64_t key)
 	settled(charge); /* the driver has given it, so books and card agree */
 	bool fits = gl_overhead_fits_rounded(charge->gpu);
 	if (!fits)
-		gl_add(&charge->gpu->device->refused, 1);
+		gl_count_refusal(charge->gpu, charge->bytes);
 	if (!fits || gl_block_put(&block, &old) != 0) {
 		give_back(charge);
 		return false;

@@ -56,35 +56,40 @@ static bool keep(struct gl_charge *charge, CUarray array)
 		return CUDA_SUCCESS;                                                      \
 	} while (0)
 
-CUresult cuArrayCreate_v2(CUarray *array, const CUDA_ARRAY_DESCRIPTOR *desc)
+static CUresult once_cuArrayCreate_v2(CUarray *array, const CUDA_ARRAY_DESCRIPTOR *desc)
 {
-	GL_ENTER(cuArrayCreate_v2, (array, desc));
 	if (!array || !desc || !desc->Width)
 		return REAL(cuArrayCreate_v2)(array, desc);
 	CUDA_ARRAY3D_DESCRIPTOR wide = widen(desc);
 	CREATE(cuArrayCreate_v2, array, desc, wide);
 }
 
-CUresult cuArrayCreate(CUarray *array, const CUDA_ARRAY_DESCRIPTOR_v1 *desc)
+GL_PATIENT_HOOK(cuArrayCreate_v2, (CUarray *array, const CUDA_ARRAY_DESCRIPTOR *desc),
+		(array, desc), gl_gpu_current(), 0)
+
+static CUresult once_cuArrayCreate(CUarray *array, const CUDA_ARRAY_DESCRIPTOR_v1 *desc)
 {
-	GL_ENTER(cuArrayCreate, (array, desc));
 	if (!array || !desc || !desc->Width)
 		return REAL(cuArrayCreate)(array, desc);
 	CUDA_ARRAY3D_DESCRIPTOR wide = widen_v1(desc);
 	CREATE(cuArrayCreate, array, desc, wide);
 }
 
-CUresult cuArray3DCreate_v2(CUarray *array, const CUDA_ARRAY3D_DESCRIPTOR *desc)
+GL_PATIENT_HOOK(cuArrayCreate, (CUarray *array, const CUDA_ARRAY_DESCRIPTOR_v1 *desc),
+		(array, desc), gl_gpu_current(), 0)
+
+static CUresult once_cuArray3DCreate_v2(CUarray *array, const CUDA_ARRAY3D_DESCRIPTOR *desc)
 {
-	GL_ENTER(cuArray3DCreate_v2, (array, desc));
 	if (!array || !desc || !desc->Width || !has_memory(desc))
 		return REAL(cuArray3DCreate_v2)(array, desc);
 	CREATE(cuArray3DCreate_v2, array, desc, *desc);
 }
 
-CUresult cuArray3DCreate(CUarray *array, const CUDA_ARRAY3D_DESCRIPTOR_v1 *desc)
+GL_PATIENT_HOOK(cuArray3DCreate_v2, (CUarray *array, const CUDA_ARRAY3D_DESCRIPTOR *desc),
+		(array, desc), gl_gpu_current(), 0)
+
+static CUresult once_cuArray3DCreate(CUarray *array, const CUDA_ARRAY3D_DESCRIPTOR_v1 *desc)
 {
-	GL_ENTER(cuArray3DCreate, (array, desc));
 	if (!array || !desc || !desc->Width)
 		return REAL(cuArray3DCreate)(array, desc);
 	CUDA_ARRAY3D_DESCRIPTOR wide = widen_3d_v1(desc);
@@ -93,9 +98,11 @@ CUresult cuArray3DCreate(CUarray *array, const CUDA_ARRAY3D_DESCRIPTOR_v1 *desc)
 	CREATE(cuArray3DCreate, array, desc, wide);
 }
 
-CUresult cuMipmappedArrayCreate(CUmipmappedArray *array, const CUDA_ARRAY3D_DESCRIPTOR *desc, unsigned int levels)
+GL_PATIENT_HOOK(cuArray3DCreate, (CUarray *array, const CUDA_ARRAY3D_DESCRIPTOR_v1 *desc),
+		(array, desc), gl_gpu_current(), 0)
+
+static CUresult once_cuMipmappedArrayCreate(CUmipmappedArray *array, const CUDA_ARRAY3D_DESCRIPTOR *desc, unsigned int levels)
 {
-	GL_ENTER(cuMipmappedArrayCreate, (array, desc, levels));
 	struct gl_charge charge;
 	CUmipmappedArray got;
 	if (!array || !desc || !desc->Width || !has_memory(desc))
@@ -112,6 +119,9 @@ CUresult cuMipmappedArrayCreate(CUmipmappedArray *array, const CUDA_ARRAY3D_DESC
 	*array = got;
 	return CUDA_SUCCESS;
 }
+
+GL_PATIENT_HOOK(cuMipmappedArrayCreate, (CUmipmappedArray *array, const CUDA_ARRAY3D_DESCRIPTOR *desc, unsigned int levels),
+		(array, desc, levels), gl_gpu_current(), 0)
 
 /* Taken before the driver frees it, as in cuMemFree: the handle may be given out again at once. */
 static struct gl_block taken(void *array)

@@ -12,9 +12,8 @@ static uint64_t times(uint64_t a, uint64_t b)
 	return __builtin_mul_overflow(a, b, &product) ? UINT64_MAX : product;
 }
 
-CUresult cuMemAlloc_v2(CUdeviceptr *dptr, size_t bytes)
+static CUresult once_cuMemAlloc_v2(CUdeviceptr *dptr, size_t bytes)
 {
-	GL_ENTER(cuMemAlloc_v2, (dptr, bytes));
 	struct gl_charge charge;
 	CUdeviceptr got;
 	if (!dptr || !bytes)
@@ -32,9 +31,10 @@ CUresult cuMemAlloc_v2(CUdeviceptr *dptr, size_t bytes)
 	return CUDA_SUCCESS;
 }
 
-CUresult cuMemAlloc(CUdeviceptr_v1 *dptr, unsigned int bytes)
+GL_PATIENT_HOOK(cuMemAlloc_v2, (CUdeviceptr *dptr, size_t bytes), (dptr, bytes), gl_gpu_current(), bytes)
+
+static CUresult once_cuMemAlloc(CUdeviceptr_v1 *dptr, unsigned int bytes)
 {
-	GL_ENTER(cuMemAlloc, (dptr, bytes));
 	struct gl_charge charge;
 	CUdeviceptr_v1 got;
 	if (!dptr || !bytes)
@@ -52,6 +52,8 @@ CUresult cuMemAlloc(CUdeviceptr_v1 *dptr, unsigned int bytes)
 	return CUDA_SUCCESS;
 }
 
+GL_PATIENT_HOOK(cuMemAlloc, (CUdeviceptr_v1 *dptr, unsigned int bytes), (dptr, bytes), gl_gpu_current(), bytes)
+
 /* Rows are padded to 512 bytes on the cards known; the driver's answer then corrects the guess. */
 static uint64_t guess_pitched(uint64_t width, uint64_t height)
 {
@@ -66,9 +68,8 @@ static bool keep_pitched(struct gl_charge *charge, CUdeviceptr got, uint64_t pit
 	return false;
 }
 
-CUresult cuMemAllocPitch_v2(CUdeviceptr *dptr, size_t *pitch, size_t width, size_t height, unsigned int element)
+static CUresult once_cuMemAllocPitch_v2(CUdeviceptr *dptr, size_t *pitch, size_t width, size_t height, unsigned int element)
 {
-	GL_ENTER(cuMemAllocPitch_v2, (dptr, pitch, width, height, element));
 	struct gl_charge charge;
 	CUdeviceptr got;
 	size_t got_pitch;
@@ -87,10 +88,12 @@ CUresult cuMemAllocPitch_v2(CUdeviceptr *dptr, size_t *pitch, size_t width, size
 	return CUDA_SUCCESS;
 }
 
-CUresult cuMemAllocPitch(CUdeviceptr_v1 *dptr, unsigned int *pitch, unsigned int width, unsigned int height,
+GL_PATIENT_HOOK(cuMemAllocPitch_v2, (CUdeviceptr *dptr, size_t *pitch, size_t width, size_t height, unsigned int element),
+		(dptr, pitch, width, height, element), gl_gpu_current(), guess_pitched(width, height))
+
+static CUresult once_cuMemAllocPitch(CUdeviceptr_v1 *dptr, unsigned int *pitch, unsigned int width, unsigned int height,
 			 unsigned int element)
 {
-	GL_ENTER(cuMemAllocPitch, (dptr, pitch, width, height, element));
 	struct gl_charge charge;
 	CUdeviceptr_v1 got;
 	unsigned int got_pitch;
@@ -109,9 +112,11 @@ CUresult cuMemAllocPitch(CUdeviceptr_v1 *dptr, unsigned int *pitch, unsigned int
 	return CUDA_SUCCESS;
 }
 
-CUresult cuMemAllocManaged(CUdeviceptr *dptr, size_t bytes, unsigned int flags)
+GL_PATIENT_HOOK(cuMemAllocPitch, (CUdeviceptr_v1 *dptr, unsigned int *pitch, unsigned int width, unsigned int height, unsigned int element),
+		(dptr, pitch, width, height, element), gl_gpu_current(), guess_pitched(width, height))
+
+static CUresult once_cuMemAllocManaged(CUdeviceptr *dptr, size_t bytes, unsigned int flags)
 {
-	GL_ENTER(cuMemAllocManaged, (dptr, bytes, flags));
 	struct gl_charge charge;
 	CUdeviceptr got;
 	if (!dptr || !bytes)
@@ -128,6 +133,9 @@ CUresult cuMemAllocManaged(CUdeviceptr *dptr, size_t bytes, unsigned int flags)
 	*dptr = got;
 	return CUDA_SUCCESS;
 }
+
+GL_PATIENT_HOOK(cuMemAllocManaged, (CUdeviceptr *dptr, size_t bytes, unsigned int flags),
+		(dptr, bytes, flags), gl_gpu_current(), bytes)
 
 /* The block is taken before the driver is called, not after: once the driver has freed the address, another thread
  * may be given it and write its own block down, and that is not ours to take.  The quota gets the bytes back only

@@ -94,7 +94,7 @@ static CUresult allocate_from(struct gl_gpu *gpu, CUmemoryPool pool, const struc
 	if (!fits || gl_block_put(&block, &old) != 0) {
 		free_again(gpu, request, got);
 		if (!fits)
-			gl_add(&gpu->device->refused, 1);
+			gl_count_refusal(gpu, request->bytes);
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	}
 	if (old.space)
@@ -123,6 +123,14 @@ static CUresult allocate_in_graph(struct gl_gpu *gpu, CUgraph graph, const struc
 	return CUDA_SUCCESS;
 }
 
+static CUresult allocate_once(struct gl_gpu *gpu, CUmemoryPool pool, const struct request *request)
+{
+	gl_lock(&gpu->pool_lock);
+	CUresult result = allocate_from(gpu, pool, request);
+	gl_unlock(&gpu->pool_lock);
+	return result;
+}
+
 static CUresult allocate(const struct request *request)
 {
 	CUgraph graph = gl_capturing_graph(request->stream, request->per_thread);
@@ -136,8 +144,10 @@ static CUresult allocate(const struct request *request)
 		if (!gpu)
 			return ask_driver(request, request->out);
 	}
+	if (!graph)
+		return GL_PATIENTLY(gpu, request->bytes, allocate_once(gpu, pool, request));
 	gl_lock(&gpu->pool_lock);
-	CUresult result = graph ? allocate_in_graph(gpu, graph, request) : allocate_from(gpu, pool, request);
+	CUresult result = allocate_in_graph(gpu, graph, request);
 	gl_unlock(&gpu->pool_lock);
 	return result;
 }

@@ -64,13 +64,15 @@ static bool create_keep(struct gl_charge *charge, CUmemGenericAllocationHandle h
 	return false;
 }
 
-CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size, const CUmemAllocationProp *prop,
+static struct gl_gpu *gpu_of(const CUmemAllocationProp *prop)
+{
+	return prop && prop->location.type == CU_MEM_LOCATION_TYPE_DEVICE ? gl_gpu_of(prop->location.id) : NULL;
+}
+
+static CUresult once_cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size, const CUmemAllocationProp *prop,
 		     unsigned long long flags)
 {
-	GL_ENTER(cuMemCreate, (handle, size, prop, flags));
-	struct gl_gpu *gpu = handle && size && prop && prop->location.type == CU_MEM_LOCATION_TYPE_DEVICE
-				     ? gl_gpu_of(prop->location.id)
-				     : NULL;
+	struct gl_gpu *gpu = handle && size ? gpu_of(prop) : NULL;
 	struct gl_charge charge;
 	CUmemGenericAllocationHandle got;
 	if (!gpu)
@@ -89,6 +91,9 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size, const CU
 	*handle = got;
 	return CUDA_SUCCESS;
 }
+
+GL_PATIENT_HOOK(cuMemCreate, (CUmemGenericAllocationHandle *handle, size_t size, const CUmemAllocationProp *prop, unsigned long long flags),
+		(handle, size, prop, flags), gpu_of(prop), size)
 
 /* Taken before the driver is called, for its value may be given out again at once; see cuMemFree. */
 CUresult cuMemRelease(CUmemGenericAllocationHandle handle)

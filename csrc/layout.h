@@ -84,7 +84,14 @@ struct gl_device {
 	/* Where on the clock the tenant's measured GPU time reaches to, so that overlapping work counts once (meter.c). */
 	uint64_t busy_until_ns;      /* CLOCK_MONOTONIC */
 	uint64_t busy_spare_ns;      /* time before busy_until_ns not yet counted */
-	uint64_t reserved[6];
+	/* Allocations that wait for memory (memory_wait.c). */
+	uint32_t memory_wanted;      /* 1: some process of the tenant waits, or did a moment ago */
+	uint32_t memory_change;      /* futex: bumped, also by the daemon, when memory may have come free */
+	uint32_t memory_freed;       /* bumped by the tenant's processes when they give back what somebody wants */
+	uint32_t reserved0;
+	uint64_t memory_waits;       /* allocations that had to wait */
+	uint64_t memory_waited_ns;   /* sum over threads */
+	uint64_t reserved[2];
 };
 
 /* One process's account on one device. */
@@ -101,7 +108,7 @@ struct gl_account {
 	uint64_t op_total;
 	uint64_t op_slot;
 	uint32_t waiting;            /* threads that wait for GPU time */
-	uint32_t reserved0;
+	uint32_t memory_waiting;     /* threads that wait for memory */
 	uint64_t reserved[4];
 };
 
@@ -132,7 +139,10 @@ struct gl_policy_device {
 	uint32_t change;             /* futex: bumped after every change of this entry */
 	uint32_t shared;             /* 1: others want this GPU too; 0: granted_ns is not asked, only the limit holds */
 	uint64_t exclusive_from_ns;  /* CLOCK_MONOTONIC: since then nobody else's work has been on the GPU; 0: others' may be */
-	uint64_t reserved[6];
+	uint64_t memory_wait_ns;     /* longest that an allocation may wait for memory; 0: it is refused at once */
+	uint32_t memory_wanted;      /* 1: some tenant waits for memory of this GPU: ring when you give some back */
+	uint32_t reserved0;
+	uint64_t reserved[4];
 };
 
 /* /dev/shm/gpulimit.p.<tenant>: one tenant's policy. */

@@ -214,6 +214,9 @@ static int read_rest(struct gl_quota *quota, gl_lookup lookup, void *arg)
 		return -1;
 	if (open_variable(quota, "GPULIMIT_PRIORITY", lookup, arg, &text) && read_priority(&text, &quota->priority) != 0)
 		return -1;
+	if (open_variable(quota, "GPULIMIT_MEMORY_WAIT", lookup, arg, &text) &&
+	    read_number(&text, 86400, false, "write a whole number of seconds from 1 to 86400", &quota->memory_wait) != 0)
+		return -1;
 	if (open_variable(quota, "GPULIMIT_TENANT", lookup, arg, &text) && read_tenant(&text, quota->tenant) != 0)
 		return -1;
 	if (!open_variable(quota, "GPULIMIT_REQUEST", lookup, arg, &text))

@@ -31,6 +31,8 @@ struct gl_quota {
 	uint32_t weight;           /* 1..10000, 0: not given */
 	uint32_t priority;         /* 0 not given, 1 low, 2 normal, 3 high */
 	uint32_t request;          /* percent, 0: not given */
+	uint32_t memory_wait;      /* seconds that an allocation may wait for memory, 0: not given */
+	uint32_t reserved0;
 	struct gl_quota_rule memory[32];
 	struct gl_quota_rule compute[32];
 	char tenant[64];           /* "": the default tenant */

@@ -12,10 +12,13 @@ static int change(struct gl_gpu *gpu, enum gl_memory_kind kind, int64_t delta, u
 	uint32_t slot = (uint32_t)gl_self.slot;
 	int r = gl_ledger_add(gl_self.usage, gpu->index, slot, slot, delta, limit);
 	gl_unlock(&gl_self.ledger_lock[gpu->index]);
-	if (r == 0)
+	if (r == 0) {
 		gl_add(&gpu->account->kind_bytes[kind], (uint64_t)delta);
-	else if (r != -ENOMEM)
+		if (delta < 0)
+			gl_memory_freed(gpu);
+	} else if (r != -ENOMEM) {
 		gl_log(GL_WARN, "the tenant's books do not add up: %lld bytes more cannot be written down", (long long)delta);
+	}
 	return r;
 }
 
@@ -44,9 +47,7 @@ int gl_reserve(struct gl_gpu *gpu, enum gl_memory_kind kind, uint64_t bytes)
 		GL_TEST_POINT("reserved");
 		return 0;
 	}
-	gl_add(&gpu->device->refused, 1);
-	gl_log(GL_WARN, "device %d: %llu bytes refused: %llu of %llu in use", gpu->ordinal, (unsigned long long)bytes,
-	       (unsigned long long)gl_ledger_total(gl_self.usage, gpu->index), (unsigned long long)gl_limit_bytes(gpu));
+	gl_count_refusal(gpu, bytes);
 	return -ENOMEM;
 }
 
@@ -72,8 +73,19 @@ int gl_recharge_within(struct gl_gpu *gpu, enum gl_memory_kind kind, uint64_t fr
 	return change_trying_hard(gpu, kind, to - from);
 }
 
+void gl_count_refusal(struct gl_gpu *gpu, uint64_t bytes)
+{
+	if (gl_patience_hides(false))
+		return;
+	gl_add(&gpu->device->refused, 1);
+	gl_log(GL_WARN, "device %d: %llu bytes refused: %llu of %llu in use", gpu->ordinal, (unsigned long long)bytes,
+	       (unsigned long long)gl_ledger_total(gl_self.usage, gpu->index), (unsigned long long)gl_limit_bytes(gpu));
+}
+
 void gl_count_card_refusal(struct gl_gpu *gpu)
 {
+	if (gl_patience_hides(true))
+		return;
 	gl_add(&gpu->device->refused_by_card, 1);
 	gl_log(GL_WARN, "device %d: the card itself is full, not the quota", gpu->ordinal);
 }

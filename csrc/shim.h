@@ -241,8 +241,50 @@ void gl_release(struct gl_gpu *gpu, enum gl_memory_kind kind, uint64_t bytes);
 void gl_recharge(struct gl_gpu *gpu, enum gl_memory_kind kind, uint64_t from, uint64_t to);
 /* Same, but refuses with -ENOMEM to grow above the limit. */
 int gl_recharge_within(struct gl_gpu *gpu, enum gl_memory_kind kind, uint64_t from, uint64_t to);
-/* The driver refused memory that the quota allowed: count it. */
+/* The quota refused memory, or the driver what the quota allowed: count it, unless it is going to be waited for. */
+void gl_count_refusal(struct gl_gpu *gpu, uint64_t bytes);
 void gl_count_card_refusal(struct gl_gpu *gpu);
+
+/* ---- memory_wait.c: waiting for memory instead of being refused, for who asked for it ---- */
+
+struct gl_patience {
+	struct gl_gpu *gpu; /* NULL: no waiting */
+	uint64_t bytes;     /* wanted */
+	uint64_t start_ns;  /* 0: not refused yet */
+	uint32_t seen;      /* memory_change before the try */
+	bool may_wait, by_card;
+	struct gl_patience *before;
+};
+bool gl_patience_possible(void);
+void gl_patience_begin(struct gl_patience *p);
+/* Out of memory: waits, and says whether to try again. */
+bool gl_patience_again(struct gl_patience *p);
+void gl_patience_end(struct gl_patience *p);
+/* A refusal that is not counted, since the caller's thread will try again. */
+bool gl_patience_hides(bool by_card);
+/* Memory of this process was given back: tells who waits. */
+void gl_memory_freed(struct gl_gpu *gpu);
+
+/* The value of `try`, a call that holds no lock, tried again while it is out of memory and waiting is allowed.  gpu_ is
+ * only looked at if it might be. */
+#define GL_PATIENTLY(gpu_, bytes_, try)                                                                              \
+	(__extension__({                                                                                             \
+		struct gl_patience patience_ = {.gpu = gl_patience_possible() ? (gpu_) : NULL, .bytes = (bytes_)};   \
+		CUresult result_;                                                                                    \
+		gl_patience_begin(&patience_);                                                                       \
+		do                                                                                                   \
+			result_ = (try);                                                                             \
+		while (GL_UNLIKELY(result_ == CUDA_ERROR_OUT_OF_MEMORY) && gl_patience_again(&patience_));           \
+		gl_patience_end(&patience_);                                                                         \
+		result_;                                                                                             \
+	}))
+/* A hook whose work is done by once_NAME. */
+#define GL_PATIENT_HOOK(name, params, args, gpu, bytes)                                                              \
+	CUresult name params                                                                                         \
+	{                                                                                                            \
+		GL_ENTER(name, args);                                                                                \
+		return GL_PATIENTLY(gpu, bytes, once_##name args);                                                   \
+	}
 
 /* ---- identity.c: who this process is ---- */
 

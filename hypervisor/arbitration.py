@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hypervisor.core.arbiter import Arbiter
+from hypervisor.core.memory_queue import MemoryQueue, MemorySeen
 from hypervisor.core.model import GpuUuid, TenantName
 from hypervisor.core.pace import Decision, Grant, Pace, Rating, Seen, Terms
 from hypervisor.core.turns import Turns
@@ -74,6 +75,7 @@ class Row:
     usage: UsageSegment
     created_ns: int = 0
     seen: dict[GpuUuid, Seen] = field(default_factory=dict)
+    memory: dict[GpuUuid, MemorySeen] = field(default_factory=dict)
     is_broken: bool = False
 
 
@@ -109,6 +111,15 @@ class Arbitration:
         self.steps = 0
         self.shares: dict[GpuUuid, dict[TenantName, Share]] = {}
         self.turns: dict[GpuUuid, Turns] = {}
+        self.memory: dict[GpuUuid, MemoryQueue] = {}
+        self._wanted: dict[tuple[TenantName, GpuUuid], bool] = {}
+        self._freed_elsewhere = False
+
+    def memory_freed(self) -> None:
+        """Memory came free that is in no living process's books: tell who waits for some. From any thread."""
+        if any(queue.tally.waiting for queue in list(self.memory.values())):
+            self._freed_elsewhere = True
+            self._bells.ring()
 
     def replace(self, roster: Roster) -> None:
         """Work with another roster from the next look on."""
@@ -135,7 +146,8 @@ class Arbitration:
         self._bells.silence()
         roster = self._take_over()
         rang = set(self._bells.hear())
-        is_beat_due = now_ns >= self._beat_at_ns + BEAT_NS
+        is_freed_elsewhere, self._freed_elsewhere = self._freed_elsewhere, False
+        is_beat_due = now_ns >= self._beat_at_ns + BEAT_NS or is_freed_elsewhere
         touched = {gpu for gpu in roster.gpus if is_beat_due or self._due_ns.get(gpu, 0) <= now_ns}
         touched.update(gpu for name in rang if name in self._rows for gpu in self._rows[name].seen)
         for member in roster.members:
@@ -149,7 +161,9 @@ class Arbitration:
                 touched.update(self._look(member, now_ns))
         for entry, gpu in enumerate(roster.gpus):
             if gpu in touched:
-                self._due_ns[gpu] = self._divide(roster, entry, gpu, now_ns)
+                due_ns = self._divide(roster, entry, gpu, now_ns)
+                memory_due_ns = self._offer_memory(roster, entry, gpu, now_ns, is_freed_elsewhere)
+                self._due_ns[gpu] = min(due_ns, memory_due_ns)
         if is_beat_due:
             self._beat(roster, now_ns)
         self.steps += 1
@@ -171,6 +185,7 @@ class Arbitration:
         self._bells.listen({member.tenant: member.usage.bell for member in roster.members})
         self._due_ns = dict.fromkeys(roster.gpus, 0)
         self._published = {key: grant for key, grant in self._published.items() if key[0] in names}
+        self._wanted = {key: wanted for key, wanted in self._wanted.items() if key[0] in names}
         self._beat_at_ns = 0  # newcomers must not wait for their first heartbeat
         self._gpus = {uuid_bytes(gpu): gpu for gpu in roster.gpus}
         self.adopted = roster.number
@@ -194,6 +209,7 @@ class Arbitration:
             self._published = {k: g for k, g in self._published.items() if k[0] != member.tenant}
         self._bells.looked_at(member.tenant, sample.doorbell, now_ns)
         row.seen = seen_in(sample, self._gpus) if sample.slots else {}
+        row.memory = memory_in(sample, self._gpus) if sample.slots else {}
         if row.seen.keys() == before.keys():
             return row.seen
         self._placed(member.tenant, frozenset(row.seen))
@@ -202,7 +218,7 @@ class Arbitration:
     def _give_up(self, member: Member, row: Row, reason: str) -> None:
         """A tenant that spoils its own books gets no GPU time: nothing of it can be measured any more."""
         row.is_broken = True
-        row.seen = {}
+        row.seen, row.memory = {}, {}
         self._bells.ignore(member.tenant)
         for entry in range(MOST_DEVICES):
             self._publish(member, entry, Grant(0, 1, is_shared=True))
@@ -235,6 +251,25 @@ class Arbitration:
             self._shown_at_ns[gpu] = now_ns
             self.shares[gpu] = shares_of(decision, seen)
         return decision.next_at_ns
+
+    def _offer_memory(
+        self, roster: Roster, entry: int, gpu: GpuUuid, now_ns: int, is_freed_elsewhere: bool
+    ) -> int:
+        """Let those who wait for memory of a GPU know when some has come free; return when to look again."""
+        here = {m.tenant: m for m in roster.members if gpu in self._rows[m.tenant].memory}
+        queue = self.memory.setdefault(gpu, MemoryQueue())
+        seen = {name: self._rows[name].memory[gpu] for name in here}
+        decision = queue.step(now_ns, seen, freed_elsewhere=is_freed_elsewhere)
+        for name, member in here.items():
+            try:
+                if self._wanted.get((name, gpu), None) != decision.is_wanted:
+                    member.policy.want_memory(entry, is_wanted=decision.is_wanted)
+                    self._wanted[name, gpu] = decision.is_wanted
+                if name in decision.tell:
+                    member.usage.memory_changed(seen[name].entry)
+            except SegmentError as error:
+                logger.warning("%s", error)
+        return now_ns + BEAT_NS if queue.is_due_at_ns is None else queue.is_due_at_ns
 
     def _publish(self, member: Member, entry: int, grant: Grant) -> None:
         try:
@@ -269,6 +304,18 @@ def seen_in(sample: Any, gpus: Mapping[bytes, GpuUuid]) -> dict[GpuUuid, Seen]:
         gpu = gpus.get(bytes(device.uuid))
         if gpu is not None and gpu not in found:
             found[gpu] = Seen(device.spent_ns, device.outstanding_ns, device.waiting)
+    return found
+
+
+def memory_in(sample: Any, gpus: Mapping[bytes, GpuUuid]) -> dict[GpuUuid, MemorySeen]:
+    """Return what a tenant's books say of waiting for memory, on the node's GPUs."""
+    found: dict[GpuUuid, MemorySeen] = {}
+    for entry, device in enumerate(sample.device):
+        if not device.ready:
+            break
+        gpu = gpus.get(bytes(device.uuid))
+        if gpu is not None and gpu not in found:
+            found[gpu] = MemorySeen(entry, device.memory_waiting, device.memory_freed, device.memory_waits)
     return found
 
 

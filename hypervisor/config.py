@@ -29,7 +29,8 @@ from limiter.units import parse_ns
 PREFIX = "GPULIMITD_"
 ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
 QUOTA_KEYS = {
-    key: f"GPULIMIT_{key.upper()}" for key in ("memory", "compute", "request", "weight", "priority")
+    key: f"GPULIMIT_{key.upper()}"
+    for key in ("memory", "compute", "request", "weight", "priority", "memory_wait")
 }
 
 

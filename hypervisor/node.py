@@ -266,6 +266,9 @@ class Node:
 
     def sampled(self, samples: tuple[GpuSample, ...]) -> None:
         """NVML has answered."""
+        before = self.inventory.samples
+        if any(s.memory_used_bytes < b.memory_used_bytes for s in samples if (b := before.get(s.gpu.uuid))):
+            self.tenancy.memory_freed()
         if self.inventory.take(samples):
             self.registry.gpus = {gpu.uuid: gpu for gpu in self.inventory.gpus}
             self.tenancy.gpus = list(self.inventory.gpus)

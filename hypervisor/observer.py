@@ -23,7 +23,7 @@ from hypervisor.edge.nvml import Nvml
 from hypervisor.edge.ratio_file import RatioFile
 from hypervisor.edge.traffic import Traffic
 from hypervisor.exporter.clients import Clients
-from hypervisor.exporter.gpus import Card, Schedulers, gpu_view
+from hypervisor.exporter.gpus import NO_WAITS, Card, Schedulers, gpu_view
 from hypervisor.exporter.looks import Look
 from hypervisor.exporter.snapshot import KubeView, PartView, SchedulerView, Snapshot
 from hypervisor.node import Node
@@ -152,6 +152,7 @@ class Observer:
 
     def _scheduler(self, card: Card, looks: list[Look]) -> SchedulerView:
         turns = self._arbitration.turns.get(card.sample.gpu.uuid)
+        queue = self._arbitration.memory.get(card.sample.gpu.uuid)
         return self._schedulers.view(
             card,
             looks,
@@ -159,6 +160,7 @@ class Observer:
             self._clients.entitled,
             overcommit_percent=self._options.overcommit_percent,
             tally=turns.tally() if turns is not None else None,
+            memory_tally=queue.tally if queue is not None else NO_WAITS,
         )
 
     # ---- cards ----

@@ -243,6 +243,7 @@ def held_of(process: Process, account: Account, worker: Worker | None, nvml: int
         spent_ns=account.spent_ns,
         launches=account.launches,
         nvml_bytes=nvml,
+        memory_waiting=account.memory_waiting,
     )
 
 

@@ -144,11 +144,17 @@ class Tenancy:
             while opened.must_reap_again:
                 opened.must_reap_again = False
                 cleared = await asyncio.to_thread(opened.usage.reap)
+                if cleared:
+                    self._arbitration.memory_freed()
                 self._reaped(cleared)
         except SegmentError as error:
             logger.warning("cannot clear up after %s: %s", name, error)
         finally:
             opened.reaping = None
+
+    def memory_freed(self) -> None:
+        """Memory came free that is in no living process's books."""
+        self._arbitration.memory_freed()
 
     def retire(self, name: TenantName) -> None:
         """Remove a tenant's segments."""

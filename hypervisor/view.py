@@ -77,6 +77,7 @@ def gpu_of_tenant(
         "compute_request_percent": quota.request_percent,
         "weight": quota.weight,
         "priority": quota.priority,
+        "memory_wait_ns": quota.memory_wait_ns,
         "present": device is not None,
     }
     if device is not None:
@@ -87,6 +88,9 @@ def gpu_of_tenant(
             "throttled_count": device.throttled_count,
             "refused": device.refused,
             "refused_by_card": device.refused_by_card,
+            "memory_waiting": memory_waiting(usage, device.entry),
+            "memory_waits": device.memory_waits,
+            "memory_waited_ns": device.memory_waited_ns,
         }
     if share is not None:
         data |= {
@@ -103,6 +107,16 @@ def gpu_of_tenant(
             "rate": round(share.rating.rate, 4),
         }
     return data
+
+
+def memory_waiting(usage: Usage | None, entry: int) -> int:
+    """Return how many processes of a tenant have an allocation that waits for memory."""
+    processes = usage.processes if usage is not None else ()
+    return sum(
+        any(a.entry == entry and a.memory_waiting for a in process.accounts)
+        for process in processes
+        if process.is_alive
+    )
 
 
 def gpu_data(sample: GpuSample, tenants: int) -> dict[str, Any]:

@@ -24,7 +24,7 @@ class NodeRow:
     weight: int | None = None
     priority: str | None = None
     now: str = ""
-    """What it does: "runs", "waits", "suspended", or why its books cannot be used."""
+    """What it does: "runs", "waits", "waits for memory", "suspended", or why its books cannot be used."""
 
 
 def join(rows: Sequence[Row], state: Mapping[str, Any]) -> list[NodeRow]:
@@ -62,6 +62,8 @@ def doing(tenant: Mapping[str, Any], gpu: Mapping[str, Any]) -> str:
         return str(tenant["problem"])
     if tenant["suspended"]:
         return "suspended"
+    if gpu.get("memory_waiting"):
+        return "waits for memory"
     if gpu.get("turn") or gpu.get("outstanding_ns"):
         return "runs"
     return "waits" if gpu.get("waiting") else "idle"

@@ -25,6 +25,7 @@ VARIABLES = (
     "GPULIMIT_REQUEST",
     "GPULIMIT_WEIGHT",
     "GPULIMIT_PRIORITY",
+    "GPULIMIT_MEMORY_WAIT",
     "GPULIMIT_TENANT",
 )
 FOREIGN_VARIABLES = (
@@ -70,6 +71,8 @@ class Quota:
     request_percent: int | None = None
     weight: int | None = None
     priority: Priority | None = None
+    memory_wait_s: int | None = None
+    """How long an allocation may wait for memory before it is refused."""
     tenant: str | None = None
     memory_source: str | None = None
     """Variable that decided."""
@@ -101,6 +104,7 @@ class Quota:
             "GPULIMIT_REQUEST": self.request_percent,
             "GPULIMIT_WEIGHT": self.weight,
             "GPULIMIT_PRIORITY": self.priority,
+            "GPULIMIT_MEMORY_WAIT": self.memory_wait_s,
             "GPULIMIT_TENANT": self.tenant,
         }
         return {name: str(value) for name, value in said.items() if value}
@@ -126,6 +130,7 @@ def read(environ: Mapping[str, str], *, flags: Mapping[str, str] | None = None) 
         request_percent=native.request or None,
         weight=native.weight or None,
         priority=PRIORITIES[native.priority - 1] if native.priority else None,
+        memory_wait_s=native.memory_wait or None,
         tenant=text_of(native.tenant) or None,
         memory_source=text_of(native.memory_source) or None,
         compute_source=text_of(native.compute_source) or None,

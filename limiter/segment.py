@@ -55,6 +55,9 @@ class Device:
     throttled_ns: int
     throttled_count: int
     is_suspended: bool
+    memory_waits: int = 0
+    """Allocations that had to wait for memory."""
+    memory_waited_ns: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +71,8 @@ class Account:
     spent_ns: int
     outstanding_ns: int
     launches: dict[str, int]
+    memory_waiting: int = 0
+    """Threads that wait for memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,6 +206,8 @@ def devices_of(usage: Any) -> tuple[Device, ...]:
             throttled_ns=device.throttled_ns,
             throttled_count=device.throttled_count,
             is_suspended=bool(device.suspended),
+            memory_waits=device.memory_waits,
+            memory_waited_ns=device.memory_waited_ns,
         )
         for entry, device in enumerate(usage.device)
         if device.ready == 1
@@ -242,6 +249,7 @@ def accounts_of(usage: Any, slot: int) -> tuple[Account, ...]:
             spent_ns=account.spent_ns,
             outstanding_ns=account.outstanding_ns,
             launches=dict(zip(LAUNCH_KINDS, account.launches, strict=True)),
+            memory_waiting=account.memory_waiting,
         )
         for entry, account in enumerate(usage.slot[slot].account)
         if usage.device[entry].ready == 1

@@ -51,6 +51,11 @@ class Row:
     throttled_count: int
     refused: int
     launches: dict[str, int]
+    memory_waiting: int = 0
+    """Living processes with an allocation that waits for memory."""
+    memory_waits: int = 0
+    """Allocations that had to wait."""
+    memory_waited_ns: int = 0
 
 
 def rows(before: Snapshot, after: Snapshot) -> list[Row]:
@@ -92,6 +97,9 @@ def row_of(usage: Usage, device: Device, spent_before_ns: int, wall_ns: int) -> 
         throttled_count=device.throttled_count,
         refused=device.refused,
         launches=dict(launches),
+        memory_waiting=sum(bool(account.memory_waiting) for account in accounts),
+        memory_waits=device.memory_waits,
+        memory_waited_ns=device.memory_waited_ns,
     )
 
 
@@ -108,7 +116,7 @@ def cells(row: Row) -> tuple[str, ...]:
         row.tenant,
         row.gpu[:12],
         str(row.processes),
-        show_bytes(row.memory_used_bytes),
+        show_bytes(row.memory_used_bytes) + (f", {row.memory_waiting} wait" if row.memory_waiting else ""),
         show_bytes(row.memory_limit_bytes) if limited else "-",
         share,
         f"{row.compute_limit_percent}%" if row.compute_limit_percent < 100 else "-",

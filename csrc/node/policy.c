@@ -16,7 +16,7 @@ struct writing {
 	const struct gl_state_gpu *gpu;
 	const char *tenant;
 	uint64_t magic, created_ns, heartbeat_ns, daemon_start_ns, granted_ns, run_ahead_ns, exclusive_from_ns;
-	uint32_t device, shared, pid, size;
+	uint32_t device, shared, pid, size; /* shared: whatever flag is written */
 };
 
 static int begin(void *argument)
@@ -103,6 +103,7 @@ static int allow(void *argument)
 	gl_store(&d->compute_request_percent, w->allow->compute_request_percent);
 	gl_store(&d->weight, w->allow->weight);
 	gl_store(&d->priority, w->allow->priority);
+	gl_store(&d->memory_wait_ns, w->allow->memory_wait_ns);
 	gl_store(&d->ready, w->allow->ready);
 	changed(d);
 	return 0;
@@ -132,6 +133,19 @@ int gl_node_policy_grant(struct gl_policy *policy, uint32_t device, uint64_t gra
 	struct writing w = {.policy = policy, .device = device, .granted_ns = granted_ns, .run_ahead_ns = run_ahead_ns,
 			    .exclusive_from_ns = exclusive_from_ns, .shared = shared};
 	return device < GL_MAX_DEVICES ? gl_guarded(grant, &w) : -EINVAL;
+}
+
+static int want_memory(void *argument)
+{
+	const struct writing *w = argument;
+	gl_store(&w->policy->device[w->device].memory_wanted, w->shared);
+	return 0;
+}
+
+int gl_node_policy_want_memory(struct gl_policy *policy, uint32_t device, uint32_t wanted)
+{
+	struct writing w = {.policy = policy, .device = device, .shared = wanted};
+	return device < GL_MAX_DEVICES ? gl_guarded(want_memory, &w) : -EINVAL;
 }
 
 static int command(void *argument)

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "usage.h"
 
+#include <limits.h>
 #include <string.h>
 
 #include "../slots.h"
@@ -20,6 +21,7 @@ static void add_slot(const struct gl_slot *slot, struct gl_sample *sample)
 			continue;
 		sample->device[d].waiting += gl_peek(&a->waiting) != 0;
 		sample->device[d].outstanding_ns += gl_peek(&a->outstanding_ns);
+		sample->device[d].memory_waiting += gl_peek(&a->memory_waiting) != 0;
 	}
 }
 
@@ -40,6 +42,8 @@ static int sample_now(void *argument)
 	for (uint32_t d = 0; d < GL_MAX_DEVICES; d++) {
 		s->sample->device[d].ready = gl_load(&usage->device[d].ready) == 1;
 		s->sample->device[d].spent_ns = gl_peek(&usage->device[d].spent_ns);
+		s->sample->device[d].memory_freed = gl_peek(&usage->device[d].memory_freed);
+		s->sample->device[d].memory_waits = gl_peek(&usage->device[d].memory_waits);
 		memcpy(s->sample->device[d].uuid, usage->device[d].uuid, 16);
 	}
 	uint32_t used = gl_peek(&h->slots_used);
@@ -77,6 +81,19 @@ int gl_node_usage_begin(struct gl_usage *usage, const char *tenant, uint64_t cre
 {
 	struct beginning b = {usage, tenant, created_ns};
 	return gl_guarded(begin_now, &b);
+}
+
+static int memory_changed(void *argument)
+{
+	struct gl_device *d = argument;
+	__atomic_fetch_add(&d->memory_change, 1, __ATOMIC_RELEASE);
+	gl_futex_wake(&d->memory_change, INT_MAX);
+	return 0;
+}
+
+int gl_node_memory_changed(struct gl_usage *usage, uint32_t device)
+{
+	return device < GL_MAX_DEVICES ? gl_guarded(memory_changed, &usage->device[device]) : -EINVAL;
 }
 
 struct reaping {

@@ -16,6 +16,9 @@ struct gl_sample_device {
 	uint32_t waiting;        /* processes with a thread that waits for GPU time */
 	uint64_t spent_ns;
 	uint64_t outstanding_ns;
+	uint32_t memory_waiting; /* processes with a thread that waits for memory */
+	uint32_t memory_freed;
+	uint64_t memory_waits;
 };
 
 struct gl_sample {
@@ -29,6 +32,8 @@ struct gl_sample {
 int gl_node_sample(struct gl_usage *usage, struct gl_sample *sample);
 /* Gives an empty segment its header.  0 or -EFAULT. */
 int gl_node_usage_begin(struct gl_usage *usage, const char *tenant, uint64_t created_ns);
+/* Wakes the tenant's threads that wait for memory of a device entry.  0, -EINVAL or -EFAULT. */
+int gl_node_memory_changed(struct gl_usage *usage, uint32_t device);
 /* gl_slot_reap for every slot: how many were cleared, -EFAULT, or -ETIMEDOUT if the
  * tenant's own writing kept it from getting through. */
 int gl_node_reap(struct gl_usage *usage, int fd);

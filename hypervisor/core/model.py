@@ -172,6 +172,8 @@ class DeviceQuota:
     request_percent: int
     weight: int
     priority: Priority
+    memory_wait_ns: int = 0
+    """How long an allocation may wait for memory; 0: it is refused at once."""
 
 
 def device_quota(quota: Quota, gpu: Gpu) -> DeviceQuota:
@@ -185,4 +187,5 @@ def device_quota(quota: Quota, gpu: Gpu) -> DeviceQuota:
         request_percent=request,
         weight=quota.weight or request or DEFAULT_WEIGHT,
         priority=quota.priority or "normal",
+        memory_wait_ns=(quota.memory_wait_s or 0) * 1_000_000_000,
     )

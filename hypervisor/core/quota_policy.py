@@ -107,6 +107,7 @@ def lowered(ceiling: Quota, wish: Quota) -> Quota:
         request_percent=less(ceiling.request_percent, wish.request_percent),
         weight=less(ceiling.weight, wish.weight),
         priority=priority if ceiling.priority or wish.priority else None,
+        memory_wait_s=less(ceiling.memory_wait_s, wish.memory_wait_s),
     )
 
 

@@ -88,6 +88,10 @@ class UsageSegment(Segment):
         check(lib.gl_node_sample(self.view, self._sample), self.name)
         return self._sample
 
+    def memory_changed(self, entry: int) -> None:
+        """Wake the tenant's threads that wait for memory of one of its GPUs. Raises SegmentError."""
+        check(lib.gl_node_memory_changed(self.view, entry), self.name)
+
     def count_living(self) -> int:
         """Return how many processes live in it, after giving back what the dead held. Raises SegmentError."""
         self.reap()
@@ -124,6 +128,7 @@ class PolicySegment(Segment):
         values.compute_limit_percent = quota.compute_percent
         values.compute_request_percent = quota.request_percent
         values.weight, values.priority = quota.weight, PRIORITIES[quota.priority]
+        values.memory_wait_ns = quota.memory_wait_ns
         check(lib.gl_node_policy_allow(self.view, entry, values), self.name)
 
     def withdraw(self, entry: int) -> None:
@@ -139,6 +144,10 @@ class PolicySegment(Segment):
             self.view, entry, granted_ns, run_ahead_ns, exclusive_from_ns, is_shared
         )
         check(result, self.name)
+
+    def want_memory(self, entry: int, *, is_wanted: bool) -> None:
+        """Say whether the tenant is to ring when it gives back memory of a GPU."""
+        check(lib.gl_node_policy_want_memory(self.view, entry, is_wanted), self.name)
 
     def beat(self, now_ns: int, start_ns: int) -> None:
         """Say that the daemon is there."""

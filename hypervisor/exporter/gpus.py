@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 
+from hypervisor.core.memory_queue import MemoryTally
 from hypervisor.core.model import GpuSample
 from hypervisor.core.readings import NONE
 from hypervisor.core.turns import Tally
@@ -13,6 +14,7 @@ from hypervisor.exporter.looks import Key, Look, Window, in_use, tracked_by
 from hypervisor.exporter.snapshot import GpuView, SchedulerView
 
 WHOLE = 100
+NO_WAITS = MemoryTally()
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +86,7 @@ class Schedulers:
         *,
         overcommit_percent: int,
         tally: Tally | None,
+        memory_tally: MemoryTally = NO_WAITS,
     ) -> SchedulerView:
         """Return how a card's time and memory are divided."""
         gpu = card.sample.gpu
@@ -95,16 +98,23 @@ class Schedulers:
         values = {
             "scheduler_running_clients": sum(bool(windows[x.key].spent_ns) for x in here),
             "scheduler_request_queue_clients": sum(is_held_back(look) for look in here),
-            "scheduler_wait_queue_clients": sum(windows[x.key].is_starved for x in here),
+            "scheduler_wait_queue_clients": sum(
+                windows[x.key].is_starved or is_waiting_for_memory(x) for x in here
+            ),
             "scheduler_running_memory_bytes": memory,
             "scheduler_peak_running_memory_bytes": peak,
             "scheduler_memory_safe_limit_bytes": safe,
             "scheduler_memory_overloaded": int(held > min(safe, gpu.memory_bytes)),
-            "scheduler_wait_for_mem_total": 0,
-            "scheduler_mem_available_total": 0,
+            "scheduler_wait_for_mem_total": memory_tally.waits,
+            "scheduler_mem_available_total": memory_tally.told,
             "scheduler_jain_index": jain(here, windows, entitled),
         }
         return SchedulerView(gpu.uuid, gpu.index, values, tally)
+
+
+def is_waiting_for_memory(look: Look) -> bool:
+    """An allocation of the tenant waits."""
+    return any(held.memory_waiting for held in look.held)
 
 
 def is_held_back(look: Look) -> bool:

@@ -29,6 +29,8 @@ class Held:
     spent_ns: int = 0
     launches: Mapping[str, int] = field(default_factory=dict)
     nvml_bytes: int | None = None
+    memory_waiting: int = 0
+    """Threads with an allocation that waits for memory."""
 
 
 @dataclass(frozen=True, slots=True)

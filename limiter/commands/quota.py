@@ -24,8 +24,8 @@ from limiter.errors import GpulimitError, UsageError
 from limiter.live import LiveTenant
 from limiter.units import show_bytes
 
-PARTS = ("memory", "compute", "request", "weight", "priority")
-NEED_DAEMON = ("request", "weight", "priority")
+PARTS = ("memory", "compute", "request", "weight", "priority", "memory_wait")
+NEED_DAEMON = ("request", "weight", "priority", "memory_wait")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -40,6 +40,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     change.add_argument("--request", metavar="P", help="percent of a GPU's time that is guaranteed")
     change.add_argument("--weight", metavar="N", help="share of spare GPU time against other tenants")
     change.add_argument("--priority", metavar="C", help="high, normal or low")
+    wait = "seconds that an allocation may wait for memory before it is refused"
+    change.add_argument("--memory-wait", metavar="S", help=wait)
     change.add_argument("--reset", action="store_true", help="take an earlier `set` back")
 
 
@@ -101,13 +103,17 @@ def change(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def flags(parts: dict[str, str]) -> dict[str, str]:
-    return {f"GPULIMIT_{name.upper()}": f"--{name}" for name in parts}
+    return {f"GPULIMIT_{name.upper()}": flag_of(name) for name in parts}
+
+
+def flag_of(name: str) -> str:
+    return "--" + name.replace("_", "-")
 
 
 def refuse_what_needs_the_daemon(
     options: argparse.Namespace, parts: dict[str, str], error: node.NoDaemon
 ) -> None:
-    asked = ["--reset"] if options.reset else [f"--{name}" for name in NEED_DAEMON if name in parts]
+    asked = ["--reset"] if options.reset else [flag_of(name) for name in NEED_DAEMON if name in parts]
     if asked:
         raise GpulimitError(f"quota set: {', '.join(asked)} needs the daemon, and {error}") from error
 

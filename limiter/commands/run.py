@@ -31,6 +31,12 @@ QUOTA_OPTIONS = (
     ("weight", "GPULIMIT_WEIGHT", "N", "share of spare GPU time against other tenants (with a daemon)"),
     ("priority", "GPULIMIT_PRIORITY", "C", "high, normal or low (with a daemon)"),
     (
+        "memory-wait",
+        "GPULIMIT_MEMORY_WAIT",
+        "S",
+        "seconds that an allocation may wait for memory before it is refused",
+    ),
+    (
         "tenant",
         "GPULIMIT_TENANT",
         "NAME",
@@ -75,7 +81,7 @@ def set_quota(variables: MutableMapping[str, str], options: argparse.Namespace) 
     """
     flags: dict[str, str] = {}
     for name, variable, _, _ in QUOTA_OPTIONS:
-        value = getattr(options, name)
+        value = getattr(options, name.replace("-", "_"))
         if value is not None:
             variables[variable] = value
             flags[variable] = f"--{name}"

@@ -291,6 +291,7 @@ def test_wrong_compute_limit_is_refused(text: str) -> None:
         ),
         ("GPULIMIT_REQUEST", ["1", "30%", "100"], ["", "0", "101", "-1", "1.5", "half"]),
         ("GPULIMIT_PRIORITY", ["high", "normal", "low", "High"], ["", "sprad", " low", "highest", "hi", "0"]),
+        ("GPULIMIT_MEMORY_WAIT", ["1", "30", "86400"], ["", "0", "86401", "-1", "1.5", "30s", "10%", "inf"]),
         (
             "GPULIMIT_TENANT",
             ["a", "team-1_x.y", "a" * 63],
@@ -476,7 +477,7 @@ RULES = st.lists(
 def test_quota_survives_being_written_and_read(
     rules: tuple[Rule, ...], weight: int, priority: quota.Priority
 ) -> None:
-    said = Quota(memory=rules, weight=weight, priority=priority)
+    said = Quota(memory=rules, weight=weight, priority=priority, memory_wait_s=weight)
     again = quota.read(said.environ())
     assert (again.memory, again.weight, again.priority) == (rules, weight, priority)
 

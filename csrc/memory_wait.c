@@ -1,0 +1,138 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Waiting for memory, for who asked for it (GPULIMIT_MEMORY_WAIT, or the daemon's word): an allocation that was refused,
+ * by the quota or by the card, is tried again when memory may have come free, until the time is up; then the
+ * refusal stands.  What can never fit is refused at once, and so is everything while a stream is being captured.
+ *
+ * Between two tries nothing is held: no lock, no reservation.  Who waits counts itself in account->memory_waiting, says so
+ * in device->memory_wanted and sleeps on device->memory_change, LONGEST_SLEEP_NS at most, since memory also comes free
+ * where nobody tells.  Who tells:
+ *   - a process of the tenant that gives memory back and finds memory_wanted;
+ *   - the daemon, for other tenants' memory: their policies then say memory_wanted, and who gives back counts it in
+ *     memory_freed and rings the doorbell; and for the memory of the dead and of processes that it only sees by NVML.
+ */
+#include <limits.h>
+
+#include "shim.h"
+
+enum { LONGEST_SLEEP_NS = 50000000 };
+
+/* This thread's wait, or its try that may become one. */
+static __thread struct gl_patience *current;
+
+static uint64_t bound_ns(const struct gl_gpu *gpu)
+{
+	const struct gl_policy_device *p = gl_policy_of(gpu);
+	uint64_t own = gl_self.quota.memory_wait * UINT64_C(1000000000);
+	if (!p)
+		return own;
+	uint64_t tenants = gl_peek(&p->memory_wait_ns);
+	return own && !gl_self.daemon.proposed && own < tenants ? own : tenants;
+}
+
+bool gl_patience_possible(void)
+{
+	return (gl_self.quota.memory_wait || gl_load(&gl_self.daemon.policy)) && !gl_peek(&gl_self.capturing);
+}
+
+void gl_patience_begin(struct gl_patience *p)
+{
+	p->before = current;
+	p->may_wait = p->gpu && bound_ns(p->gpu) > 0;
+	if (p->may_wait)
+		current = p;
+}
+
+static void ring(void)
+{
+	uint32_t *bell = &gl_self.usage->header.doorbell;
+	__atomic_fetch_add(bell, 1, __ATOMIC_RELEASE);
+	gl_futex_wake(bell, INT_MAX);
+}
+
+static void look(struct gl_patience *p)
+{
+	struct gl_device *d = p->gpu->device;
+	gl_store(&d->memory_wanted, 1u);
+	__atomic_thread_fence(__ATOMIC_SEQ_CST); /* said before the next try */
+	p->seen = gl_load(&d->memory_change);
+}
+
+static void begin_waiting(struct gl_patience *p)
+{
+	p->start_ns = gl_now_ns();
+	gl_add(&p->gpu->account->memory_waiting, 1);
+	gl_add(&p->gpu->device->memory_waits, 1);
+	look(p);
+	if (gl_self.daemon.registered)
+		ring();
+	gl_log(GL_INFO, "device %d: waiting for %llu bytes of memory", p->gpu->ordinal, (unsigned long long)p->bytes);
+}
+
+static bool give_up(struct gl_patience *p)
+{
+	current = p->before; /* from here on refusals count */
+	if (p->by_card)
+		gl_count_card_refusal(p->gpu);
+	else
+		gl_count_refusal(p->gpu, p->bytes);
+	return false;
+}
+
+bool gl_patience_again(struct gl_patience *p)
+{
+	if (!p->may_wait)
+		return false;
+	if (!p->start_ns) {
+		if (p->bytes > gl_limit_bytes(p->gpu))
+			return give_up(p);
+		begin_waiting(p); /* and once more, for who gave back before it could know of us */
+		return true;
+	}
+	uint64_t waited = gl_now_ns() - p->start_ns, bound = bound_ns(p->gpu);
+	if (waited >= bound || gl_peek(&gl_self.capturing))
+		return give_up(p);
+	uint64_t left = bound - waited;
+	/* A signal handler runs, and we try again. */
+	gl_futex_wait(&p->gpu->device->memory_change, p->seen, left < LONGEST_SLEEP_NS ? left : LONGEST_SLEEP_NS);
+	look(p);
+	p->by_card = false;
+	return true;
+}
+
+void gl_patience_end(struct gl_patience *p)
+{
+	if (!p->may_wait)
+		return;
+	current = p->before;
+	if (!p->start_ns)
+		return;
+	gl_sub(&p->gpu->account->memory_waiting, 1);
+	gl_add(&p->gpu->device->memory_waited_ns, gl_now_ns() - p->start_ns);
+}
+
+bool gl_patience_hides(bool by_card)
+{
+	if (GL_LIKELY(!current))
+		return false;
+	current->by_card |= by_card;
+	return true;
+}
+
+void gl_memory_freed(struct gl_gpu *gpu)
+{
+	if (current)
+		return; /* what a try took and gives back is no news */
+	struct gl_device *d = gpu->device;
+	const struct gl_policy_device *p = gl_policy_of(gpu);
+	__atomic_thread_fence(__ATOMIC_SEQ_CST); /* given back before we look who wants it */
+	bool others = p && gl_peek(&p->memory_wanted);
+	if (GL_LIKELY(!gl_peek(&d->memory_wanted) && !others))
+		return;
+	gl_put(&d->memory_wanted, 0u);
+	gl_add(&d->memory_freed, 1);
+	__atomic_fetch_add(&d->memory_change, 1, __ATOMIC_RELEASE);
+	gl_futex_wake(&d->memory_change, INT_MAX);
+	if (others && gl_self.daemon.registered)
+		ring();
+}
