@@ -65,6 +65,14 @@ static void forget_proposal(struct gl_gpu *gpu)
 		gpu->own_compute_percent = 100;
 }
 
+/* Of a MIG device the newer call gives its own UUID and the older one the card's. */
+static bool is_mig(CUdevice device, const CUuuid *uuid)
+{
+	CUuuid cards;
+	return gl_has(GL_ID_cuDeviceGetUuid_v2) && gl_has(GL_ID_cuDeviceGetUuid) &&
+	       REAL(cuDeviceGetUuid)(&cards, device) == CUDA_SUCCESS && memcmp(&cards, uuid, sizeof cards) != 0;
+}
+
 static bool set_up(struct gl_gpu *gpu, int ordinal)
 {
 	CUuuid uuid;
@@ -83,6 +91,7 @@ static bool set_up(struct gl_gpu *gpu, int ordinal)
 	gpu->device = gl_device_add(gpu->uuid, index, total, &gpu->own_limit_bytes, &gpu->own_compute_percent, &gpu->index);
 	if (!gpu->device)
 		return false;
+	gl_put(&gpu->device->mig, (uint32_t)is_mig(gpu->ordinal, &uuid));
 	gpu->account = &gl_self.own->account[gpu->index];
 	forget_proposal(gpu);
 	gl_log(GL_INFO, "device %d (%s): memory %llu of %llu bytes, compute %u%%", ordinal, text,

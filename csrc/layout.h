@@ -23,7 +23,8 @@
 #define GL_STATE_MAGIC 0x544154534c5047
 #define GL_LAYOUT_VERSION 1
 #define GL_HEARTBEAT_NS 500000000
-#define GL_MAX_DEVICES 16
+#define GL_MAX_DEVICES 16      /* GPUs that one tenant uses */
+#define GL_MAX_NODE_DEVICES 64 /* cards and MIG devices of a node */
 #define GL_MAX_SLOTS 512
 #define GL_TENANT_NAME_BYTES 64
 
@@ -153,7 +154,7 @@ struct gl_policy {
 	uint32_t commands;           /* futex: bumped when a command waits for some process of the tenant */
 	uint32_t reserved0;
 	uint64_t reserved[5];
-	struct gl_policy_device device[16];
+	struct gl_policy_device device[64];
 };
 
 /* One GPU of the node, for everybody. */
@@ -177,7 +178,7 @@ struct gl_state {
 	uint32_t daemon_pid;
 	uint32_t gpus;
 	uint64_t reserved[5];
-	struct gl_state_gpu gpu[16];
+	struct gl_state_gpu gpu[64];
 };
 
 struct gl_usage {
@@ -194,5 +195,7 @@ _Static_assert(sizeof(struct gl_policy_device) % 64 == 0, "layout");
 _Static_assert(sizeof(struct gl_state_gpu) % 64 == 0, "layout");
 _Static_assert(sizeof(struct gl_slot) % 64 == 0, "layout");
 _Static_assert(GL_MAX_DEVICES == sizeof((struct gl_usage *)0)->device / sizeof(struct gl_device), "layout");
+_Static_assert(GL_MAX_NODE_DEVICES == sizeof((struct gl_policy *)0)->device / sizeof(struct gl_policy_device), "layout");
+_Static_assert(GL_MAX_NODE_DEVICES == sizeof((struct gl_state *)0)->gpu / sizeof(struct gl_state_gpu), "layout");
 
 #endif

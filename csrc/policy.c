@@ -92,10 +92,10 @@ const struct gl_policy_device *gl_policy_for(const uint8_t uuid[16], uint32_t *h
 	const struct gl_policy *policy = gl_load(&gl_self.daemon.policy);
 	if (!policy)
 		return NULL;
-	const struct gl_policy_device *entry = &policy->device[gl_peek(hint) % GL_MAX_DEVICES];
+	const struct gl_policy_device *entry = &policy->device[gl_peek(hint) % GL_MAX_NODE_DEVICES];
 	if (GL_LIKELY(is_for(entry, uuid)))
 		return entry;
-	for (uint32_t i = 0; i < GL_MAX_DEVICES; i++)
+	for (uint32_t i = 0; i < GL_MAX_NODE_DEVICES; i++)
 		if (is_for(&policy->device[i], uuid)) {
 			gl_put(hint, i);
 			return &policy->device[i];

@@ -184,6 +184,8 @@ class Arbitration:
             del self._rows[name]
         self._bells.listen({member.tenant: member.usage.bell for member in roster.members})
         self._due_ns = dict.fromkeys(roster.gpus, 0)
+        for gpu in self.turns.keys() - set(roster.gpus):
+            del self.turns[gpu]
         self._published = {key: grant for key, grant in self._published.items() if key[0] in names}
         self._wanted = {key: wanted for key, wanted in self._wanted.items() if key[0] in names}
         self._beat_at_ns = 0  # newcomers must not wait for their first heartbeat

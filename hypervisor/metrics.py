@@ -109,20 +109,20 @@ GPU_SECTION = Section(
         ("gpu_xid_errors_total", C, ("xid",), "Errors that the driver reported, since the daemon started.", "NVML events"),
         ("gpu_last_xid_timestamp_seconds", G, (), "When the driver last reported an error.", "NVML events"),
         ("gpu_lost", G, (), "1 while NVML says that the card is lost, or no longer lists it.", "NVML"),
-        ("gpu_compute_requested_ratio", G, (), "Sum of the requests of tenants on the card.", "quotas"),
-        ("gpu_memory_reserved_bytes", G, (), "Sum of the memory quotas of tenants on the card.", "quotas"),
-        ("gpu_compute_unallocated_ratio", G, (), "Part of the card's time that no request has set aside.", "quotas"),
+        ("gpu_compute_requested_ratio", G, (), "Sum of the requests of tenants on the card; not in MIG mode.", "quotas"),
+        ("gpu_memory_reserved_bytes", G, (), "Sum of the memory quotas of tenants on the card and its MIG devices.", "quotas"),
+        ("gpu_compute_unallocated_ratio", G, (), "Part of the card's time that no request has set aside; not in MIG mode.", "quotas"),
     ),
 )  # fmt: skip
 
 CLIENT_SECTION = Section(
     "Client",
-    "What each tenant was promised, has had and was refused, per card. A pod has `namespace` and `pod`, by the "
+    "What each tenant was promised, has had and was refused, per card or MIG device, whose UUID is then `gpu_uuid`. A pod has `namespace` and `pod`, by the "
     "cluster's word; where there is none, and outside Kubernetes, `tenant` is in their place. With debug labels there is one series a process, "
     "with `client_id` and `host_pid`; without them processes are added up.",
     CLIENT,
     (
-        ("client_info", G, ("[unit]", "[user]", "[command]"), "Constant 1; who the client is.", "the kernel's word of the processes"),
+        ("client_info", G, ("[unit]", "[user]", "[command]", "[mig_profile]"), "Constant 1; who the client is.", "the kernel's word of the processes"),
         ("client_managed_allocated_bytes", G, (), "Memory that the client has asked for and holds.", "books"),
         ("client_managed_allocated_peak_bytes", G, (), "The most that it has held.", "books"),
         ("client_nvml_used_bytes", G, (), "Memory of its processes by the driver's count.", "NVML"),
@@ -159,7 +159,7 @@ CLIENT_SECTION = Section(
 
 SCHEDULER_SECTION = Section(
     "Scheduler",
-    "How GPU time is divided on each card.",
+    "How GPU time is divided on each card, or on each MIG device, whose UUID is then `gpu_uuid`.",
     GPU,
     (
         ("scheduler_running_clients", G, (), "Clients that have used the card in the last window.", "books"),
@@ -193,7 +193,7 @@ TRAFFIC_SECTION = Section(
 
 POD_SECTION = Section(
     "Pod view",
-    "Per pod and card, in the terms of k8s-vgpu-monitor; `gpu_id` is NVML's index.",
+    "Per pod and card, in the terms of k8s-vgpu-monitor; `gpu_id` is NVML's index, for a MIG device with its number in the card: `0:2`.",
     POD,
     (
         ("pod_gpu_sm_util", G, (), "GPU time of the last window, in percent of the card.", "books"),
@@ -255,6 +255,8 @@ MIG_SECTION = Section(
         ("mig_instance_memory_total_bytes", G, (), "Memory of the MIG device.", "NVML"),
         ("mig_instance_utilization_ratio", G, (), "Part of the time in which its GPU instance was busy.", "NVML's GPM, from Hopper on"),
         ("mig_instance_memory_utilization_ratio", G, (), "Part of its GPU instance's memory bandwidth in use.", "NVML's GPM, from Hopper on"),
+        ("mig_instance_memory_reserved_bytes", G, (), "Sum of the memory quotas of tenants on it.", "quotas"),
+        ("mig_instance_compute_requested_ratio", G, (), "Sum of the requests of tenants on it.", "quotas"),
     ),
     NO_MIG,
 )  # fmt: skip

@@ -269,7 +269,8 @@ class Node:
         before = self.inventory.samples
         if any(s.memory_used_bytes < b.memory_used_bytes for s in samples if (b := before.get(s.gpu.uuid))):
             self.tenancy.memory_freed()
-        if self.inventory.take(samples):
+        in_use = {gpu for tenant in self.registry.tenants.values() for gpu in tenant.gpus}
+        if self.inventory.take(samples, in_use=in_use):
             self.registry.gpus = {gpu.uuid: gpu for gpu in self.inventory.gpus}
             self.tenancy.gpus = list(self.inventory.gpus)
             self.survival.adopt()

@@ -47,11 +47,9 @@ class Fields:
         """Return the fields of a GPU, raw."""
         ask = self.ask
         rates = ask(pynvml.nvmlDeviceGetUtilizationRates, handle)
-        processes = ask(pynvml.nvmlDeviceGetComputeRunningProcesses, handle)
         return {
             "utilisation_percent": None if rates is None else int(rates.gpu),
             "memory_utilisation_percent": None if rates is None else int(rates.memory),
-            "pids": None if processes is None else [[int(p.pid), p.usedGpuMemory] for p in processes],
             "power_mw": ask(pynvml.nvmlDeviceGetPowerUsage, handle),
             "energy_mj": ask(pynvml.nvmlDeviceGetTotalEnergyConsumption, handle),
             "temperature_c": ask(pynvml.nvmlDeviceGetTemperature, handle, pynvml.NVML_TEMPERATURE_GPU),

@@ -17,8 +17,13 @@ import pynvml
 
 from hypervisor.nvml_events import XidEvents, text
 from hypervisor.nvml_fields import GPU_IS_LOST, Fields
+from hypervisor.nvml_mig import MigReader
+from hypervisor.nvml_processes import processes_on
+from hypervisor.nvml_raw import Raw
+from hypervisor.nvml_vgpu import VgpuReader
 
 RECOUNT_S = 60.0
+MOST_GPUS = 64
 
 
 class Probe:
@@ -28,6 +33,8 @@ class Probe:
         pynvml.nvmlInit()
         self._known: dict[int, dict[str, Any]] = {}
         self._fields = Fields()
+        self._raw = Raw(self._fields.errors)
+        self._vgpu, self._mig = VgpuReader(self._raw), MigReader(self._raw)
         self._events = XidEvents()
         self._driver = self._fields.ask(pynvml.nvmlSystemGetDriverVersion) or ""
         self._began_at = time.monotonic()
@@ -40,6 +47,9 @@ class Probe:
             count = pynvml.nvmlDeviceGetCount()
         except pynvml.NVMLError as error:
             return {"error": f"nvmlDeviceGetCount: {error}", "code": str(error.value)}
+        if count > MOST_GPUS:
+            self._fields.errors["count"] += 1
+            count = MOST_GPUS
         self._events.listen(count)
         rows = [self.ask_gpu(index) for index in range(count)]
         return {
@@ -57,15 +67,19 @@ class Probe:
         except pynvml.NVMLError as error:
             self._fields.errors[str(error.value)] += 1
             last = self._known.get(index)
-            return {**last, "error": str(error), "lost": error.value == GPU_IS_LOST} if last else None
+            if last is None:
+                return None
+            kept = self._vgpu.failed(last["uuid"])
+            return {**last, "error": str(error), "lost": error.value == GPU_IS_LOST, "vgpu": kept}
         return self._known[index]
 
     def read(self, index: int) -> dict[str, Any]:
         handle = pynvml.nvmlDeviceGetHandleByIndex(index)
         memory = pynvml.nvmlDeviceGetMemoryInfo(handle)
+        uuid = text(pynvml.nvmlDeviceGetUUID(handle))
         return {
             "index": index,
-            "uuid": text(pynvml.nvmlDeviceGetUUID(handle)),
+            "uuid": uuid,
             "name": text(pynvml.nvmlDeviceGetName(handle)),
             "minor": self._fields.ask(pynvml.nvmlDeviceGetMinorNumber, handle),
             "memory_bytes": int(memory.total),
@@ -73,6 +87,9 @@ class Probe:
             "memory_free_bytes": int(memory.free),
             "driver_version": text(self._driver),
             **self._fields.of(handle),
+            "pids": processes_on(self._raw, handle),
+            "vgpu": self._vgpu.of(handle, uuid),
+            "mig": self._mig.of(handle, uuid),
             "error": "",
             "lost": False,
         }
@@ -81,6 +98,7 @@ class Probe:
         """Wait for the next period; return the Xid errors that came meanwhile."""
         xids = self._events.wait(seconds)
         if time.monotonic() - self._began_at >= RECOUNT_S:
+            self._mig.close()
             pynvml.nvmlShutdown()
             pynvml.nvmlInit()
             self._events = XidEvents()

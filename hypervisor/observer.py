@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import platform
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from typing import TypeVar
 
 from hypervisor.arbitration import Arbitration
 from hypervisor.config import Settings
@@ -23,7 +25,7 @@ from hypervisor.edge.nvml import Nvml
 from hypervisor.edge.ratio_file import RatioFile
 from hypervisor.edge.traffic import Traffic
 from hypervisor.exporter.clients import Clients
-from hypervisor.exporter.gpus import NO_WAITS, Card, Schedulers, gpu_view
+from hypervisor.exporter.gpus import NO_WAITS, Card, Schedulers, gpu_view, mig_view, vgpu_host_view
 from hypervisor.exporter.looks import Look
 from hypervisor.exporter.snapshot import KubeView, PartView, SchedulerView, Snapshot
 from hypervisor.node import Node
@@ -35,6 +37,9 @@ FRESH_PERIODS, FRESH_LEAST_S = 3, 3.0
 """NVML has answered lately: within so many periods, and so many seconds at least."""
 ARBITRATION_FRESH_S = 1.0
 REASONS = {"plain file": "type", "belongs to": "owner", "bytes": "size", "layout": "layout"}
+T = TypeVar("T")
+NODE = os.environ.get("NODE_NAME") or platform.node()
+"""The cluster's name of this node, where it is told, or else the machine's."""
 BUILD = {"version": about.version(), "python_version": platform.python_version()}
 
 
@@ -137,11 +142,14 @@ class Observer:
         )
         known = {held.host_pid for look in looks for held in look.held}
         known |= {worker.key.host_pid for worker in self._node.registry.workers.values()}
+        whole = [card for card in cards if card.sample.gpu.mig is None]
         return Snapshot(
-            gpus=tuple(gpu_view(card, looks, known) for card in cards),
+            gpus=tuple(gpu_view(card, looks, known) for card in whole),
             clients=views,
             processes=self._clients.processes(looks, views) if self._options.has_debug_labels else (),
             schedulers=tuple(self._scheduler(card, looks) for card in cards),
+            vgpu_hosts=known_of(vgpu_host_view(card, NODE) for card in whole),
+            mig_gpus=known_of(mig_view(card, looks, NODE) for card in whole),
             parts=self.parts(),
             values=self._own_values(),
             messages=dict(self._traffic.messages),
@@ -174,10 +182,12 @@ class Observer:
         return age_s <= max(FRESH_LEAST_S, FRESH_PERIODS * self._options.period_s)
 
     def cards(self) -> list[Card]:
-        """Return all cards ever seen."""
+        """Return all cards ever seen, and the MIG devices that there are."""
         health, inventory, is_fresh = self._nvml.health, self._node.inventory, self.nvml_is_fresh()
         cards = []
         for gpu in inventory.gpus:
+            if gpu.mig is not None and gpu.uuid not in health.listed:
+                continue  # taken apart
             at_ns = health.last_xid_at_ns.get(gpu.uuid)
             cards.append(
                 Card(
@@ -256,6 +266,10 @@ class Observer:
         """Return which parts do not do their work."""
         silent = [part.name for part in self.parts() if not part.is_up]
         return [f"{name}: has not done its work lately" for name in silent]
+
+
+def known_of(values: Iterable[T | None]) -> tuple[T, ...]:
+    return tuple(value for value in values if value is not None)
 
 
 def kind_of_reason(reason: str) -> str:

@@ -77,10 +77,10 @@ class Survey:
             return
         usage = self._usage(opened)
         workers = {worker.key.host_pid: worker for worker in tenant.workers.values()}
-        devices = {f"GPU-{d.uuid}": d for d in usage.devices} if usage is not None else {}
+        devices = {d.uuid: d for d in usage.devices} if usage is not None else {}
         who, state = self._identity(tenant), self._state(tenant, usage)
         for gpu in self._node.inventory.gpus:
-            device, quota = devices.get(gpu.uuid), opened.quotas.get(gpu.uuid)
+            device, quota = devices.get(gpu.digits), opened.quotas.get(gpu.uuid)
             if quota is None or (device is None and gpu.uuid not in tenant.gpus):
                 continue
             share = self._arbitration.shares.get(gpu.uuid, {}).get(tenant.name)
@@ -168,7 +168,7 @@ class Survey:
             return
         who = Identity(tenant=name, user=self._names.user(usage.owner_uid))
         for device in usage.devices:
-            gpu = next((g for g in self._node.inventory.gpus if g.uuid == f"GPU-{device.uuid}"), None)
+            gpu = next((g for g in self._node.inventory.gpus if g.digits == device.uuid), None)
             if gpu is None:
                 continue
             held = self._held(usage, device, gpu, {})

@@ -39,16 +39,18 @@ def tenant_data(
             gpu_of_tenant(gpu, quota, usage, shares.get(gpu, {}).get(tenant.name))
             for gpu, quota in quotas.items()
         ],
-        "workers": [worker_data(worker, usage) for worker in tenant.workers.values()],
+        "workers": [worker_data(worker, usage, quotas) for worker in tenant.workers.values()],
         "problem": "" if usage is not None else "its books cannot be read",
     }
 
 
-def worker_data(worker: Worker, usage: Usage | None) -> dict[str, Any]:
+def worker_data(worker: Worker, usage: Usage | None, gpus: Iterable[GpuUuid]) -> dict[str, Any]:
     """Return a process, with what it has on each GPU by its tenant's books."""
+    names = {gpu.partition("-")[2]: gpu for gpu in gpus}
     processes = usage.processes if usage is not None else ()
     process = next((p for p in processes if p.is_alive and p.holder_pid == worker.key.host_pid), None)
-    uuids = {d.entry: f"GPU-{d.uuid}" for d in usage.devices} if usage is not None else {}
+    devices = usage.devices if usage is not None else ()
+    uuids = {d.entry: names[d.uuid] for d in devices if d.uuid in names}
     return {
         "id": worker.id,
         "pid": worker.pid,
@@ -68,7 +70,7 @@ def gpu_of_tenant(
 ) -> dict[str, Any]:
     """Return a tenant on one GPU."""
     devices = usage.devices if usage is not None else ()
-    device = next((d for d in devices if f"GPU-{d.uuid}" == gpu), None)
+    device = next((d for d in devices if d.uuid == gpu.partition("-")[2]), None)
     data: dict[str, Any] = {
         "uuid": gpu,
         "memory_limit_bytes": quota.memory_bytes,
@@ -124,6 +126,9 @@ def gpu_data(sample: GpuSample, tenants: int) -> dict[str, Any]:
     return {
         "uuid": sample.gpu.uuid,
         "index": sample.gpu.index,
+        "label": sample.gpu.label,
+        "card": sample.gpu.mig.card if sample.gpu.mig is not None else None,
+        "profile": sample.gpu.mig.profile if sample.gpu.mig is not None else None,
         "name": sample.gpu.name,
         "memory_bytes": sample.gpu.memory_bytes,
         "memory_used_bytes": sample.memory_used_bytes,
@@ -139,7 +144,8 @@ def processes_data(samples: Iterable[GpuSample]) -> list[dict[str, Any]]:
     return [
         {"uuid": sample.gpu.uuid, "host_pid": pid, "memory_bytes": used}
         for sample in samples
-        if not sample.error
+        # A card in MIG mode names the processes of its MIG devices once more.
+        if not sample.error and not (sample.mig is not None and sample.mig.is_enabled)
         for pid, used in (sample.readings.processes or {}).items()
     ]
 

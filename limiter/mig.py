@@ -27,6 +27,10 @@ class MigInstance:
     """Of its GPU instance, which other compute instances may share."""
     memory_utilization_ratio: float | None = None
     """Activity of the memory controller, not how full it is."""
+    memory_reserved_bytes: int | None = None
+    """Sum of its tenants' memory quotas."""
+    compute_requested_ratio: float | None = None
+    """Sum of its tenants' requests."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +51,8 @@ INSTANCE_FAMILIES = {
     "memory_total_bytes": "mig_instance_memory_total_bytes",
     "utilization_ratio": "mig_instance_utilization_ratio",
     "memory_utilization_ratio": "mig_instance_memory_utilization_ratio",
+    "memory_reserved_bytes": "mig_instance_memory_reserved_bytes",
+    "compute_requested_ratio": "mig_instance_compute_requested_ratio",
 }
 """Field of MigInstance -> metric, without prefix."""
 INSTANCE_LABELS = {

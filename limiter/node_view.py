@@ -97,5 +97,7 @@ def node_cells(row: NodeRow) -> tuple[str, ...]:
 def gpu_lines(state: Mapping[str, Any]) -> list[str]:
     """Return a line for each GPU that is not well."""
     return [
-        f"GPU {gpu['index']} ({gpu['uuid']}): {gpu['error']}" for gpu in state.get("gpus", ()) if gpu["error"]
+        f"GPU {gpu.get('label', gpu['index'])} ({gpu['uuid']}): {gpu['error']}"
+        for gpu in state.get("gpus", ())
+        if gpu["error"]
     ]

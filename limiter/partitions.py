@@ -72,6 +72,7 @@ WHOLE = {
     "overruns": MOST_NUMBER,
     "memory_used_bytes": MOST_NUMBER,
     "memory_total_bytes": MOST_NUMBER,
+    "memory_reserved_bytes": MOST_NUMBER,
 }
 """Fields that are whole numbers, and the largest that they can be."""
 

@@ -100,7 +100,7 @@ def describe_device(record: DeviceRecord, wall_ns: int) -> list[str]:
     limit = f"{last.compute_limit_percent} % of {show_ns(wall_ns)}"
     waits = f"{throttled:,} launches waited {show_ns(throttled_ns)}"
     return [
-        f"  GPU-{last.uuid}",
+        f"  {last.name}",
         f"    memory    {memory}",
         f"    GPU time  {show_ns(spent_ns)} spent of {show_ns(entitled_ns)} ({limit}), {waits}",
         f"    launches  {kinds}",

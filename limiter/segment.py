@@ -41,6 +41,7 @@ class Device:
     entry: int
     """Place in the segment; accounts refer to it."""
     uuid: str
+    """Its digits alone."""
     is_mig: bool
     card_bytes: int
     memory_limit_bytes: int
@@ -58,6 +59,11 @@ class Device:
     memory_waits: int = 0
     """Allocations that had to wait for memory."""
     memory_waited_ns: int = 0
+
+    @property
+    def name(self) -> str:
+        """The UUID as NVML has it, "GPU-…" or "MIG-…"."""
+        return f"{'MIG' if self.is_mig else 'GPU'}-{self.uuid}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -84,7 +84,7 @@ def row_of(usage: Usage, device: Device, spent_before_ns: int, wall_ns: int) -> 
     return Row(
         tenant=usage.tenant,
         uid=usage.owner_uid,
-        gpu=f"GPU-{device.uuid}",
+        gpu=device.name,
         processes=len(living),
         memory_used_bytes=sum(a.used_bytes for a in accounts),
         memory_booked_bytes=device.used_bytes,

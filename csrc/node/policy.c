@@ -112,7 +112,7 @@ static int allow(void *argument)
 int gl_node_policy_allow(struct gl_policy *policy, uint32_t device, const struct gl_policy_device *from)
 {
 	struct writing w = {.policy = policy, .device = device, .allow = from};
-	return device < GL_MAX_DEVICES ? gl_guarded(allow, &w) : -EINVAL;
+	return device < GL_MAX_NODE_DEVICES ? gl_guarded(allow, &w) : -EINVAL;
 }
 
 static int grant(void *argument)
@@ -132,7 +132,7 @@ int gl_node_policy_grant(struct gl_policy *policy, uint32_t device, uint64_t gra
 {
 	struct writing w = {.policy = policy, .device = device, .granted_ns = granted_ns, .run_ahead_ns = run_ahead_ns,
 			    .exclusive_from_ns = exclusive_from_ns, .shared = shared};
-	return device < GL_MAX_DEVICES ? gl_guarded(grant, &w) : -EINVAL;
+	return device < GL_MAX_NODE_DEVICES ? gl_guarded(grant, &w) : -EINVAL;
 }
 
 static int want_memory(void *argument)
@@ -180,5 +180,5 @@ static int write_gpu(void *argument)
 int gl_node_state_gpu(struct gl_state *state, uint32_t index, const struct gl_state_gpu *from, uint32_t gpus)
 {
 	struct writing w = {.state = state, .device = index, .gpu = from, .shared = gpus};
-	return index < GL_MAX_DEVICES ? gl_guarded(write_gpu, &w) : -EINVAL;
+	return index < GL_MAX_NODE_DEVICES ? gl_guarded(write_gpu, &w) : -EINVAL;
 }

@@ -54,26 +54,27 @@ static void uuid_bytes(const char *text, CUuuid *uuid)
 	}
 }
 
-static CUresult get_uuid(CUuuid *uuid, CUdevice dev)
+static CUresult get_uuid(CUuuid *uuid, CUdevice dev, bool of_card)
 {
 	if (!uuid)
 		return CUDA_ERROR_INVALID_VALUE;
 	if (!sim_device_ok(dev))
 		return CUDA_ERROR_INVALID_DEVICE;
-	uuid_bytes(sim_model_of(sim_device_gpu[dev])->uuid, uuid);
+	uint32_t gpu = sim_device_gpu[dev], card = sim_machine->gpus[gpu].parent;
+	uuid_bytes(sim_model_of(of_card && card != SIM_NO_GPU ? card : gpu)->uuid, uuid);
 	return CUDA_SUCCESS;
 }
 
 SIM_EXPORT CUresult cuDeviceGetUuid(CUuuid *uuid, CUdevice dev)
 {
 	SIM_ENTER(cuDeviceGetUuid);
-	return get_uuid(uuid, dev);
+	return get_uuid(uuid, dev, true);
 }
 
 SIM_EXPORT CUresult cuDeviceGetUuid_v2(CUuuid *uuid, CUdevice dev)
 {
 	SIM_ENTER(cuDeviceGetUuid_v2);
-	return get_uuid(uuid, dev);
+	return get_uuid(uuid, dev, false);
 }
 
 SIM_EXPORT CUresult cuDeviceTotalMem_v2(size_t *bytes, CUdevice dev)

@@ -8,12 +8,14 @@ from typing import Literal, NewType
 
 from hypervisor.core.readings import NONE as NO_READINGS
 from hypervisor.core.readings import Readings
+from limiter.mig import MigGpu
 from limiter.quota import Priority, Quota
+from limiter.vgpu import VgpuHost
 
 TenantName = NewType("TenantName", str)
 WorkerId = NewType("WorkerId", str)
 GpuUuid = NewType("GpuUuid", str)
-"""As NVML says it: "GPU-3430f778-…"."""
+"""As NVML says it: "GPU-3430f778-…", or of a MIG device "MIG-4c6b71e0-…"."""
 
 Source = Literal["pod", "api", "config", "slices", "default", "environment"]
 """Who said the quota that holds, strongest first."""
@@ -23,16 +25,42 @@ NO_QUOTA = Quota()
 
 
 @dataclass(frozen=True, slots=True)
+class MigPlace:
+    """Where a MIG device is."""
+
+    card: GpuUuid
+    index: int
+    """NVML's number of it within its card."""
+    profile: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Gpu:
-    """One GPU of the node."""
+    """One GPU of the node: a card, or a MIG device, which has tenants, quotas and GPU time of its own."""
 
     uuid: GpuUuid
     index: int
-    """In NVML's order."""
+    """In NVML's order; of a MIG device, its card's."""
     memory_bytes: int
     name: str = ""
     minor: int | None = None
     """Of its device file, /dev/nvidia<minor>; None: not known."""
+    mig: MigPlace | None = None
+
+    @property
+    def digits(self) -> str:
+        """The UUID without what it begins with: CUDA and the books do not tell cards from MIG devices."""
+        return self.uuid.partition("-")[2]
+
+    @property
+    def quota_index(self) -> int | None:
+        """The number by which a quota can name it: numbers name cards, never a MIG device of theirs."""
+        return None if self.mig is not None else self.index
+
+    @property
+    def label(self) -> str:
+        """Return "0", or of a MIG device "0:2", its number in its card."""
+        return f"{self.index}:{self.mig.index}" if self.mig is not None else str(self.index)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +79,12 @@ class GpuSample:
     """NVML says that the card has fallen off the bus."""
     readings: Readings = NO_READINGS
     """All that it says, checked, for metrics."""
+    vgpu: VgpuHost | None = None
+    """Of a card that virtual machines have parts of."""
+    mig: MigGpu | None = None
+    """Of a card that knows MIG, in that mode or not."""
+    mig_error: str = ""
+    """Why MIG devices of it cannot be read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,12 +212,12 @@ class DeviceQuota:
 
 def device_quota(quota: Quota, gpu: Gpu) -> DeviceQuota:
     """Return what a quota means on one GPU."""
-    memory = quota.memory_bytes(gpu.memory_bytes, index=gpu.index, uuid=gpu.uuid)
+    memory = quota.memory_bytes(gpu.memory_bytes, index=gpu.quota_index, uuid=gpu.uuid)
     request = quota.request_percent or 0
     return DeviceQuota(
         memory_bytes=gpu.memory_bytes if memory is None else memory,
         is_memory_limited=memory is not None,
-        compute_percent=quota.compute_percent(index=gpu.index, uuid=gpu.uuid),
+        compute_percent=quota.compute_percent(index=gpu.quota_index, uuid=gpu.uuid),
         request_percent=request,
         weight=quota.weight or request or DEFAULT_WEIGHT,
         priority=quota.priority or "normal",

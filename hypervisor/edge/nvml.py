@@ -15,11 +15,12 @@ import os
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from hypervisor.core.model import Gpu, GpuSample, GpuUuid
+from hypervisor.core.model import Gpu, GpuSample, GpuUuid, MigPlace
+from hypervisor.core.partitions import mig_gpu_of, vgpu_host_of
 from hypervisor.core.readings import readings_of
 from limiter import environment
 
@@ -30,7 +31,7 @@ FIRST_TIMEOUT_S = 30.0
 """For the first answer: where nothing keeps the driver loaded, it takes seconds for each card."""
 LONGEST_PAUSE_S = 30.0
 LONGEST_LINE = 1 << 20
-MOST_GPUS = 16
+MOST_CARDS = 64
 MOST_XIDS = 1024
 
 
@@ -49,7 +50,7 @@ class Health:
     xids: Counter[tuple[GpuUuid, int]] = field(default_factory=Counter)
     last_xid_at_ns: dict[GpuUuid, int] = field(default_factory=dict)
     listed: frozenset[GpuUuid] = frozenset()
-    """Cards in the last answer."""
+    """Cards and MIG devices in the last answer."""
 
 
 class Nvml:
@@ -137,7 +138,7 @@ class Nvml:
             if (uuid, xid) in health.xids or len(health.xids) < MOST_XIDS:
                 health.xids[GpuUuid(uuid), int(xid)] += 1
             health.last_xid_at_ns[GpuUuid(uuid)] = now_ns
-        samples = tuple(sample_of(row) for row in data["gpus"][:MOST_GPUS])
+        samples = tuple(s for row in data["gpus"][:MOST_CARDS] for s in samples_of(row))
         health.listed = frozenset(sample.gpu.uuid for sample in samples)
         self._sampled(samples)
         return True
@@ -151,8 +152,28 @@ def environment_of_child(*, is_simulated: bool) -> dict[str, str]:
     return variables
 
 
-def sample_of(row: dict[str, Any]) -> GpuSample:
+def samples_of(row: dict[str, Any]) -> Iterator[GpuSample]:
+    """Yield a card by the probe's row of it, then its MIG devices."""
     gpu = Gpu(GpuUuid(row["uuid"]), row["index"], row["memory_bytes"], row["name"], row.get("minor"))
+    card = sample_of(row, gpu)
+    name: Any = {"uuid": card.gpu.uuid, "index": card.gpu.index, "name": card.gpu.name}
+    mig = row.get("mig")
+    yield replace(
+        card,
+        vgpu=vgpu_host_of(row.get("vgpu"), **name),
+        mig=mig_gpu_of(mig, **name),
+        mig_error=str((mig or {}).get("error", "")),
+    )
+    for part in (mig or {}).get("instances", ()):
+        if not part["memory_bytes"]:
+            continue  # nothing can be promised of it
+        place = MigPlace(card.gpu.uuid, part["index"], part["profile"])
+        gpu = Gpu(GpuUuid(part["uuid"]), card.gpu.index, part["memory_bytes"], part["name"], mig=place)
+        error = card.error or part["error"]
+        yield sample_of({**part, "error": error, "lost": row.get("lost")}, gpu)
+
+
+def sample_of(row: dict[str, Any], gpu: Gpu) -> GpuSample:
     readings = readings_of(row)
     return GpuSample(
         gpu=gpu,

@@ -28,12 +28,12 @@ from limiter import segment
 
 DIRECTORY = segment.DIRECTORY
 USAGE, POLICY, ASIDE = "gpulimit.u.", "gpulimit.p.", "gpulimit.aside."
-MOST_DEVICES = int(lib.GL_MAX_DEVICES)
+MOST_DEVICES = int(lib.GL_MAX_NODE_DEVICES)
 PRIORITIES = {"low": 1, "normal": 2, "high": 3}
 
 
 def uuid_bytes(gpu: GpuUuid) -> bytes:
-    """Return the 16 bytes in "GPU-8-4-4-4-12"."""
+    """Return the 16 bytes in "GPU-8-4-4-4-12" or "MIG-8-4-4-4-12"."""
     return bytes.fromhex(gpu.partition("-")[2].replace("-", ""))[:16].ljust(16, b"\0")
 
 
@@ -123,6 +123,9 @@ class PolicySegment(Segment):
         """Set the limits of one GPU and wake who waits."""
         values = ffi.new("struct gl_policy_device *")
         values.uuid = uuid_bytes(gpu)
+        there = self.view.device[entry]
+        if there.ready and bytes(there.uuid) != bytes(values.uuid):
+            self.withdraw(entry)  # of another GPU: nobody may take the one's limits for the other's
         values.ready, values.suspended = 1, is_suspended
         values.memory_limit_bytes = quota.memory_bytes
         values.compute_limit_percent = quota.compute_percent
@@ -132,7 +135,7 @@ class PolicySegment(Segment):
         check(lib.gl_node_policy_allow(self.view, entry, values), self.name)
 
     def withdraw(self, entry: int) -> None:
-        """Drop an entry, of an earlier daemon say."""
+        """Drop an entry: of an earlier daemon, or of a GPU that is gone."""
         nothing = ffi.new("struct gl_policy_device *")
         check(lib.gl_node_policy_allow(self.view, entry, nothing), self.name)
 

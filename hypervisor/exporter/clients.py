@@ -122,6 +122,8 @@ class Clients:
             who=look.who,
             gpu_uuid=look.gpu.uuid,
             gpu_index=look.gpu.index,
+            gpu_id=look.gpu.label,
+            mig_profile=look.gpu.mig.profile if look.gpu.mig is not None else "",
             values={**self._promised(look), **self._had(look, elapsed_ns), **self._memory(look, past)},
             launches=dict(past.launches) if look.books else {},
             denied=denied_of(look.books),
@@ -181,7 +183,10 @@ class Clients:
             "client_gpu_seconds_total": seconds(books.spent_ns),
             "client_throttled_seconds_total": seconds(books.throttled_ns),
             "client_share_achieved_ratio": window.spent_ns / elapsed_ns if elapsed_ns else None,
-            "client_energy_joules_total": self._past[look.key].energy_joules,
+            # What a MIG device uses of its card's energy nobody measures.
+            "client_energy_joules_total": None
+            if look.gpu.mig is not None
+            else self._past[look.key].energy_joules,
         }
 
     def _memory(self, look: Look, past: Past) -> dict[str, float | None]:

@@ -77,7 +77,7 @@ def add_client(sheet: Sheet, client: ClientView, pairs: tuple[tuple[str, str], .
     labels, who = Labels(pairs), client.who
     of_pod = who.tenant if who.pod else ""
     known = ("tenant", of_pod), ("unit", who.unit), ("user", who.user), ("command", who.command)
-    sheet.put("client_info", Labels([*pairs, *known]), 1)
+    sheet.put("client_info", Labels([*pairs, *known, ("mig_profile", client.mig_profile)]), 1)
     sheet.put_all(labels, client.values)
     sheet.put_each("client_launches_total", labels, "kind", client.launches)
     sheet.put_each("client_allocations_denied_total", labels, "reason", client.denied)
@@ -119,13 +119,14 @@ def add_kubernetes(sheet: Sheet, view: KubeView) -> None:
 
 def add_pods(sheet: Sheet, clients: Iterable[ClientView]) -> None:
     """Add the pod view: the containers of a pod on one card added up."""
-    rows: dict[tuple[str, str, str, int], list[ClientView]] = {}
+    rows: dict[tuple[str, str, str, str], list[ClientView]] = {}
     for client in clients:
         who = client.who
-        key = who.namespace, who.pod, "" if who.pod else who.tenant, client.gpu_index
+        gpu_id = client.gpu_id or str(client.gpu_index)
+        key = who.namespace, who.pod, "" if who.pod else who.tenant, gpu_id
         rows.setdefault(key, []).append(client)
-    for (namespace, pod, tenant, index), here in rows.items():
-        names = ("namespace", namespace), ("pod", pod), ("tenant", tenant), ("gpu_id", str(index))
+    for (namespace, pod, tenant, gpu_id), here in rows.items():
+        names = ("namespace", namespace), ("pod", pod), ("tenant", tenant), ("gpu_id", gpu_id)
         labels = Labels(names)
         for name in ("pod_gpu_sm_util", "pod_gpu_memory_used", "pod_total_gpu_memory"):
             known = [value for c in here if (value := c.pod.get(name)) is not None]

@@ -4,14 +4,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from hypervisor.core.memory_queue import MemoryTally
-from hypervisor.core.model import GpuSample
+from hypervisor.core.model import Gpu, GpuSample
 from hypervisor.core.readings import NONE
 from hypervisor.core.turns import Tally
 from hypervisor.exporter.looks import Key, Look, Window, in_use, tracked_by
 from hypervisor.exporter.snapshot import GpuView, SchedulerView
+from limiter.mig import MigGpu
+from limiter.vgpu import VgpuHost
 
 WHOLE = 100
 NO_WAITS = MemoryTally()
@@ -37,8 +39,9 @@ def gpu_view(card: Card, looks: Sequence[Look], known_pids: Set[int]) -> GpuView
     gpu = card.sample.gpu
     is_good = card.is_fresh and not card.sample.error and card.is_listed
     now = card.sample.readings if is_good else NONE
-    here = [look for look in looks if look.gpu.uuid == gpu.uuid and look.is_counted]
-    requested = sum(look.terms.request_percent for look in here) / WHOLE
+    here = [look for look in looks if look.is_counted and is_on(look, gpu)]
+    is_parted = card.sample.mig is not None and card.sample.mig.is_enabled
+    requested = None if is_parted else requested_of(here)
     pids = now.processes
     return GpuView(
         uuid=gpu.uuid,
@@ -62,13 +65,48 @@ def gpu_view(card: Card, looks: Sequence[Look], known_pids: Set[int]) -> GpuView
             "gpu_last_xid_timestamp_seconds": card.last_xid_at_s,
             "gpu_compute_requested_ratio": requested,
             "gpu_memory_reserved_bytes": sum(look.memory_quota_bytes for look in here),
-            "gpu_compute_unallocated_ratio": max(0.0, 1 - requested),
+            "gpu_compute_unallocated_ratio": None if requested is None else max(0.0, 1 - requested),
         },
         clocks_hertz=now.clocks_hertz,
         ecc_errors=now.ecc_errors,
         throttle_reasons=now.throttle_reasons,
         xids=card.xids,
     )
+
+
+def is_on(look: Look, card: Gpu) -> bool:
+    """Whether a tenant is on a card or on a MIG device of it."""
+    return card.uuid in (look.gpu.uuid, look.gpu.mig.card if look.gpu.mig is not None else "")
+
+
+def requested_of(looks: Iterable[Look]) -> float:
+    return sum(look.terms.request_percent for look in looks) / WHOLE
+
+
+def vgpu_host_view(card: Card, node: str) -> VgpuHost | None:
+    """Return a card that virtual machines have parts of."""
+    host = card.sample.vgpu if card.is_fresh and card.is_listed else None
+    return None if host is None else replace(host, host=node, instance=node)
+
+
+def mig_view(card: Card, looks: Sequence[Look], node: str) -> MigGpu | None:
+    """Return a card that knows MIG, with what quotas have set aside of each MIG device."""
+    mig = card.sample.mig if card.is_fresh and card.is_listed and not card.sample.error else None
+    if mig is None:
+        return None
+    here: dict[str, list[Look]] = {}
+    for look in looks:
+        if look.is_counted and look.gpu.mig is not None:
+            here.setdefault(look.gpu.uuid, []).append(look)
+    instances = tuple(
+        replace(
+            instance,
+            memory_reserved_bytes=sum(look.memory_quota_bytes for look in here.get(instance.uuid, ())),
+            compute_requested_ratio=requested_of(here.get(instance.uuid, ())),
+        )
+        for instance in mig.instances
+    )
+    return replace(mig, host=node, instance=node, instances=instances)
 
 
 class Schedulers:

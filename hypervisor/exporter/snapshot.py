@@ -62,6 +62,9 @@ class ClientView:
     state: State = "enforced"
     client_id: str = ""
     host_pid: int = 0
+    gpu_id: str = ""
+    """NVML's index as text, of a MIG device with its number in the card; "": as `gpu_index`."""
+    mig_profile: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -89,7 +89,7 @@ class Books:
         return by_card, held, problems
 
     def _tenant(self, row: Row, usage: Usage) -> Tenant:
-        is_suspended = any(d.is_suspended for d in usage.devices if f"GPU-{d.uuid}" == row.gpu)
+        is_suspended = any(d.is_suspended for d in usage.devices if d.name == row.gpu)
         is_limited = row.memory_limit_bytes < row.card_bytes
         return Tenant(
             key=row.tenant,
@@ -119,7 +119,7 @@ def now_of(row: Row, *, is_suspended: bool) -> Now:
 
 
 def held_by(usage: Usage) -> Iterator[Held]:
-    uuids = {device.entry: f"GPU-{device.uuid}" for device in usage.devices}
+    uuids = {device.entry: device.name for device in usage.devices}
     for process in usage.processes:
         if process.is_alive and process.holder_pid is not None:
             for account in process.accounts:

@@ -69,17 +69,17 @@ def standalone(tenant: str) -> dict[str, Any]:
         raise GpulimitError(f"no tenant {tenant!r} here, and no daemon") from error
     except PermissionError as error:
         raise GpulimitError(f"tenant {tenant!r} belongs to another user, and there is no daemon") from error
-    memory = {d.uuid: d.memory_limit_bytes for d in usage.devices if d.memory_limit_bytes < d.card_bytes}
-    compute = {d.uuid: d.compute_limit_percent for d in usage.devices if d.compute_limit_percent < 100}
+    memory = {d.name: d.memory_limit_bytes for d in usage.devices if d.memory_limit_bytes < d.card_bytes}
+    compute = {d.name: d.compute_limit_percent for d in usage.devices if d.compute_limit_percent < 100}
     said = {
-        "memory": ",".join(f"GPU-{uuid}={limit}B" for uuid, limit in memory.items()),
-        "compute": ",".join(f"GPU-{uuid}={percent}" for uuid, percent in compute.items()),
+        "memory": ",".join(f"{name}={limit}B" for name, limit in memory.items()),
+        "compute": ",".join(f"{name}={percent}" for name, percent in compute.items()),
     }
     return {
         "tenant": tenant,
         "present": any(p.is_alive for p in usage.processes),
         "source": "environment",
-        "quota": {name: text for name, text in said.items() if text},
+        "quota": {part: text for part, text in said.items() if text},
     }
 
 
@@ -125,7 +125,7 @@ def set_in_books(tenant: str, parts: dict[str, str]) -> None:
         usage = segment.read(tenant)
         with LiveTenant(tenant) as live:
             for device in usage.devices:
-                uuid = f"GPU-{device.uuid}"
+                uuid = device.name
                 memory = wanted.memory_bytes(device.card_bytes, uuid=uuid)
                 compute = wanted.compute_percent(uuid=uuid) if wanted.compute else 0
                 if memory is None:

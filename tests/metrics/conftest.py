@@ -15,7 +15,7 @@ import sys
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -105,7 +105,14 @@ def work(
 ) -> Iterator[Callable[..., Any]]:
     """Start workloads; a tenant's name is the test's own with `name` behind it."""
 
-    def start(name: str, *arguments: str, is_limited: bool = True, **quota: object) -> Any:
+    def start(
+        name: str,
+        *arguments: str,
+        is_limited: bool = True,
+        env: Mapping[str, str] | None = None,
+        **quota: object,
+    ) -> Any:
+        more = env or {}
         variables = {f"GPULIMIT_{key.upper()}": str(value) for key, value in quota.items()}
         env = daemon_env | {
             "LD_LIBRARY_PATH": str(built.sim),
@@ -113,6 +120,7 @@ def work(
             "GPULIMIT_TENANT": f"{tenant}{name}",
             **({"LD_PRELOAD": str(built.library)} if is_limited else {}),
             **variables,
+            **more,
         }
         argv = [sys.executable, "-P", "-m", "limiter", "load", *arguments]
         return start_process(argv, env=env, cwd=ROOT)

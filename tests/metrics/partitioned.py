@@ -53,6 +53,8 @@ MIG = MigInstance(
     memory_total_bytes=20 << 30,
     utilization_ratio=0.625,
     memory_utilization_ratio=0.125,
+    memory_reserved_bytes=16 << 30,
+    compute_requested_ratio=0.75,
 )
 CARD = MigGpu(
     gpu_uuid="GPU-bbbbbbbb-0000-0000-0000-000000000001",
