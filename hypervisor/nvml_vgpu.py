@@ -21,7 +21,7 @@ NOT_AVAILABLE = 0xFFFFFFFF
 LONGEST_SILENCE_US = 10_000_000
 """Without a new sample for so long, a vGPU's activity is not known any more."""
 UNKNOWN_DRIVERS = frozenset({"not available", "n/a", "unknown", "none"})
-DOUBLE, LONG_TYPES = 0, (2, 3)
+DOUBLE, UNSIGNED, LONG_TYPES = 0, 1, (2, 3)
 
 
 class Value(ctypes.Union):
@@ -193,7 +193,7 @@ class VgpuReader:
 
     def _activity(self, handle: Any, card: Card, vgpus: list[int]) -> dict[int, Activity]:
         """Return what the driver sampled of each vGPU lately, in percent."""
-        since, kind = c_ulonglong(card.stamp_us), c_int()
+        since, kind = c_ulonglong(card.stamp_us), c_int(UNSIGNED)
         before = (handle, since, ctypes.byref(kind))
         try:
             samples = self._raw.list("nvmlDeviceGetVgpuUtilization", Sample, MOST_SAMPLES, before) or []

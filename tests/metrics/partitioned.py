@@ -3,13 +3,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from prometheus_client.parser import text_string_to_metric_families
 
 from hypervisor.exporter.families import families_of
 from hypervisor.exporter.page import render
 from hypervisor.exporter.snapshot import Snapshot
+from hypervisor.remote import exposition
 from limiter.mig import MigGpu, MigInstance
 from limiter.partitions import Reader, Sample
 from limiter.vgpu import VgpuHost, VgpuInstance
@@ -75,12 +76,22 @@ def page(*cards: VgpuHost | MigGpu) -> str:
 
 
 def samples(text: str) -> Iterator[Sample]:
+    """Yield a page's samples by prometheus_client's parser."""
     for family in text_string_to_metric_families(text):
         for sample in family.samples:
             yield sample.name, sample.labels, sample.value
 
 
-def read(text: str) -> Reader:
+def hardened_samples(text: str) -> Iterator[Sample]:
+    """Yield them by the parser for nodes that are not to be trusted."""
+    parsed = exposition.parse(text.encode())
+    assert not parsed.dropped and not parsed.repaired
+    for name, series in parsed.samples.items():
+        for labels, value in series.items():
+            yield name, dict(labels), value
+
+
+def read(text: str, parser: Callable[[str], Iterator[Sample]] = samples) -> Reader:
     reader = Reader()
-    reader.take(samples(text))
+    reader.take(parser(text))
     return reader

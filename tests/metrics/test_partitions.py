@@ -20,7 +20,7 @@ from limiter import mig, partitions, vgpu
 from limiter.mig import MigInstance
 from limiter.partitions import MOST_GPUS, MOST_INSTANCES, Reader
 from limiter.vgpu import HOST_MODES, VgpuHost, VgpuInstance
-from tests.metrics.partitioned import CARD, HOST, MIG, VGPU, page, read
+from tests.metrics.partitioned import CARD, HOST, MIG, VGPU, hardened_samples, page, read, samples
 
 SECTIONS = (VGPU_SECTION, VGPU_INSTANCE_SECTION, MIG_MODE_SECTION, MIG_SECTION)
 
@@ -37,8 +37,12 @@ def test_the_examples_know_every_field(example: Any) -> None:
         assert getattr(example, field.name) != field.default
 
 
-def test_every_field_survives_the_page() -> None:
-    reader = read(page(HOST, CARD))
+PARSERS = {"prometheus_client": samples, "hardened": hardened_samples}
+
+
+@pytest.mark.parametrize("parser", PARSERS)
+def test_every_field_survives_the_page(parser: str) -> None:
+    reader = read(page(HOST, CARD), PARSERS[parser])
     assert reader.vgpu_hosts() == (HOST,)
     assert reader.mig_gpus() == (CARD,)
     assert reader.dropped == 0
@@ -111,7 +115,8 @@ def test_whatever_names_and_figures_are_they_come_back(instances, mode, policy, 
     host = replace(HOST, instances=ordered, host_mode=mode, policy=policy, arr_mode=arr)
     if arr is None:
         host = replace(host, is_arr_supported=None)
-    assert read(page(host)).vgpu_hosts() == (host,)
+    for parser in PARSERS.values():
+        assert read(page(host), parser).vgpu_hosts() == (host,)
 
 
 @pytest.mark.parametrize(
