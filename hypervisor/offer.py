@@ -68,7 +68,9 @@ class Offer:
         """Return which cards answer well."""
         is_fresh = self._observer.nvml_is_fresh()
         samples = self._node.inventory.samples
-        return {gpu: is_fresh and not one.error and not one.is_lost for gpu, one in samples.items()}
+        # Cards in MIG mode and MIG devices are offered by NVIDIA's plugin, which knows their device files.
+        whole = {g: s for g, s in samples.items() if s.gpu.mig is None and not (s.mig and s.mig.is_enabled)}
+        return {gpu: is_fresh and not one.error and not one.is_lost for gpu, one in whole.items()}
 
     def gpu(self, uuid: GpuUuid) -> Gpu | None:
         sample = self._node.inventory.samples.get(uuid)
