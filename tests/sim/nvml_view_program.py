@@ -43,16 +43,19 @@ def cuda_info() -> list[int]:
     return [free.value, total.value, result]
 
 
-def handle(index: int) -> Any:
+def handle(index: int | str) -> Any:
+    """Return a card by its number, or a card or MIG device by its UUID."""
+    if isinstance(index, str):
+        return pynvml.nvmlDeviceGetHandleByUUID(index)
     return pynvml.nvmlDeviceGetHandleByIndex(index)
 
 
-def memory(index: int = 0) -> dict[str, int]:
+def memory(index: int | str = 0) -> dict[str, int]:
     info = pynvml.nvmlDeviceGetMemoryInfo(handle(index))
     return {"total": info.total, "free": info.free, "used": info.used}
 
 
-def memory_v2(index: int = 0, version: int | None = None) -> dict[str, int]:
+def memory_v2(index: int | str = 0, version: int | None = None) -> dict[str, int]:
     """Return the second version's answer, given in a structure with canaries behind it."""
     size = ctypes.sizeof(pynvml.c_nvmlMemory_v2_t)
     room = (ctypes.c_ubyte * (size + 64))(*[CANARY] * (size + 64))
@@ -68,7 +71,7 @@ def memory_v2(index: int = 0, version: int | None = None) -> dict[str, int]:
     }
 
 
-def processes(call: str, room: int, index: int = 0, infos: bool = True) -> dict[str, Any]:
+def processes(call: str, room: int, index: int | str = 0, infos: bool = True) -> dict[str, Any]:
     """Call a process list with so much room, canaries in and behind it."""
     row = pynvml.c_nvmlProcessInfo_v2_t if call[-1] in "23" else ProcessV1
     count = ctypes.c_uint(room)
