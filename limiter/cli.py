@@ -30,6 +30,7 @@ COMMANDS = {
     "load": "run the built-in workload",
     "webhook": "change Kubernetes pods before they are stored",
     "cdi": "write a CDI specification for containers",
+    "sim": "serve the metrics of nodes that are not there",
     "demo": "show everything at once, on a simulated GPU where there is no real one",
     "doctor": "check that quotas can hold on this machine",
     "version": "print the version",
@@ -38,6 +39,7 @@ COMMANDS = {
 
 PROGRAMS = {
     "daemon": "hypervisor",
+    "sim": "hypervisor.simulated",
     "top": "hypervisor.top",
     "guest-agent": "hypervisor.guests.agent",
     "guest-collector": "hypervisor.guests.collect",

@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What simulated tenants want of a GPU, and what each of them gets: shares by weight, limits on top. Pure."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+WHOLE = 100
+PEOPLE = ("vision", "speech", "search", "maps", "fraud", "gen", "rank", "lab")
+WORK = ("train", "serve", "eval", "batch", "notebook", "embed")
+
+
+@dataclass(frozen=True, slots=True)
+class Wave:
+    """A figure between two bounds that goes up and down."""
+
+    low: float
+    high: float
+    period_s: float
+    phase: float
+
+    def at(self, now_s: float) -> float:
+        swing = (1 + math.sin(now_s * math.tau / self.period_s + self.phase)) / 2
+        return self.low + (self.high - self.low) * swing
+
+
+def wave(dice: random.Random, low: float, high: float) -> Wave:
+    """Return a wave that stays between these, with a period of half a minute to five minutes."""
+    first, second = sorted(dice.uniform(low, high) for _ in range(2))
+    return Wave(first, second, dice.uniform(30, 300), dice.uniform(0, math.tau))
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What one tenant may have and wants."""
+
+    weight: int
+    limit_percent: int
+    request_percent: int
+    quota_part: float
+    """Its memory quota, as a part of the GPU's memory."""
+    demand: Wave
+    memory: Wave
+    """As a part of its quota."""
+
+    def wanted(self, now_s: float) -> float:
+        """Return the part of the GPU's time that it would use, were it alone."""
+        return min(self.limit_percent / WHOLE, self.demand.at(now_s))
+
+
+def wishes(dice: random.Random, count: int) -> list[Wish]:
+    """Return the tenants of one GPU, whose quotas fit on it."""
+    return [
+        Wish(
+            weight=dice.choice((50, 100, 100, 200, 300)),
+            limit_percent=dice.choice((100, 100, 100, 50, 30)),
+            request_percent=dice.choice((0, 0, 10, 20)) if count <= 4 else 0,
+            quota_part=dice.uniform(0.5, 0.95) / count,
+            demand=wave(dice, 0.0, 1.2) if dice.random() < 0.8 else Wave(0, 0, 60, 0),
+            memory=wave(dice, 0.15, 0.98),
+        )
+        for _ in range(count)
+    ]
+
+
+def divided(wanted: Sequence[float], weights: Sequence[int]) -> list[float]:
+    """Return who gets which part of a GPU: nobody more than wanted, what is left over by weight."""
+    got = [0.0] * len(wanted)
+    hungry = [i for i, want in enumerate(wanted) if want > 0]
+    left = 1.0
+    while hungry and left > 1e-9:
+        unit = left / sum(weights[i] for i in hungry)
+        sated = [i for i in hungry if wanted[i] - got[i] <= unit * weights[i]]
+        for i in sated or hungry:
+            got[i] = wanted[i] if sated else got[i] + unit * weights[i]
+        left = 1.0 - sum(got)
+        if not sated:
+            break
+        hungry = [i for i in hungry if i not in sated]
+    return got
+
+
+def pod_name(dice: random.Random) -> tuple[str, str]:
+    """Return a namespace and a pod's name."""
+    letters = "bcdfghjklmnpqrstvwxz2456789"
+    suffix = "".join(dice.choice(letters) for _ in range(5))
+    return dice.choice(PEOPLE), f"{dice.choice(WORK)}-{suffix}"
