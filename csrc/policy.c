@@ -130,7 +130,7 @@ void gl_policy_lost(void)
 	if (!policy)
 		return;
 	gl_put(&gl_self.daemon.lost_ns, gl_now_ns());
-	for (uint32_t i = 0; i < GL_MAX_DEVICES; i++)
+	for (uint32_t i = 0; i < GL_MAX_NODE_DEVICES; i++)
 		if (gl_load(&policy->device[i].ready) == 1) /* to wake, the kernel only reads */
 			gl_futex_wake((uint32_t *)(uintptr_t)&policy->device[i].change, INT_MAX);
 }

@@ -145,7 +145,7 @@ static int want_memory(void *argument)
 int gl_node_policy_want_memory(struct gl_policy *policy, uint32_t device, uint32_t wanted)
 {
 	struct writing w = {.policy = policy, .device = device, .shared = wanted};
-	return device < GL_MAX_DEVICES ? gl_guarded(want_memory, &w) : -EINVAL;
+	return device < GL_MAX_NODE_DEVICES ? gl_guarded(want_memory, &w) : -EINVAL;
 }
 
 static int command(void *argument)
