@@ -18,6 +18,7 @@ RECENT_S = 24 * 3600.0
 """An Xid is shown for a day."""
 COMPACT_BAR = 8
 WIDE = 150
+SMALL_GRAPH = 8
 SHORT_REASONS = {
     "sw_power_cap": "power cap",
     "hw_slowdown": "slowed down",
@@ -37,7 +38,7 @@ def card_rows(
     if compact:
         return [Row(compact_line(node, card, look, history, width, is_folded), "card", node.host, card.uuid)]
     return [
-        Row(title_line(card, look, width, is_folded), "card", node.host, card.uuid, has_more=True),
+        Row(title_line(node, card, look, history, width), "card", node.host, card.uuid, has_more=True),
         Row(figures_line(node, card, look, history, width), "card", node.host, card.uuid),
     ]
 
@@ -68,19 +69,24 @@ def flags(card: Card, now_s: float) -> list[Cell]:
     return cells
 
 
-def title_line(card: Card, look: Look, width: int, is_folded: bool) -> Line:
+def title_line(node: Node, card: Card, look: Look, history: History, width: int) -> Line:
+    is_folded = (node.host, card.uuid) in look.folded
     left = Line(
         (fold_mark(card, look.glyphs, is_folded=is_folded), "dim"),
         (f" GPU {index_of(card)} ", "title"),
         (f" {card.name or card.uuid}", "bad" if card.is_bad else "strong"),
-    ).extend(flags(card, time.time()))
+    )
     if is_folded and card.tenants:
         left.add(f"  {len(card.tenants)} tenants folded", "dim")
+    left.extend(flags(card, time.time()))
     right = Line()
+    graph = SMALL_GRAPH if width >= WIDE else 0
     if width >= WIDE:
         right.add(f"{card.uuid}   ", "dim")
         right.extend(promise_cells(card))
-    right.extend(reading_cells(card, look.glyphs))
+    power = look.glyphs.graph(history.relative(node.host, card.uuid, "power"), graph)
+    heat = look.glyphs.graph(history.of(node.host, card.uuid, "heat"), graph)
+    right.extend(reading_cells(card, look.glyphs, power, heat))
     return beside(left, right, width, look.glyphs)
 
 
@@ -91,12 +97,14 @@ def promise_cells(card: Card) -> list[Cell]:
     return [(f"promised {percent(card.requested)} {size(card.reserved_bytes)}   ", "dim")]
 
 
-def reading_cells(card: Card, glyphs: Glyphs) -> list[Cell]:
-    """Return power, temperature and clock; what is not known keeps its place."""
+def reading_cells(card: Card, glyphs: Glyphs, power: str = "", heat: str = "") -> list[Cell]:
+    """Return power and temperature, each with a graph if there is one, and clock, in fixed places."""
     clock = None if card.clock_hz is None else card.clock_hz / 1e6
     return [
         (f"{number(card.power_w)} W".rjust(7), "dim" if card.power_w is None else ""),
+        (" " + power if power else "", "graph"),
         (f"{number(card.temperature_c)} {glyphs.degree}C".rjust(8), heat_style(card.temperature_c)),
+        (" " + heat if heat else "", "graph"),
         ((f"{number(clock)} MHz" if clock else "").rjust(10), "dim"),
     ]
 
@@ -135,7 +143,8 @@ def compact_line(node: Node, card: Card, look: Look, history: History, width: in
     wrong = flags(card, time.time())
     is_roomy = left.width + Line(name, *wrong).width < width - right.width
     # What is wrong is told before the name where both do not fit.
-    left.extend([name, *wrong] if is_roomy else [*wrong, name])
+    first = [(text.removeprefix(" "), style) for text, style in wrong[:1]]
+    left.extend([name, *wrong] if is_roomy else [*first, *wrong[1:], name])
     return beside(left, right, width, glyphs)
 
 

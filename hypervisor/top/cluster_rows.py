@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hypervisor.top.history import History, ratio
-from hypervisor.top.line import Cell, Column, Line, Style, table_for
+from hypervisor.top.line import Cell, Column, Line, Style, Table, table_for
 from hypervisor.top.look import Look, nodes_shown
 from hypervisor.top.model import Card, Node, Totals, totals_of
 from hypervisor.top.row import Row, bar_cells, heat_style, memory_style, of_text
@@ -23,14 +23,14 @@ LEAST_NAME, SURE_NAME, MOST_NAME = 8, 20, 48
 def totals_lines(totals: Totals, history: History, look: Look, width: int) -> list[Line]:
     """Return what all nodes come to, in two lines."""
     glyphs = look.glyphs
-    first = Line((" nodes ", "dim"), (f"{totals.up} up", "good"))
+    first = Line((f" {totals.up} up", "good"))
     first.add(f"  {totals.stale} stale", "warn" if totals.stale else "dim")
     first.add(f"  {totals.down} down", "bad" if totals.down else "dim")
-    first.add("   GPUs ", "dim").add(str(totals.cards))
+    first.add("  GPUs ", "dim").add(str(totals.cards))
     first.add(f" ({totals.bad_cards} bad)" if totals.bad_cards else "", "bad")
-    first.add("   tenants ", "dim").add(str(totals.tenants))
+    first.add("  tenants ", "dim").add(str(totals.tenants))
     first.add(f" ({totals.waiting} throttled)" if totals.waiting else "", "warn")
-    first.add(f"   no quota {totals.unregistered}" if totals.unregistered else "", "warn")
+    first.add(f"  no quota {totals.unregistered}" if totals.unregistered else "", "warn")
     mem = ratio(totals.memory_bytes, totals.total_bytes)
     fixed = Line((f" util 100%   mem {'9' * 11}    {watts(totals)}  hottest 100 °C ", "")).width
     room = max(0, width - fixed)
@@ -74,7 +74,11 @@ def mean_cells(values: Sequence[float | None], style: Style, glyphs: Glyphs) -> 
 
 
 def waiting(node: Node) -> int:
-    return sum(tenant.is_throttled is True for _, tenant in node.tenants())
+    return len({tenant.name for _, tenant in node.tenants() if tenant.is_throttled})
+
+
+def tenants(node: Node) -> int:
+    return len({tenant.name for _, tenant in node.tenants()})
 
 
 def bad(count: int, style: Style) -> list[Cell]:
@@ -115,7 +119,7 @@ def node_columns(nodes: Sequence[Node], glyphs: Glyphs, now_s: float) -> tuple[C
         column("MEMORY", 5 + BAR, lambda n: mean_cells([c.memory_ratio for c in n.cards], "mem", glyphs), 4),
         column("POWER", 6, lambda n: [power_cell(n)], 7, ">"),
         column("TEMP", 4, lambda n: [heat_cell(n)], 5, ">"),
-        column("TENANTS", 7, lambda n: bad(sum(1 for _ in n.tenants()), ""), 8, ">"),
+        column("TENANTS", 7, lambda n: bad(tenants(n), ""), 8, ">"),
         column("THROT", 5, lambda n: bad(waiting(n), "warn"), 9, ">"),
         column("NOQUOTA", 7, lambda n: bad(sum(c.unregistered or 0 for c in n.cards), "warn"), 10, ">"),
         column("AGE", 4, lambda n: [age_cell(n, now_s)], 6, ">"),
@@ -134,11 +138,18 @@ def cluster_head(nodes: Sequence[Node], look: Look, width: int) -> Line:
     return table.head({TITLES[look.node_sort]: arrow if is_up else down}).fitted(width, look.glyphs)
 
 
+def node_line(table: Table[Node], node: Node) -> Line:
+    """Return a node's line; where there is nothing to tell of its cards, it says why across their columns."""
+    if node.cards or not node.problems:
+        return table.row(node)
+    return table.row(node, most=2).add("; ".join(node.problems), "warn")
+
+
 def cluster_rows(nodes: Sequence[Node], look: Look, *, width: int, now_s: float) -> list[Row]:
     """Return a line for each node."""
     table = table_for(node_columns(nodes, look.glyphs, now_s), width, look.glyphs, indent=1)
     rows = [
-        Row(table.row(node).fitted(width, look.glyphs), "node", node.host)
+        Row(node_line(table, node).fitted(width, look.glyphs), "node", node.host)
         for node in nodes_shown(nodes, look)
     ]
     if rows:

@@ -9,6 +9,8 @@ from collections.abc import Hashable, Iterable, Sequence
 from hypervisor.top.model import Node, Totals
 
 LENGTH = 240
+HOT_C = 100.0
+"""Temperatures are kept as parts of this."""
 Series = deque[float | None]
 
 
@@ -30,6 +32,8 @@ class History:
             for card in node.cards:
                 fresh[node.host, card.uuid, "util"] = card.utilization if is_new else None
                 fresh[node.host, card.uuid, "mem"] = card.memory_ratio if is_new else None
+                fresh[node.host, card.uuid, "power"] = card.power_w if is_new else None
+                fresh[node.host, card.uuid, "heat"] = ratio(card.temperature_c, HOT_C) if is_new else None
         series = {}
         for key, value in fresh.items():
             kept = self._series.get(key)
@@ -41,6 +45,12 @@ class History:
 
     def of(self, *key: str) -> Sequence[float | None]:
         return self._series.get(key, ())
+
+    def relative(self, *key: str) -> list[float | None]:
+        """Return figures as parts of the highest of them."""
+        series = self.of(*key)
+        top = max((value for value in series if value is not None), default=0.0)
+        return [ratio(value, top) for value in series]
 
 
 def ratio(part: float | None, whole: float | None) -> float | None:

@@ -93,9 +93,10 @@ class Table(Generic[T]):
             line.add(self.glyphs.pad(title, width, column.align), "head").add(" " * self.gap)
         return line
 
-    def row(self, of: T) -> Line:
+    def row(self, of: T, most: int | None = None) -> Line:
+        """Return a line; `most`: only so many columns, from the left."""
         line = Line((" " * self.indent, ""))
-        for column, width in self.columns:
+        for column, width in self.columns[:most]:
             cell = Line(*column.cells(of))
             room = width - cell.width
             if room < 0:

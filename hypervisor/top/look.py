@@ -153,12 +153,28 @@ class Look:
     is_compact: bool | None = None
     """A line for each card; None: where they would not all fit otherwise."""
     has_processes: bool = True
+    has_all: bool = False
+    """Also tenants and processes on cards where they hold nothing and never ran."""
     glyphs: Glyphs = UNICODE
 
 
-def tenants_shown(node: Node, card: Card, look: Look) -> list[Tenant]:
-    """Return the tenants of a card that the filter means, in order."""
-    kept = [t for t in card.tenants if look.filter.holds(tenant_thing(node, card, t))]
+def users_of(node: Node) -> frozenset[str]:
+    """Return the names of tenants that use a card of the node."""
+    return frozenset(tenant.name for _, tenant in node.tenants() if tenant.has_used)
+
+
+def tenants_shown(node: Node, card: Card, look: Look, users: frozenset[str] | None = None) -> list[Tenant]:
+    """Return the tenants of a card that the filter means, in order.
+
+    One that uses other cards only is left out, unless all are wanted. `users`: see users_of.
+    """
+    known = users_of(node) if users is None else users
+    kept = [
+        tenant
+        for tenant in card.tenants
+        if (look.has_all or tenant.has_used or tenant.name not in known)
+        and look.filter.holds(tenant_thing(node, card, tenant))
+    ]
     keys: dict[str, Callable[[Tenant], tuple[float, str]]] = {
         "name": lambda t: (0.0, t.name),
         "share": lambda t: (-(t.got or 0.0), t.name),
@@ -168,17 +184,21 @@ def tenants_shown(node: Node, card: Card, look: Look) -> list[Tenant]:
     return sorted(kept, key=keys[look.sort], reverse=look.is_reversed)
 
 
-def cards_shown(node: Node, look: Look) -> list[Card]:
-    """Return the cards that the filter means, or on which there is something that it means."""
-    return [
-        card
-        for card in node.cards
-        if look.filter.holds(card_thing(node, card)) or tenants_shown(node, card, look)
-    ]
+def cards_shown(node: Node, look: Look) -> list[tuple[Card, list[Tenant]]]:
+    """Return the cards that the filter means, or on which there is something that it means, with that."""
+    users = users_of(node)
+    shown = [(card, tenants_shown(node, card, look, users)) for card in node.cards]
+    return [(card, here) for card, here in shown if here or look.filter.holds(card_thing(node, card))]
 
 
 def processes_shown(node: Node, look: Look) -> list[Process]:
-    kept = [p for p in node.processes if look.filter.holds(process_thing(p))]
+    busy = {p.pid for p in node.processes if p.memory_bytes or p.got} if not look.has_all else set()
+    kept = [
+        process
+        for process in node.processes
+        if (process.memory_bytes or process.got or process.pid not in busy)
+        and look.filter.holds(process_thing(process))
+    ]
     keys: dict[str, Callable[[Process], tuple[float, float, int]]] = {
         "name": lambda p: (0.0 if p.card_index is None else p.card_index, 0.0, p.pid),
         "share": lambda p: (-(p.got or 0.0), 0.0, p.pid),

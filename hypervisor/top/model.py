@@ -48,6 +48,11 @@ class Tenant:
     command: str = ""
     processes: int | None = None
 
+    @property
+    def has_used(self) -> bool:
+        """Whether it holds anything on the card, or ever ran there."""
+        return bool(self.memory_bytes or self.gpu_s or self.got)
+
 
 @dataclass(frozen=True, slots=True)
 class Process:
@@ -196,7 +201,7 @@ def totals_of(nodes: tuple[Node, ...]) -> Totals:
     """Add nodes up; a node that is down counts for nothing else."""
     shown = [node for node in nodes if node.health in ("up", "partial", "stale")]
     cards = [card for node in shown for card in node.cards]
-    tenants = [tenant for card in cards for tenant in card.tenants]
+    tenants = [(node.host, tenant) for node in shown for _, tenant in node.tenants()]
     used = [c.utilization for c in cards if c.utilization is not None]
     return Totals(
         nodes=len(nodes),
@@ -205,8 +210,9 @@ def totals_of(nodes: tuple[Node, ...]) -> Totals:
         down=sum(node.health == "down" for node in nodes),
         cards=len(cards),
         bad_cards=sum(card.is_bad for card in cards),
-        tenants=len(tenants),
-        waiting=sum(tenant.is_throttled is True for tenant in tenants),
+        # A tenant on several cards is one.
+        tenants=len({(host, tenant.name) for host, tenant in tenants}),
+        waiting=len({(host, tenant.name) for host, tenant in tenants if tenant.is_throttled}),
         unregistered=sum(card.unregistered or 0 for card in cards),
         utilization=sum(used) / len(used) if used else None,
         memory_bytes=summed([c.memory_bytes for c in cards]),

@@ -6,7 +6,7 @@ from __future__ import annotations
 from hypervisor.top.card_rows import card_rows, mig_rows, vgpu_rows
 from hypervisor.top.history import History
 from hypervisor.top.line import Column, Line, table_for
-from hypervisor.top.look import Look, cards_shown, processes_shown, tenants_shown
+from hypervisor.top.look import Look, cards_shown, processes_shown
 from hypervisor.top.model import Node, Process
 from hypervisor.top.row import Row, percent_cell, size_cell
 from hypervisor.top.tenant_rows import marks, tenant_table
@@ -23,11 +23,11 @@ def node_rows(node: Node, look: Look, history: History, *, width: int, height: i
 def rows_of(node: Node, look: Look, history: History, width: int, *, compact: bool) -> list[Row]:
     table = tenant_table(node, width, look.glyphs)
     rows: list[Row] = []
-    for card in cards_shown(node, look):
+    for card, tenants in cards_shown(node, look):
         rows += card_rows(node, card, look, history, width, compact=compact)
         if (node.host, card.uuid) in look.folded:
             continue
-        for tenant in tenants_shown(node, card, look):
+        for tenant in tenants:
             line = table.row(tenant).fitted(width, look.glyphs)
             rows.append(Row(line, "tenant", node.host, card.uuid, tenant.key or tenant.name))
         rows += vgpu_rows(node, card, look, width)

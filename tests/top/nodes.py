@@ -85,9 +85,7 @@ QUIET = Card(
     processes=0,
     unregistered=0,
 )
-LOST = replace(
-    QUIET, uuid="GPU-lost", index=2, is_lost=True, utilization=None, memory_bytes=None, power_w=None
-)
+LOST = Card("GPU-lost", 2, H100, total_bytes=QUIET.total_bytes, is_lost=True)
 VGPU_CARD = Card(
     uuid="GPU-5b4a4dd5-3e06-4b5d-8b0b-bf5f1bb1a004",
     index=3,

@@ -19,6 +19,11 @@ import pytest
 DEADLINE_S = 20.0
 
 
+def take_terminal() -> None:
+    """Make standard input the terminal that Ctrl-C and a hang-up come from."""
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+
+
 class Terminal:
     """A running program. Everything that it writes is drawn on `screen`."""
 
@@ -38,6 +43,7 @@ class Terminal:
             stderr=slave,
             env=variables,
             start_new_session=True,
+            preexec_fn=take_terminal,
             close_fds=True,
         )
         os.close(slave)
@@ -46,7 +52,13 @@ class Terminal:
         if self.process.poll() is None:
             self.process.kill()
         self.process.wait(timeout=DEADLINE_S)
-        os.close(self._master)
+        self.hang_up()
+
+    def hang_up(self) -> None:
+        """Close the terminal under the program."""
+        if self._master >= 0:
+            os.close(self._master)
+            self._master = -1
 
     def read(self, seconds: float) -> None:
         """Draw what comes within some time; stop when nothing more comes."""

@@ -17,12 +17,17 @@ from hypervisor.top.look import (
     processes_shown,
     tenants_shown,
 )
+from hypervisor.top.model import Card, Node
 from tests.top.nodes import BATCH, CARD, FULL_NODE, IDLE, LOST, NODE, QUIET, STRANGER, TEAM_A
 
 
 def names(text: str) -> list[str]:
     look = Look(filter=filter_of(text))
-    return [t.name for card in cards_shown(NODE, look) for t in tenants_shown(NODE, card, look)]
+    return [t.name for _, tenants in cards_shown(NODE, look) for t in tenants]
+
+
+def cards(node: Node, text: str) -> list[Card]:
+    return [card for card, _ in cards_shown(node, Look(filter=filter_of(text)))]
 
 
 @pytest.mark.parametrize(
@@ -48,8 +53,8 @@ def test_filters_choose_tenants(text: str, shown: set[str]) -> None:
 
 
 def test_filters_choose_cards_processes_and_nodes() -> None:
-    assert cards_shown(FULL_NODE, Look(filter=filter_of("state:lost"))) == [LOST]
-    assert cards_shown(FULL_NODE, Look(filter=filter_of("temp>60"))) == [CARD]
+    assert cards(FULL_NODE, "state:lost") == [LOST]
+    assert cards(FULL_NODE, "temp>60") == [CARD]
     assert [p.pid for p in processes_shown(NODE, Look(filter=filter_of("state:unregistered")))] == [7777]
     other = replace(NODE, host="gpu-b7", cards=(QUIET,))
     assert nodes_shown([NODE, other], Look(filter=filter_of("batch"))) == [NODE]
@@ -86,3 +91,12 @@ def test_nodes_are_sorted() -> None:
     assert [n.host for n in nodes_shown([busy, NODE, down], Look(node_sort="state"))] == ["z", "y", "gpu-a1"]
     assert nodes_shown([NODE, busy], Look(node_sort="util"))[0] == busy
     assert EVERYTHING.holds  # nothing is left out unless asked for
+
+
+def test_a_tenant_is_not_shown_on_cards_that_it_does_not_use() -> None:
+    resting = replace(TEAM_A, memory_bytes=0.0, gpu_s=0.0, got=0.0)
+    waiting = replace(BATCH, name="new", memory_bytes=None, gpu_s=None, got=None)
+    node = replace(NODE, cards=(CARD, replace(QUIET, tenants=(resting, waiting))))
+    second = node.cards[1]
+    assert [t.name for t in tenants_shown(node, second, Look())] == ["new"], "it uses none yet"
+    assert len(tenants_shown(node, second, Look(has_all=True))) == 2

@@ -7,6 +7,7 @@ import asyncio
 import os
 import time
 from dataclasses import replace
+from pathlib import Path
 from typing import ClassVar, Protocol
 
 from textual import events, on, work
@@ -47,7 +48,7 @@ class Source(Protocol):
 class TopApp(Changes, App[None]):
     """`gpulimit top` on a terminal."""
 
-    CSS_PATH = "app.tcss"
+    CSS_PATH = Path(__file__).with_name("app.tcss")
     ENABLE_COMMAND_PALETTE = False
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("q,ctrl+c", "quit", show=False),
@@ -59,6 +60,7 @@ class TopApp(Changes, App[None]):
         Binding("c", "compact", show=False),
         Binding("f", "fold", show=False),
         Binding("p", "processes", show=False),
+        Binding("a", "all", show=False),
         Binding("space", "pause", show=False),
         Binding("plus,equals_sign", "faster", show=False),
         Binding("minus", "slower", show=False),
@@ -171,7 +173,7 @@ class TopApp(Changes, App[None]):
         self.fixed("totals", totals_lines(totals, self.history, self.look, width))
         self.fixed("problems", [])
         self.fixed("head", [cluster_head(self.nodes, self.look, width)])
-        rows = cluster_rows(self.nodes, self.look, width=width, now_s=time.monotonic())
+        rows = cluster_rows(self.nodes, self.look, width=width, now_s=self.now_s())
         self.query_one("#main", Rows).show(rows, self.palette)
         self._show_processes([], width)
 
@@ -202,6 +204,9 @@ class TopApp(Changes, App[None]):
         self.fixed("process-head", [process_head(self.look, width)] if rows else [])
         if not rows and listed.has_focus:
             self.query_one("#main").focus()
+
+    def now_s(self) -> float:
+        return time.monotonic()
 
     def clock(self) -> str:
         """Return filter, interval and time of day, for the right end of the first line."""
@@ -244,6 +249,9 @@ class TopApp(Changes, App[None]):
 
     def action_processes(self) -> None:
         self.change(has_processes=not self.look.has_processes)
+
+    def action_all(self) -> None:
+        self.change(has_all=not self.look.has_all)
 
     def action_pause(self) -> None:
         self.is_paused = not self.is_paused

@@ -128,7 +128,19 @@ def said_in(answer: Any) -> dict[str, str]:
     """Return the quota in an answer, as a person would type it."""
     said = answer.get("quota") if isinstance(answer, Mapping) else None
     parts = said if isinstance(said, Mapping) else {}
-    return {str(k): str(v).removeprefix("*=") for k, v in parts.items() if k != "tenant"}
+    return {str(k): typed(str(v).removeprefix("*=")) for k, v in parts.items() if k != "tenant"}
+
+
+def typed(text: str) -> str:
+    """Return an amount of bytes in the largest unit that says it exactly; anything else as it is."""
+    digits = text.removesuffix("B")
+    if text == digits or not digits.isdecimal():
+        return text
+    count = int(digits)
+    for unit, size in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
+        if count and count % size == 0:
+            return f"{count // size}{unit}"
+    return text
 
 
 def difference(before: Mapping[str, str], after: Mapping[str, str]) -> str:

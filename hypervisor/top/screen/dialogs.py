@@ -84,6 +84,9 @@ class QuotaForm(ModalScreen[dict[str, str] | None]):
                 yield Button(Text("Set"), id="set", variant="warning")
                 yield Button(Text("Leave it"), id="leave")
 
+    def on_mount(self) -> None:
+        self.query_one("#memory").focus()
+
     def on_input_submitted(self) -> None:
         self._set()
 

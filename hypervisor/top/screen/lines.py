@@ -22,14 +22,11 @@ from hypervisor.top.screen.palette import CHOSEN, PALETTES
 
 
 def strip_of(line: Line, width: int, theme: str, base: Style, over: Style | None = None) -> Strip:
-    """Return a line as textual draws it."""
+    """Return a line as textual draws it; `over` is what lies under its cells where they have no ground."""
     palette = PALETTES[theme]
-    segments = [
-        Segment(text, base + palette[style] + over if over is not None else base + palette[style])
-        for text, style in line.cells
-    ]
-    filler = base + over if over is not None else base
-    return Strip(segments).adjust_cell_length(width, filler).simplify()
+    ground = base + over if over is not None else base
+    segments = [Segment(text, ground + palette[style]) for text, style in line.cells]
+    return Strip(segments).adjust_cell_length(width, ground).simplify()
 
 
 class Fixed(Widget):

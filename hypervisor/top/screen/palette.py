@@ -49,7 +49,7 @@ def themes() -> tuple[Theme, ...]:
 
 DARK: Mapping[Name, Style] = {
     "": Style(color="#d4d8dc"),
-    "dim": Style(color="#8b949e"),
+    "dim": Style(color="#98a2ad"),
     "strong": Style(color="#f0f3f6", bold=True),
     "head": Style(color="#8ab4d8", bold=True),
     "title": Style(color="#101418", bgcolor="#5fafd7", bold=True),
@@ -58,7 +58,7 @@ DARK: Mapping[Name, Style] = {
     "bad": Style(color="#ff7b72", bold=True),
     "util": Style(color="#6cb6ff"),
     "mem": Style(color="#a5a5f5"),
-    "graph": Style(color="#5f9fbf"),
+    "graph": Style(color="#66abcc"),
     "rest": Style(color="#3a424a"),
 }
 LIGHT: Mapping[Name, Style] = {
@@ -72,7 +72,7 @@ LIGHT: Mapping[Name, Style] = {
     "bad": Style(color="#b3261e", bold=True),
     "util": Style(color="#0b5cad"),
     "mem": Style(color="#5a3fb0"),
-    "graph": Style(color="#2f6f8f"),
+    "graph": Style(color="#256280"),
     "rest": Style(color="#c6ccd2"),
 }
 ANSI: Mapping[Name, Style] = {

@@ -1,0 +1,180 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The whole program on a pseudo-terminal: against a real daemon, and against hostile exporters."""
+
+from __future__ import annotations
+
+import re
+from contextlib import ExitStack
+from dataclasses import replace
+
+import pytest
+
+from hypervisor.top.line import Line
+from hypervisor.top.row import Row
+from hypervisor.top.screen.changes import difference, said_in, typed, why_not
+from tests.daemon.conftest import eventually
+from tests.remote.exporters import endless, exporter, hang, head, page
+from tests.top.nodes import NODE
+from tests.top.test_fleet import address, good
+
+GIB = 1 << 30
+DOWN, ENTER, ESCAPE, CTRL_C = "\x1b[B", "\r", "\x1b", "\x03"
+CLEAR = "\x15"
+LEFT_ALTERNATE = b"\x1b[?1049l"
+
+
+def test_a_tenant_is_suspended_resumed_and_given_another_quota_from_the_screen(
+    node, work, terminal, tenant
+) -> None:
+    served = node()
+    work("", "--seconds", "60", "--memory", "100MiB", memory="4GiB", compute=50)
+    served.until(lambda s: s.of("client_share_achieved_ratio", tenant=tenant))
+    screen = terminal(columns=100, lines=30)
+    screen.until(lambda text: tenant in text and "4.0G" in text and "z suspend" in text)
+    screen.type(DOWN)
+    screen.type("z")
+    screen.until(lambda text: f"Suspend {tenant}?" in text)
+    screen.type("n")
+    screen.until(lambda text: "Suspend" not in text)
+    assert served.daemon.tenant(tenant)["suspended"] is False, "nothing is done unless it is confirmed"
+    screen.type("z")
+    screen.until(lambda text: f"Suspend {tenant}?" in text)
+    screen.type("y")
+    screen.until(lambda text: re.search(rf"{tenant} +suspended", text))
+    assert served.daemon.tenant(tenant)["suspended"] is True
+    screen.type("r")
+    screen.until(lambda text: f"Resume {tenant}?" in text)
+    screen.type("y")
+    eventually(lambda: served.daemon.tenant(tenant)["suspended"] is False)
+    screen.until(lambda text: not re.search(rf"{tenant} +suspended", text))
+    screen.type("e")
+    # In the words in which a person would set it.
+    screen.until(lambda text: f"Quota of {tenant}" in text and re.search(r"memory +4GiB", text))
+    screen.type(CLEAR)
+    screen.until(lambda text: "empty: no limit" in text)
+    screen.type("2GiB")
+    screen.until(lambda text: re.search(r"memory +2GiB", text))
+    screen.type(ENTER)
+    screen.until(lambda text: "memory: 4GiB → 2GiB" in text)
+    screen.type("y")
+    eventually(lambda: served.daemon.tenant(tenant)["gpus"][0]["memory_limit_bytes"] == 2 * GIB)
+    screen.until(lambda text: re.search(rf"{tenant}.* 2\.0G", text))
+    screen.type("e")
+    screen.until(lambda text: f"Quota of {tenant}" in text)
+    screen.type(CLEAR)
+    screen.until(lambda text: "empty: no limit" in text)
+    screen.type("lots")
+    screen.until(lambda text: re.search(r"memory +lots", text))
+    screen.type(ENTER)
+    screen.until(lambda text: "lots" in text and "Quota of" not in text)
+    assert served.daemon.tenant(tenant)["gpus"][0]["memory_limit_bytes"] == 2 * GIB
+    screen.type("q")
+    assert screen.wait() == 0
+    assert LEFT_ALTERNATE in screen.raw
+
+
+def test_the_daemon_may_go_and_come_back(node, work, terminal, tenant) -> None:
+    served = node()
+    work("", "--seconds", "60", "--idle", "--memory", "100MiB", memory="4GiB")
+    served.until(lambda s: s.of("client_info", tenant=tenant))
+    screen = terminal("--interval", "0.3", columns=120, lines=30)
+    screen.until(lambda text: tenant in text and "no daemon" not in text)
+    served.daemon.stop()
+    screen.until(lambda text: "no daemon" in text and "GPU 0" in text and tenant in text)
+    node()
+    screen.until(lambda text: "no daemon" not in text and "GPU 0" in text)
+    screen.type(CTRL_C)
+    assert screen.wait() == 0
+
+
+def test_hostile_exporters_do_nothing_to_the_screen_but_are_counted(terminal) -> None:
+    name = b"\x1b]0;owned\x07\x1b[2J\x1b[31mH\xc2\x9b1000"
+    evil = (
+        b'gpulimit_gpu_utilization_ratio{gpu_uuid="a",gpu_index="0"} 0.42\n'
+        b'gpulimit_gpu_info{gpu_uuid="a",gpu_index="0",gpu_name="' + name + b'"} 1\n'
+        b'gpulimit_client_info{tenant="x\\",host=\\"gpu-b\\n\\n",gpu_uuid="a",gpu_index="0"} 1\n'
+        + b"".join(b'm{a="%d"} 1\n' % n for n in range(90_000))
+    )
+    with ExitStack() as stack:
+        hosts = [
+            stack.enter_context(exporter(behaviour))
+            for behaviour in (
+                good(),
+                page(evil),
+                endless(b"\x1b[2J" * 20_000, head("A: b")),
+                hang,
+            )
+        ]
+        names = [address(host) for host in hosts]
+        screen = terminal("--hosts", ",".join(names), "--interval", "1", columns=140, lines=30)
+        screen.until(
+            lambda text: "42%" in text and "samples not taken over" in text and "page is too large" in text
+        )
+        text = screen.until(lambda text: "no answer in time" in text)
+        assert re.search(rf"{names[0]} +up +▅ +50%", text), "the others are as they were"
+        screen.type("]]")
+        text = screen.until(lambda text: "GPU 0" in text and "42%" in text)
+        assert "]0;owned[2J[31mH1000" in text, "it is text"
+        assert 'x",host="gpu-b' in text
+        screen.type("q")
+        assert screen.wait() == 0
+    assert b"\x1b]0;owned" not in screen.raw
+    assert b"\x1b[2J" not in screen.raw
+
+
+def test_a_dumb_terminal_gets_plain_pages(node, terminal) -> None:
+    node()
+    screen = terminal("--interval", "0.3", columns=100, lines=30, TERM="dumb")
+    screen.until(lambda text: text.count("GPU 0") >= 2)
+    assert b"\x1b" not in screen.raw
+    screen.type(CTRL_C)
+    assert screen.wait() == 130
+
+
+def test_a_terminal_without_unicode_gets_letters(node, terminal) -> None:
+    node()
+    screen = terminal(columns=100, lines=30, LANG="C", LC_ALL="C", PYTHONUTF8="0", PYTHONCOERCECLOCALE="0")
+    text = screen.until(lambda text: "GPU 0" in text and "|" not in text)
+    assert text.isascii()
+    screen.type("q")
+    assert screen.wait() == 0
+
+
+def test_a_terminal_that_goes_away_ends_the_program(node, terminal) -> None:
+    node()
+    screen = terminal()
+    screen.until(lambda text: "GPU 0" in text)
+    screen.hang_up()
+    assert screen.process.wait(timeout=10) is not None
+
+
+@pytest.mark.parametrize(
+    ("row", "changed", "many", "why"),
+    [
+        (None, {}, False, "cursor"),
+        ("card", {}, False, "cursor"),
+        ("tenant", {}, True, "on the node itself"),
+        ("tenant", {"has_daemon": False}, False, "needs the daemon"),
+        ("tenant", {"may_change": False}, False, "only root"),
+        ("tenant", {}, False, ""),
+    ],
+)
+def test_why_something_cannot_be_changed_is_said(row, changed, many, why) -> None:
+    chosen = Row(Line(), row, "h", "c", "team-a") if row else None
+    said = why_not(chosen, replace(NODE, **changed), has_many=many)
+    assert why in said
+    assert bool(said) == bool(why)
+
+
+def test_a_name_that_could_be_another_address_is_not_sent() -> None:
+    assert "not a name" in why_not(Row(Line(), "tenant", "h", "c", "../../v1/state"), NODE, has_many=False)
+
+
+def test_quotas_are_shown_as_they_are_typed() -> None:
+    said = {"memory": f"*={4 * GIB}B", "compute": "*=50", "tenant": "a"}
+    assert said_in({"quota": said}) == {"memory": "4GiB", "compute": "50"}
+    assert said_in({"quota": {"memory": "GPU-1=5B,GPU-2=6B"}}) == {"memory": "GPU-1=5B,GPU-2=6B"}
+    assert said_in(None) == said_in({"quota": 5}) == {}
+    assert typed("1536MiB") == "1536MiB"
+    assert typed(f"{1536 << 20}B") == "1536MiB"
+    assert difference({"memory": "4GiB"}, {"compute": "5"}) == "memory: 4GiB → none\ncompute: none → 5"
