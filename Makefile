@@ -7,6 +7,7 @@
 #   make bench    accuracy and overhead, on a real card
 #   make build    the package in place, in .venv
 #   make wheels   source distribution and wheels for x86-64 and aarch64, in dist/
+#   make deb      the package for Debian 12, in dist/
 #   make clean    remove what these made
 #
 # Quiet unless something fails; V=1 shows everything.  Steps are skipped when nothing that they read changed.
@@ -64,6 +65,7 @@ build: $(NATIVE)
 
 # The same bytes from the same sources and tools; SOURCE_DATE_EPOCH is the last commit's date unless it is set.
 wheels: $(BASE)
+	@rm -f dist/gpulimit-*
 	@$(BIN)/python -m release.wheels
 
 # The first installs what running needs, the second what developing needs on top.
@@ -89,4 +91,8 @@ clean:
 	rm -rf $(VENV) build dist *.egg-info limiter/_lib limiter/_native*.so limiter/_native*.c
 	find . -name __pycache__ -prune -exec rm -rf {} +
 
-.PHONY: demo test test-k8s lint bench build wheels clean
+# For Debian 12, of this processor's wheel.
+deb: $(DEV) wheels
+	@$(BIN)/python -m release.deb dist/gpulimit-*-manylinux_*_$(shell uname -m).whl
+
+.PHONY: demo test test-k8s lint bench build wheels deb clean

@@ -1,23 +1,36 @@
 # SPDX-License-Identifier: Apache-2.0
 """Print the path of libgpulimit.so, for LD_PRELOAD.
 
-Example:
+examples:
   LD_PRELOAD=$(gpulimit lib) GPULIMIT_MEMORY=4GiB python train.py
+  gpulimit lib --install /srv/gpulimit      # a folder for containers; again after an upgrade
 
+--install never overwrites a library that somebody may have mapped: each build has its own file name there,
+and libgpulimit.so is a link that is switched in one step.  libgpupath.so lies beside it.
 """
 
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 
 from limiter import paths
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    del parser  # no options
+    parser.add_argument(
+        "--install",
+        type=Path,
+        metavar="DIR",
+        help="put the libraries into this folder, and print the path there",
+    )
 
 
 def run(options: argparse.Namespace) -> int:
-    del options
-    print(paths.library())
+    if options.install is None:
+        print(paths.library())
+        return 0
+    from limiter import shelf
+
+    print(shelf.publish(options.install.absolute()))
     return 0

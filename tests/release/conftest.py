@@ -88,3 +88,39 @@ def quiet(argv: Sequence[object], *, timeout: float = 120, **options: Any) -> st
     )
     assert done.returncode == 0, f"{argv}\n{done.stdout}{done.stderr}"
     return done.stdout
+
+
+@pytest.fixture(scope="session")
+def package_files(built: Any) -> Path:
+    """Folder with the wheels that gpulimit needs, from the package index; kept from session to session."""
+    lock = (ROOT / "release" / "requirements.lock").read_bytes()
+    folder = CACHE / f"wheels-{hashlib.sha256(lock).hexdigest()[:16]}"
+    CACHE.mkdir(parents=True, exist_ok=True)
+    with locked(CACHE / "wheels.lock"):
+        if not folder.exists():
+            fresh = folder.with_suffix(".fresh")
+            done = subprocess.run(
+                [sys.executable, "-m", "release.lock", "--download", fresh],
+                cwd=ROOT,
+                capture_output=True,
+                text=True,
+                timeout=400,
+                check=False,
+            )
+            if done.returncode != 0:
+                pytest.skip(f"SKIPPED: packages cannot be downloaded: {done.stderr.strip()[-300:]}")
+            fresh.rename(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def deb(built: Any, wheels: Path, package_files: Path) -> Path:
+    """The Debian package of these sources, for this processor."""
+    if sys.version_info[:2] != (3, 11) or shutil.which("dpkg-deb") is None:
+        pytest.skip("SKIPPED: the Debian package is made with Python 3.11 and dpkg-deb")
+    with locked(built.root / "deb.lock"):
+        if not list(wheels.glob("*.deb")):
+            wheel = newest(wheels, "*x86_64.whl")
+            release("deb", wheel, "--out", wheels / "deb", "--wheels", package_files, "--quick")
+            newest(wheels / "deb", "*.deb").rename(wheels / "gpulimit_amd64.deb")
+    return newest(wheels, "*.deb")
