@@ -1,0 +1,269 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is in deploy/: it reads, says what Kubernetes understands, and promises nothing that is not there.
+
+Tools that are missing (kubectl for kustomize, helm or helm-python-sdk, kubernetes-validate)
+leave out what needs them.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hypervisor import config
+from hypervisor.core.pod_quota import quotas_of
+from hypervisor.core.pods import pod_of
+from tests.conftest import ROOT
+
+yaml = pytest.importorskip("yaml", reason="needs PyYAML")
+
+DEPLOY = ROOT / "deploy"
+K8S, CHART = DEPLOY / "k8s", DEPLOY / "helm" / "gpulimit"
+VERSIONS = ("1.30", "1.34", "1.37")
+Object = dict[str, Any]
+
+
+def objects(text: str) -> list[Object]:
+    return [one for one in yaml.safe_load_all(text) if one]
+
+
+def plain_files() -> Iterator[Path]:
+    yield from (path for path in K8S.rglob("*.yaml") if path.name != "kustomization.yaml")
+
+
+def kustomize(folder: Path) -> list[Object]:
+    if shutil.which("kubectl") is None:
+        pytest.skip("not installed: kubectl")
+    done = subprocess.run(["kubectl", "kustomize", str(folder)], capture_output=True, text=True, check=False)
+    if done.returncode != 0 and "unknown" in done.stderr:
+        pytest.skip(f"this kubectl cannot: {done.stderr}")
+    assert done.returncode == 0, done.stderr
+    return objects(done.stdout)
+
+
+def helm(values: Object | None = None) -> list[Object]:
+    """Return what the chart makes with these values on top of its own."""
+    if shutil.which("helm"):
+        command = ["helm", "template", "gpulimit", str(CHART), "--namespace", "gpulimit", "--values", "-"]
+        done = subprocess.run(
+            [*command, "--api-versions=monitoring.coreos.com/v1"],
+            input=yaml.safe_dump(values or {}),
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        return objects(done.stdout)
+    sdk = pytest.importorskip("helm_python", reason="needs helm, or the package helm-python-sdk")
+    chart = sdk.Chart.load(CHART)
+    chart.validate_schema(values or {})
+    made = chart.render(values or {}, name="gpulimit", namespace="gpulimit")
+    return [one for name, text in made.items() if name.endswith(".yaml") for one in objects(text)]
+
+
+def by_name(items: list[Object]) -> dict[tuple[str, str], Object]:
+    return {(one["kind"], re.sub(r"-[a-z0-9]{10}$", "", one["metadata"]["name"])): one for one in items}
+
+
+def pod_specs(items: list[Object]) -> Iterator[tuple[str, Object]]:
+    for one in items:
+        if one["kind"] in ("DaemonSet", "Deployment"):
+            yield one["metadata"]["name"], one["spec"]["template"]["spec"]
+        elif one["kind"] == "Pod":
+            yield one["metadata"]["name"], one["spec"]
+
+
+def of(folder: Path) -> list[Object]:
+    return [
+        one
+        for path in folder.glob("*.yaml")
+        if path.name != "kustomization.yaml"
+        for one in objects(path.read_text())
+    ]
+
+
+def daemon_set() -> Object:
+    return next(one for one in of(K8S) if one["kind"] == "DaemonSet")
+
+
+# ---- as such ----
+
+
+@pytest.mark.parametrize("path", list(plain_files()), ids=lambda p: p.name)
+def test_every_file_is_of_objects(path: Path) -> None:
+    for one in objects(path.read_text()):
+        assert one["apiVersion"] and one["kind"] and one["metadata"]["name"]
+
+
+@pytest.mark.parametrize("folder", [K8S, K8S / "webhook", K8S / "monitoring"], ids=lambda p: p.name)
+def test_kustomize_takes_it(folder: Path) -> None:
+    made = kustomize(folder)
+    images = {c["image"] for _, spec in pod_specs(made) for c in spec["containers"]}
+    assert images <= {"gpulimit:0.1.0"}
+    listed = yaml.safe_load((folder / "kustomization.yaml").read_text())["resources"]
+    assert sorted(listed) == sorted(p.name for p in folder.glob("*.yaml") if p.name != "kustomization.yaml")
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_kubernetes_schemas_agree(version: str, tmp_path: Path) -> None:
+    pytest.importorskip("kubernetes_validate", reason="needs the package kubernetes-validate")
+    plain = [str(path) for path in plain_files() if "monitoring" not in path.parts]
+    file = tmp_path / "helm.yaml"
+    try:
+        file.write_text(yaml.safe_dump_all(helm({"webhook": {"enabled": True}})))
+        plain.append(str(file))
+    except pytest.skip.Exception:
+        pass
+    program = [sys.executable, "-m", "kubernetes_validate", "--strict", "-k", version, *plain]
+    done = subprocess.run(program, capture_output=True, text=True, check=False, timeout=50)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_chart_makes_what_kustomize_makes() -> None:
+    expected = by_name(kustomize(K8S) + kustomize(K8S / "webhook"))
+    made = by_name(helm({"webhook": {"enabled": True}}))
+    del expected["Namespace", "gpulimit"]
+    assert made.keys() == expected.keys()
+    for key, one in made.items():
+        assert comparable(one) == comparable(expected[key]), key
+
+
+def comparable(item: Object) -> Object:
+    """Return an object without what is bound to differ: labels, names with a hash, options' text."""
+    one = yaml.safe_load(yaml.safe_dump(item))
+    one["metadata"].pop("labels", None)
+    one["metadata"].pop("annotations", None)
+    one["metadata"]["name"] = re.sub(r"-[a-z0-9]{10}$", "", one["metadata"]["name"])
+    if one["kind"] == "ConfigMap":
+        one["data"] = sorted(one["data"])
+    template = one.get("spec", {}).get("template", {}) if isinstance(one.get("spec"), dict) else {}
+    template.pop("metadata", None)
+    for volume in template.get("spec", {}).get("volumes", ()):
+        if "configMap" in volume:
+            volume["configMap"]["name"] = re.sub(r"-[a-z0-9]{10}$", "", volume["configMap"]["name"])
+    for container in template.get("spec", {}).get("containers", ()):
+        container["args"] = container["args"][:2]
+    return dict(one)
+
+
+def test_the_chart_s_values_are_checked() -> None:
+    for wrong in (
+        {"image": {"repo": "x"}},
+        {"options": {"socket": "/x"}},
+        {"webhook": {"privileged": "maybe"}},
+    ):
+        with pytest.raises((AssertionError, Exception)) as refused:
+            helm(wrong)
+        assert not isinstance(refused.value, pytest.skip.Exception)
+
+
+# ---- what it says about us ----
+
+
+def options_in(text: str, folder: Path) -> config.Config:
+    file = folder / "gpulimit.toml"
+    file.write_text(text)
+    return config.load(["--config", str(file)], {})
+
+
+def test_the_daemon_takes_its_options(tmp_path: Path) -> None:
+    told = options_in((K8S / "gpulimit.toml").read_text(), tmp_path)
+    assert told.settings.device_plugin and told.settings.kubernetes
+    assert told.quotas.default.is_set, "pods that nobody gave a quota are not unlimited"
+    container = daemon_set()["spec"]["template"]["spec"]["containers"][0]
+    for variable in container["env"]:
+        if variable["name"].startswith("GPULIMITD_") and variable["name"] != "GPULIMITD_CONFIG":
+            assert variable["name"].removeprefix("GPULIMITD_").lower() in config.TABLE
+
+
+@pytest.mark.parametrize("values", [{}, {"options": {"hand_over": "plain", "slices_per_gpu": 4}}])
+def test_the_daemon_takes_the_chart_s_options(values: Object, tmp_path: Path) -> None:
+    made = by_name(helm(values))
+    text = made["ConfigMap", "gpulimit"]["data"]["gpulimit.toml"]
+    told = options_in(text, tmp_path)
+    assert told.settings.hand_over == tomllib.loads(text)["hand_over"]
+    spec = made["DaemonSet", "gpulimit"]["spec"]["template"]["spec"]
+    assert any(m["mountPath"] == "/host" for m in spec["containers"][0]["volumeMounts"]) == bool(values)
+
+
+def test_the_daemon_has_the_paths_that_its_options_name() -> None:
+    spec = daemon_set()["spec"]["template"]["spec"]
+    mounts = {m["mountPath"]: m for m in spec["containers"][0]["volumeMounts"]}
+    hosts = {v["name"]: v.get("hostPath", {}).get("path") for v in spec["volumes"]}
+    settings = config.Settings()
+    needed = (
+        str(Path(settings.socket).parent),
+        settings.state_dir,
+        f"{settings.kubelet_dir}/device-plugins",
+        "/dev/shm",
+    )
+    for path in needed:
+        assert hosts[mounts[path]["name"]] == path, (
+            "the same path here and on the node: containers mount from it"
+        )
+    assert Path(settings.library_dir).is_relative_to(settings.state_dir)
+    environment = {v["name"]: v.get("value") for v in spec["containers"][0]["env"]}
+    view = mounts[environment["GPULIMITD_SHM_READ_ONLY"]]
+    assert view["readOnly"] and hosts[view["name"]] == "/dev/shm"
+
+
+def test_nobody_has_more_rights_than_he_needs() -> None:
+    for name, spec in pod_specs(of(K8S) + of(K8S / "webhook")):
+        assert not spec.get("hostNetwork") and not spec.get("hostIPC")
+        for container in spec["containers"]:
+            security = container["securityContext"]
+            assert security["readOnlyRootFilesystem"] and not security["allowPrivilegeEscalation"], name
+            assert security["capabilities"]["drop"] == ["ALL"] and not security.get("privileged")
+            assert set(security["capabilities"].get("add", ())) <= {"CHOWN", "DAC_OVERRIDE", "FOWNER"}
+            assert container["resources"]["limits"]["memory"] and container["resources"]["requests"]["cpu"]
+            assert container["readinessProbe"] and container["livenessProbe"]
+    for one in of(K8S) + of(K8S / "webhook"):
+        for rule in one.get("rules", ()) if one["kind"] in ("Role", "ClusterRole") else ():
+            assert "*" not in [*rule["apiGroups"], *rule["resources"], *rule["verbs"]]
+            if "secrets" in rule["resources"] and one["kind"] == "ClusterRole":
+                pytest.fail("Secrets of the whole cluster")
+
+
+def test_an_upgrade_changes_no_file_in_use() -> None:
+    strategy = daemon_set()["spec"]["updateStrategy"]
+    assert strategy["type"] == "RollingUpdate" and strategy["rollingUpdate"]["maxUnavailable"]
+    # That the library has a new name for each build is tested in test_cdi.py; nothing here may copy it.
+    assert "initContainers" not in daemon_set()["spec"]["template"]["spec"]
+
+
+def test_the_webhook_fails_open_and_only_where_it_is_wanted() -> None:
+    hook = next(o for o in of(K8S / "webhook") if o["kind"] == "MutatingWebhookConfiguration")["webhooks"][0]
+    assert hook["failurePolicy"] == "Ignore" and hook["timeoutSeconds"] <= 5
+    assert hook["namespaceSelector"]["matchLabels"] == {"gpulimit.io/webhook": "enabled"}
+    assert hook["sideEffects"] == "None" and hook["admissionReviewVersions"] == ["v1"]
+
+
+@pytest.mark.parametrize("path", sorted((K8S / "examples").glob("*.yaml")), ids=lambda p: p.name)
+def test_example_pods_say_what_can_be_followed(path: Path) -> None:
+    asked = 0
+    for item in objects(path.read_text()):
+        said = quotas_of(pod_of({**item, "metadata": {"uid": "u", **item["metadata"]}}))
+        assert said.troubles == ()
+        asked += int(item["spec"]["containers"][0]["resources"]["limits"]["gpulimit.io/gpu"])
+    assert asked <= config.Settings().slices_per_gpu, "they fit on one card together"
+
+
+def test_the_dockerfile_copies_what_there_is() -> None:
+    lines = (DEPLOY / "Dockerfile").read_text().splitlines()
+    copied = [
+        part
+        for line in lines
+        if line.startswith("COPY ") and "--from" not in line
+        for part in line.split()[1:-1]
+    ]
+    assert copied and all((ROOT / part).exists() for part in copied)
+    ignored = (DEPLOY / "Dockerfile.dockerignore").read_text().split()
+    assert {f"!{part}" for part in copied} <= set(ignored)
