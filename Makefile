@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 #
 #   make demo     everything at once, on a simulated GPU where there is no real one
+#   make demo-cluster  twenty simulated nodes, watched by gpulimit top
 #   make test     all tests (PYTEST='-k quota' passes options on)
 #   make test-k8s what runs against real parts of Kubernetes, which it builds once (tests/k8s/build_parts.sh)
 #   make lint     format, types, layers, C warnings
@@ -36,6 +37,11 @@ endif
 
 demo: $(NATIVE)
 	@$(BIN)/gpulimit demo
+
+# Ends with top, or with an interrupt where there is no terminal for it to show anything on.
+demo-cluster: $(NATIVE)
+	$(call quietly,install-top,$(BIN)/python -c 'import textual' 2>/dev/null || $(BIN)/python -m pip install -q --no-build-isolation -e '.[top]')
+	@bash deploy/demo-cluster $(BIN)/gpulimit $(DEMO_NODES)
 
 test: $(NATIVE) $(DEV)
 	@$(BIN)/python -m pytest $(PYTEST)
@@ -95,4 +101,4 @@ clean:
 deb: $(DEV) wheels
 	@$(BIN)/python -m release.deb dist/gpulimit-*-manylinux_*_$(shell uname -m).whl
 
-.PHONY: demo test test-k8s lint bench build wheels deb clean
+.PHONY: demo demo-cluster test test-k8s lint bench build wheels deb clean

@@ -65,8 +65,10 @@ def part(section: Section) -> list[str]:
 
 
 def alias_row(alias: Alias) -> str:
-    factor = {1.0: "", 100.0: " x 100"}.get(alias.scale, " / 2^20")
-    return f"| `{alias.name}` | `{CATALOGUE[alias.source].full_name}`{factor} |"
+    factor = {1.0: "", 100.0: " x 100", 1e-6: " / 10^6"}.get(alias.scale, " / 2^20")
+    label = f'{{{alias.label[0]}="{alias.label[1]}"}}' if alias.label is not None else ""
+    more = "; with `gpu` and `instance`" if alias.names_card else ""
+    return f"| `{alias.name}` | `{CATALOGUE[alias.source].full_name}{label}`{factor}{more} |"
 
 
 def document() -> str:

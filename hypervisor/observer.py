@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import platform
 import time
 from collections import Counter
@@ -38,8 +37,6 @@ FRESH_PERIODS, FRESH_LEAST_S = 3, 3.0
 ARBITRATION_FRESH_S = 1.0
 REASONS = {"plain file": "type", "belongs to": "owner", "bytes": "size", "layout": "layout"}
 T = TypeVar("T")
-NODE = os.environ.get("NODE_NAME") or platform.node()
-"""The cluster's name of this node, where it is told, or else the machine's."""
 BUILD = {"version": about.version(), "python_version": platform.python_version()}
 
 
@@ -52,6 +49,8 @@ class Options:
     overcommit_percent: int
     has_debug_labels: bool
     ratio_file: str = ""
+    node: str = ""
+    """This node's name, for labels."""
 
     @classmethod
     def of(cls, settings: Settings) -> Options:
@@ -61,6 +60,7 @@ class Options:
             overcommit_percent=settings.memory_overcommit,
             has_debug_labels=settings.metrics_debug_labels,
             ratio_file=settings.metrics_ratio_file,
+            node=settings.node_name or platform.node(),
         )
 
 
@@ -142,20 +142,21 @@ class Observer:
         )
         known = {held.host_pid for look in looks for held in look.held}
         known |= {worker.key.host_pid for worker in self._node.registry.workers.values()}
-        whole = [card for card in cards if card.sample.gpu.mig is None]
+        whole, node = [card for card in cards if card.sample.gpu.mig is None], self._options.node
         return Snapshot(
             gpus=tuple(gpu_view(card, looks, known) for card in whole),
             clients=views,
             processes=self._clients.processes(looks, views) if self._options.has_debug_labels else (),
             schedulers=tuple(self._scheduler(card, looks) for card in cards),
-            vgpu_hosts=known_of(vgpu_host_view(card, NODE) for card in whole),
-            mig_gpus=known_of(mig_view(card, looks, NODE) for card in whole),
+            vgpu_hosts=known_of(vgpu_host_view(card, node) for card in whole),
+            mig_gpus=known_of(mig_view(card, looks, node) for card in whole),
             parts=self.parts(),
             values=self._own_values(),
             messages=dict(self._traffic.messages),
             counts=self._counts(),
             kubernetes=self._kubernetes(),
             build=BUILD,
+            node=node,
         )
 
     def _scheduler(self, card: Card, looks: list[Look]) -> SchedulerView:

@@ -1,18 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
 """The same values under the names that other exporters' users have on their dashboards. Off unless asked for.
 
-One table. Labels are ours, which are a superset of theirs.
+One table. Labels are ours, which are a superset of theirs; where theirs say more of a card than ours, it is
+added.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from hypervisor.core.turns import Histogram
+from hypervisor.exporter.labels import Labels
 from hypervisor.exporter.sheet import Family
 from hypervisor.metrics import CATALOGUE
 
+BRACELESS = "all_smi_"
 PERCENT = 100.0
 MIB = 1 / (1 << 20)
 
@@ -25,6 +28,10 @@ class Alias:
     source: str
     scale: float = 1.0
     help: str = ""
+    names_card: bool = False
+    """With the card's name and the node in the labels `gpu` and `instance`."""
+    label: tuple[str, str] | None = None
+    """Only the sample with this label, and without it."""
 
 
 NVSHARE = (
@@ -79,6 +86,26 @@ ALIASES: dict[str, tuple[Alias, ...]] = {
         Alias("pod_total_gpu_memory", "pod_total_gpu_memory", MIB, "Memory quota, in MiB."),
     ),
     "all-smi": (
+        Alias("all_smi_gpu_info", "gpu_info", names_card=True),
+        Alias(
+            "all_smi_gpu_utilization",
+            "gpu_utilization_ratio",
+            PERCENT,
+            "Utilisation in percent.",
+            names_card=True,
+        ),
+        Alias("all_smi_gpu_memory_used_bytes", "gpu_memory_used_bytes", names_card=True),
+        Alias("all_smi_gpu_memory_total_bytes", "gpu_memory_total_bytes", names_card=True),
+        Alias("all_smi_gpu_temperature_celsius", "gpu_temperature_celsius", names_card=True),
+        Alias("all_smi_gpu_power_consumption_watts", "gpu_power_watts", names_card=True),
+        Alias(
+            "all_smi_gpu_frequency_mhz",
+            "gpu_clock_hertz",
+            1e-6,
+            "Clock in MHz.",
+            names_card=True,
+            label=("domain", "graphics"),
+        ),
         Alias("all_smi_vgpu_host_mode", "vgpu_host_mode"),
         Alias("all_smi_vgpu_scheduler_state", "vgpu_scheduler_state"),
         Alias("all_smi_vgpu_scheduler_policy", "vgpu_scheduler_policy"),
@@ -99,25 +126,63 @@ ALIASES: dict[str, tuple[Alias, ...]] = {
             PERCENT,
             "Utilisation in percent.",
         ),
+        Alias(
+            "all_smi_mig_instance_utilization_memory",
+            "mig_instance_memory_utilization_ratio",
+            PERCENT,
+            "Memory busy, percent.",
+        ),
         Alias("all_smi_mig_instance_memory_used_bytes", "mig_instance_memory_used_bytes"),
         Alias("all_smi_mig_instance_memory_total_bytes", "mig_instance_memory_total_bytes"),
     ),
 }
 
 
-def aliases_of(families: Iterable[Family], exporters: Iterable[str]) -> Iterator[Family]:
-    """Yield the families once more under the names of other exporters."""
+def aliases_of(families: Iterable[Family], exporters: Iterable[str], *, node: str = "") -> Iterator[Family]:
+    """Yield the families once more under the names of other exporters; `node` is this node's name."""
     known = {family.name: family for family in families}
+    infos = known.get(CATALOGUE["gpu_info"].full_name)
+    cards = [dict(labels.pairs) for labels, _ in infos.rows] if infos is not None else []
+    names = {card["gpu_uuid"]: card.get("gpu_name", "") for card in cards}
     for exporter in exporters:
         for alias in ALIASES[exporter]:
             family = known.get(CATALOGUE[alias.source].full_name)
             if family is not None:
-                yield renamed(family, alias)
+                yield renamed(family, alias, names, node)
 
 
-def renamed(family: Family, alias: Alias) -> Family:
-    rows = [
-        (labels, value if isinstance(value, Histogram) or alias.scale == 1.0 else value * alias.scale)
-        for labels, value in family.rows
+def renamed(family: Family, alias: Alias, names: Mapping[str, str], node: str) -> Family:
+    """Return a family under another name; `names` are those of cards by UUID."""
+    rows = family.rows
+    if alias.label is not None:
+        rows = [
+            (without(labels, alias.label), value) for labels, value in rows if alias.label in labels.pairs
+        ]
+    if alias.names_card:
+        rows = [(with_card(labels, names, node), value) for labels, value in rows]
+    if alias.name.startswith(BRACELESS):
+        rows = [(without_braces(labels), value) for labels, value in rows]
+    scaled = [
+        (
+            labels,
+            value if isinstance(value, Histogram) or alias.scale == 1.0 else round(value * alias.scale, 6),
+        )
+        for labels, value in rows
     ]
-    return Family(alias.name, family.kind, alias.help or family.help, rows)
+    return Family(alias.name, family.kind, alias.help or family.help, scaled)
+
+
+def without(labels: Labels, label: tuple[str, str]) -> Labels:
+    return Labels(pair for pair in labels.pairs if pair != label)
+
+
+def with_card(labels: Labels, names: Mapping[str, str], node: str) -> Labels:
+    card = names.get(dict(labels.pairs).get("gpu_uuid", ""), "")
+    return Labels([*labels.pairs, ("gpu", card), ("instance", node)])
+
+
+def without_braces(labels: Labels) -> Labels:
+    """Return labels that a reader understands which takes the first "}" for the end of all labels."""
+    if "}" not in labels.text:
+        return labels
+    return Labels((name, value.replace("}", ")")) for name, value in labels.pairs)

@@ -42,7 +42,7 @@ class Exporter(Collector):
         """Serve another snapshot from now on. Done here, not in scrapes, is what scrapes have in common."""
         families = families_of(snapshot, has_debug_labels=self._has_debug_labels)
         self.snapshot = snapshot
-        self._families = [*families, *aliases_of(families, self._compat)]
+        self._families = [*families, *aliases_of(families, self._compat, node=snapshot.node)]
         self._pages = {}
 
     def families(self) -> list[Family]:

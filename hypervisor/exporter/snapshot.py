@@ -154,3 +154,5 @@ class Snapshot:
     agent: Mapping[str, str] = field(default_factory=dict)
     """Of a guest's agent: labels of its info."""
     build: Mapping[str, str] = field(default_factory=dict)
+    node: str = ""
+    """This node's name."""

@@ -105,6 +105,7 @@ class Node:
             parts=self._daemon_parts(now_s),
             values=self._values(),
             counts={"registrations_total": {"accepted": len(self.tenants)}},
+            node=self.plan.name,
             build={"version": about.version(), "python_version": platform.python_version()},
         )
 

@@ -13,6 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hypervisor.exporter.compat import ALIASES
+from hypervisor.exporter.exporter import Exporter
 from hypervisor.exporter.families import families_of
 from hypervisor.exporter.snapshot import Snapshot
 from hypervisor.metrics import CATALOGUE, MIG_MODE_SECTION, MIG_SECTION, VGPU_INSTANCE_SECTION, VGPU_SECTION
@@ -20,6 +22,7 @@ from limiter import mig, partitions, vgpu
 from limiter.mig import MigInstance
 from limiter.partitions import MOST_GPUS, MOST_INSTANCES, Reader
 from limiter.vgpu import HOST_MODES, VgpuHost, VgpuInstance
+from tests.metrics import full
 from tests.metrics.partitioned import CARD, HOST, MIG, VGPU, hardened_samples, page, read, samples
 
 SECTIONS = (VGPU_SECTION, VGPU_INSTANCE_SECTION, MIG_MODE_SECTION, MIG_SECTION)
@@ -308,3 +311,38 @@ def test_the_table_of_host_modes_is_the_only_one() -> None:
     for mode, number in HOST_MODES.items():
         line = next(x for x in page(replace(HOST, host_mode=mode)).splitlines() if "host_mode=" in x)
         assert line.endswith(f'host_mode="{mode}"}} {number}')
+
+
+# ---- for all-smi ----
+
+ALL_SMI_LINE = re.compile(r"^all_smi_([^{]+)\{([^}]+)\} ([\d.]+)$")
+"""How it reads a line: no exponents, no signs, and no brace in a label."""
+
+
+def test_all_smis_page_is_readable_by_all_smi_and_says_the_same() -> None:
+    awkward = replace(VGPU, vm_id='a}b{c",host="forged', utilization_ratio=0.07, memory_used_bytes=1 << 40)
+    host = replace(HOST, instances=(awkward,))
+    tiny = replace(CARD, instances=(replace(MIG, utilization_ratio=1e-7),))
+    made = replace(full.snapshot(), vgpu_hosts=(host,), mig_gpus=(tiny,), node="node-7")
+    exporter = Exporter(compat=["all-smi"])
+    exporter.publish(made)
+    lines = [line for line in exporter.page("", "")[0].decode().split("\n") if line.startswith("all_smi_")]
+    told: list[tuple[str, dict[str, str], float]] = []
+    for line in lines:
+        match = ALL_SMI_LINE.match(line)
+        assert match and len(match[2]) <= 1024, line
+        told += samples(line + "\n")
+    served = {name for name, _, _ in told}
+    assert served == {alias.name for alias in ALIASES["all-smi"]}
+    for name, has, _ in told:
+        if name.startswith("all_smi_gpu_") and name != "all_smi_gpu_mig_mode":
+            assert has["gpu"] == "NVIDIA H100 80GB HBM3" and has["instance"] == "node-7", name
+    reader = Reader()
+    reader.take(told)
+    (vgpu_host,), (card,) = reader.vgpu_hosts(), reader.mig_gpus()
+    assert vgpu_host.host == HOST.host
+    assert (vgpu_host.host_mode, vgpu_host.policy, vgpu_host.arr_mode) == ("sriov", 1, 2)
+    (instance,) = vgpu_host.instances
+    assert instance.vm_id == 'a)b{c",host="forged'
+    assert instance.utilization_ratio == pytest.approx(0.07) and instance.memory_used_bytes == 1 << 40
+    assert card.is_enabled and card.instances[0].memory_total_bytes == MIG.memory_total_bytes
