@@ -4,6 +4,7 @@
 examples:
   gpulimit doctor
   gpulimit doctor --sim        # without a GPU: everything but the real driver
+  gpulimit doctor --node       # where the daemon runs: can it serve containers?
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import sys
 from collections.abc import Iterator
 
 from limiter import environment
-from limiter.doctor import driver, machine
+from limiter.doctor import driver, machine, node
 from limiter.doctor.check import Check
 
 COLOURS = {"ok": "32", "warn": "33", "fail": "31"}
@@ -24,12 +25,15 @@ COLOURS = {"ok": "32", "warn": "33", "fail": "31"}
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--sim", action="store_true", help="check with the simulated driver")
+    parser.add_argument(
+        "--node", action="store_true", help="check the node for containers instead: rights, folders, kubelet"
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
 
 
 def run(options: argparse.Namespace) -> int:
     checks = []
-    for check in all_checks(sim=options.sim):
+    for check in all_checks(sim=options.sim, is_node=options.node):
         checks.append(check)
         if not options.json:
             print(describe(check, colour=sys.stdout.isatty()), flush=True)
@@ -39,13 +43,16 @@ def run(options: argparse.Namespace) -> int:
     return 0 if healthy else 1
 
 
-def all_checks(*, sim: bool) -> Iterator[Check]:
+def all_checks(*, sim: bool, is_node: bool = False) -> Iterator[Check]:
     """Run every check, cheap ones first."""
-    yield from machine.checks()
     variables = dict(os.environ)
     variables.pop("LD_PRELOAD", None)
     if sim:
         environment.use_simulated_driver(variables)
+    if is_node:
+        yield from node.checks(variables)
+        return
+    yield from machine.checks()
     yield from driver.checks(variables)
 
 

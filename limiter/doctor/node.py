@@ -1,0 +1,200 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Checks of a node on which the daemon is to serve containers: rights, folders, sockets, the library.
+
+Run where the daemon runs, in its pod with `kubectl exec`; paths are the daemon's, from its environment and
+file.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import socket
+import stat
+import tomllib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from limiter import cards, node, paths, placement
+from limiter.daemon import SOCKET
+from limiter.doctor.check import Check, fail, ok, warn
+from limiter.errors import GpulimitError
+
+CAPABILITIES = {"CHOWN": 0, "DAC_OVERRIDE": 1, "FOWNER": 3}
+"""What the daemon needs of root's rights, by the kernel's numbers."""
+SYS_ADMIN = 21
+FIRST_PID_NAMESPACE = 0xEFFFFFFC
+OLDEST_KERNEL, DOORBELL_KERNEL = (5, 3), (5, 16)
+RECORD = "kubelet_internal_checkpoint"
+
+
+def settings(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the daemon's paths and switches: from GPULIMITD_*, its file, or the defaults."""
+    found: dict[str, Any] = {
+        "socket": SOCKET,
+        "kubelet_dir": "/var/lib/kubelet",
+        "library_dir": "/var/lib/gpulimit/lib",
+        "shm_read_only": "",
+        "device_plugin": "off",
+    }
+    file = environ.get("GPULIMITD_CONFIG")
+    if file:
+        said = tomllib.loads(Path(file).read_text(encoding="utf-8"))
+        found |= {key: said[key] for key in found if key in said}
+    found |= {k: environ[f"GPULIMITD_{k.upper()}"] for k in found if f"GPULIMITD_{k.upper()}" in environ}
+    return {key: str(value) for key, value in found.items()}
+
+
+def checks(environment: Mapping[str, str]) -> Iterator[Check]:
+    """Look at everything that serving containers needs. `environment`: to ask NVML with."""
+    try:
+        told = settings(os.environ)
+    except (OSError, ValueError) as error:
+        yield fail("options", f"the daemon's file cannot be read: {error}", "see GPULIMITD_CONFIG")
+        return
+    yield kernel(platform.release())
+    yield rights(Path("/proc/self/status").read_text())
+    yield pid_namespace(Path("/proc/self/ns/pid").stat().st_ino)
+    yield read_only_view(told["shm_read_only"])
+    yield placed_library(Path(told["library_dir"]))
+    yield folder_of_socket(Path(told["socket"]))
+    yield from daemon(told["socket"])
+    yield from kubelet(Path(told["kubelet_dir"]), is_wanted=told["device_plugin"] == "on")
+    yield nvml(environment)
+
+
+def kernel(release: str) -> Check:
+    found = tuple(int(part) for part in release.split("-")[0].split(".")[:2])
+    if found < OLDEST_KERNEL:
+        return fail("kernel", release, "Linux 5.3 or later is needed")
+    if found < DOORBELL_KERNEL:
+        return ok("kernel", f"{release}; the daemon looks every 2 ms, 5.16 or later would wake it")
+    return ok("kernel", release)
+
+
+def rights(status: str) -> Check:
+    line = next((line for line in status.splitlines() if line.startswith("CapEff:")), "CapEff: 0")
+    held = int(line.split()[1], 16)
+    missing = [name for name, number in CAPABILITIES.items() if not held >> number & 1]
+    if missing:
+        advice = "run as root with these, to give segments to whatever users containers run as"
+        return fail("rights", f"without {', '.join(missing)}", advice)
+    return ok("rights", "root with what is needed")
+
+
+def pid_namespace(inode: int) -> Check:
+    if inode == FIRST_PID_NAMESPACE:
+        return ok("pid namespace", "the host's")
+    advice = "set hostPID: true; processes outside this namespace would be refused"
+    return warn("pid namespace", "one of its own", advice)
+
+
+def read_only_view(path: str) -> Check:
+    name, held = "/dev/shm, read-only", Path("/proc/self/status").read_text()
+    if not path:
+        line = next(line for line in held.splitlines() if line.startswith("CapEff:"))
+        if int(line.split()[1], 16) >> SYS_ADMIN & 1:
+            return ok(name, "the daemon makes a mount of its own")
+        advice = "mount /dev/shm a second time, read-only, and name the place in shm_read_only"
+        return warn(name, "not possible: root in a container can change its own limits", advice)
+    try:
+        is_it = bool(os.statvfs(path).f_flag & os.ST_RDONLY)
+        is_shm = Path(path).stat().st_dev == Path("/dev/shm").stat().st_dev
+    except OSError as error:
+        return fail(name, f"{path}: {error.strerror}", "mount /dev/shm there, read-only")
+    if not (is_it and is_shm):
+        return fail(name, f"{path} is not /dev/shm mounted read-only", "mount it there")
+    return ok(name, f"at {path}")
+
+
+def placed_library(folder: Path) -> Check:
+    """Put the library where containers mount it from, as the daemon does, and see that it is mapped."""
+    name = "library for containers"
+    try:
+        placed = placement.place(paths.library(), folder)
+    except GpulimitError as error:
+        advice = f"{folder} must be on the node, writable, and not mounted noexec"
+        return fail(name, str(error), advice)
+    builds = len(list(folder.glob(f"{placement.PREFIX}*{placement.SUFFIX}")))
+    return ok(name, f"{placed.library} is mapped into a test process; {builds} builds there")
+
+
+def folder_of_socket(path: Path) -> Check:
+    folder = path.parent
+    if not folder.is_dir():
+        return fail("socket's folder", f"{folder} is not there", "start the daemon once, or mount it")
+    if folder.stat().st_mode & 0o055 != 0o055:
+        advice = f"chmod 755 {folder}: containers of every user must reach the socket"
+        return fail("socket's folder", f"{folder} is closed to others", advice)
+    return ok("socket's folder", str(folder))
+
+
+def daemon(path: str) -> Iterator[Check]:
+    try:
+        state = node.ask("GET", "/v1/state", path=path)
+    except GpulimitError as error:
+        yield fail("daemon", str(error), "start it: gpulimit daemon")
+        return
+    reasons = state.get("daemon", {}).get("not_ready", [])
+    if reasons:
+        yield fail("daemon", f"answers, but is not ready: {reasons[0]}", "see /readyz and its log")
+    else:
+        text = f"answers; {len(state.get('gpus', []))} GPUs, {len(state.get('tenants', []))} tenants"
+        yield ok("daemon", text)
+    for gpu in state.get("gpus", []):
+        if not gpu["healthy"]:
+            yield fail(f"GPU {gpu['index']}", f"{gpu['uuid']}: {gpu['error']}", "see dmesg for Xid errors")
+
+
+def kubelet(folder: Path, *, is_wanted: bool) -> Iterator[Check]:
+    """Look at the kubelet's side, where there is one."""
+    plugins = folder / "device-plugins"
+    if not plugins.is_dir():
+        text = f"{plugins} is not there"
+        if is_wanted:
+            yield fail("kubelet", text, "mount it, or set kubelet_dir")
+        else:
+            yield ok("kubelet", f"none ({text}), and none needed")
+        return
+    yield listens("kubelet", plugins / "kubelet.sock", "is the kubelet running?")
+    if is_wanted:
+        yield listens("device plugin", plugins / "gpulimit.sock", "the daemon makes it: see its log")
+        yield record(plugins / RECORD)
+
+
+def listens(name: str, path: Path, advice: str) -> Check:
+    try:
+        if not stat.S_ISSOCK(path.stat().st_mode):
+            return fail(name, f"{path} is no socket", advice)
+        with socket.socket(socket.AF_UNIX) as client:
+            client.settimeout(2.0)
+            client.connect(str(path))
+    except OSError as error:
+        return fail(name, f"{path}: {error.strerror or error}", advice)
+    return ok(name, f"listens on {path}")
+
+
+def record(path: Path) -> Check:
+    name = "kubelet's record"
+    try:
+        with path.open("rb") as file:
+            file.read(1)
+    except FileNotFoundError:
+        return ok(name, "none yet: no pod has had a device")
+    except OSError as error:
+        return fail(name, f"{path}: {error.strerror}", "the daemon must read which pod has which slices")
+    return ok(name, str(path))
+
+
+def nvml(environment: Mapping[str, str]) -> Check:
+    try:
+        found = cards.cards(environment)
+    except GpulimitError as error:
+        advice = (
+            "give the daemon all cards: NVIDIA_VISIBLE_DEVICES=all under NVIDIA's runtime, runtimeClassName"
+        )
+        return fail("NVML", str(error), advice)
+    if not found:
+        return fail("NVML", "no cards", "is this node meant to be here?")
+    return ok("NVML", ", ".join(f"{card.index}: {card.name}" for card in found))
