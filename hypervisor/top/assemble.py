@@ -48,9 +48,15 @@ def map_in(facts: Facts, name: str) -> Facts:
 def cards_of(observed: Facts) -> tuple[Card, ...]:
     """Return the cards with what is on them, in the node's order."""
     cards = {card.uuid: card for card in map(card_of, list_in(observed, "gpus"))}
+    homes = {
+        text_in(device, "uuid"): text_in(gpu, "gpu_uuid")
+        for gpu in list_in(observed, "mig_gpus")
+        for device in list_in(gpu, "instances")
+    }
     tenants: dict[str, list[Tenant]] = {}
     for client in list_in(observed, "clients"):
-        tenants.setdefault(text_in(client, "gpu_uuid"), []).append(tenant_of(client))
+        uuid = text_in(client, "gpu_uuid")
+        tenants.setdefault(homes.get(uuid, uuid), []).append(tenant_of(client))
     # A tenant may be known before its card has answered.
     for uuid, here in tenants.items():
         cards[uuid] = replace(cards.get(uuid, Card(uuid)), tenants=tuple(here))

@@ -7,13 +7,14 @@ import asyncio
 import os
 import time
 from collections.abc import Iterator, Mapping, Set
-from dataclasses import replace
+from dataclasses import asdict, replace
+from typing import Any
 
-from hypervisor.core.model import GpuSample
+from hypervisor.core.model import GpuSample, GpuUuid
 from hypervisor.core.readings import Readings
 from hypervisor.edge.nvml import Nvml
 from hypervisor.edge.users import Names
-from hypervisor.top.assemble import IDLE_REASONS, in_order
+from hypervisor.top.assemble import IDLE_REASONS, in_order, mig_of, vgpu_host_of, vgpu_of
 from hypervisor.top.model import Card, Now, Tenant
 from hypervisor.top.processes import Held
 from hypervisor.top.text import clean
@@ -141,9 +142,13 @@ def cards_with(
 
     `limited` are the processes that are under a quota.
     """
-    cards: dict[str, Card] = {sample.gpu.uuid: card_of(sample, limited) for sample in samples}
+    whole = [sample for sample in samples if sample.gpu.mig is None]
+    homes = {s.gpu.uuid: s.gpu.mig.card for s in samples if s.gpu.mig is not None}
+    cards: dict[str, Card] = {sample.gpu.uuid: card_of(sample, limited) for sample in whole}
     for uuid, here in by_card.items():
-        cards[uuid] = replace(cards.get(uuid, Card(uuid)), tenants=tuple(here))
+        home = homes.get(GpuUuid(uuid), uuid)
+        card = cards.get(home, Card(home))
+        cards[home] = replace(card, tenants=(*card.tenants, *here))
     return in_order(cards.values())
 
 
@@ -168,11 +173,26 @@ def card_of(sample: GpuSample, limited: Set[int]) -> Card:
         error=clean(sample.error),
         processes=None if pids is None else len(pids),
         unregistered=None if pids is None else len(pids.keys() - limited),
+        **parts_of(sample),
     )
+
+
+def parts_of(sample: GpuSample) -> dict[str, Any]:
+    """Return a card's vGPUs and MIG devices, as `assemble` makes them of what a daemon says."""
+    found: dict[str, Any] = {}
+    if sample.vgpu is not None:
+        host = asdict(sample.vgpu)
+        found |= {"vgpu_host": vgpu_host_of(host), "vgpus": tuple(map(vgpu_of, host["instances"]))}
+    if sample.mig is not None:
+        devices = asdict(sample.mig)["instances"]
+        found |= {"mig_mode": sample.mig.is_enabled, "migs": tuple(map(mig_of, devices))}
+    return found
 
 
 def held_on(samples: tuple[GpuSample, ...]) -> Iterator[Held]:
     """Yield the processes that NVML knows."""
     for sample in samples:
+        if sample.mig is not None and sample.mig.is_enabled:
+            continue  # its MIG devices name them
         for pid, used in (sample.readings.processes or {}).items() if not sample.error else ():
             yield Held(pid=pid, card=sample.gpu.uuid, card_index=sample.gpu.index, memory_bytes=used)

@@ -3,13 +3,14 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from tests.conftest import Built, RunProcess
+from tests.conftest import ROOT, Built, RunProcess
 from tests.metrics.conftest import Node
 from tests.metrics.partitioned import read
 
@@ -233,3 +234,24 @@ def test_a_call_about_vgpus_that_hangs_is_killed_and_the_daemon_goes_on(node) ->
     assert served.until(lambda s: len(s.of("vgpu_active")) == 8)
     page = served.until(lambda s: s.of("sampler_errors_total", sampler="nvml", code="timeout") and s)
     assert page.of("up") == [1]
+
+
+@pytest.mark.parametrize("has_daemon", [True, False])
+def test_top_shows_tenants_of_mig_devices_under_their_card(
+    node, work, tenant, daemon_env, run_dir, run_process, has_daemon: bool
+) -> None:
+    served: Node = node(env=MIG)
+    load = ("--seconds", "20", "--memory", "300MiB")
+    work("-a", *load, memory="6GiB", env={"CUDA_VISIBLE_DEVICES": MIDDLE})
+    served.until(lambda s: s.of("client_nvml_used_bytes", tenant=f"{tenant}-a"))
+    env = daemon_env | MIG | {"GPULIMIT_SOCKET": str(run_dir / ("daemon.sock" if has_daemon else "none"))}
+    argv = [sys.executable, "-P", "-m", "limiter", "top", "--sim", "--once", "--json"]
+    ended = run_process(argv, env=env, cwd=ROOT)
+    (seen,) = json.loads(ended.stdout)["nodes"]
+    assert seen["has_daemon"] == has_daemon
+    card, whole = (c for c in seen["cards"] if c["uuid"] in (CARD, WHOLE_CARD))
+    assert [t["name"] for t in card["tenants"] if t["name"].startswith(tenant)] == [f"{tenant}-a"]
+    assert [m["profile"] for m in card["migs"]] == ["1g.10gb", "1g.10gb", "2g.20gb", "3g.40gb"]
+    assert not whole["migs"]
+    mine = [p for p in seen["processes"] if p["tenant"] == f"{tenant}-a"]
+    assert len(mine) == 1 and mine[0]["card"] == MIDDLE
