@@ -131,7 +131,8 @@ class Collector:
         tls: ssl.SSLContext | None = None
         if target.token_file or target.ca_file:
             headers, tls = await asyncio.to_thread(credentials, target)
-        connector = Connector(target.endpoint, tls=tls, server_name=target.server_name or target.name)
+        name = target.server_name or target.name
+        connector = Connector(target.endpoint, netns=target.netns, tls=tls, server_name=name)
         async with session(connector) as client:
             return await fetch(client, "http://guest/metrics", self._budget, headers=headers)
 

@@ -10,6 +10,7 @@
     token_file = "/etc/gpulimit/trainer.token"
     ca_file = "/etc/gpulimit/guests-ca.pem"
     server_name = "trainer"
+    netns = "/run/netns/trainer"         # network namespace from which the address is reached
 
 It is read again every few seconds. A file that cannot be read changes nothing, and says so.
 """
@@ -32,7 +33,7 @@ logger = logging.getLogger(__name__)
 PERIOD_S = 5.0
 LONGEST = 4 << 20
 MOST_GUESTS = 4096
-KEYS = {"namespace", "name", "address", "token_file", "ca_file", "server_name"}
+KEYS = {"namespace", "name", "address", "token_file", "ca_file", "server_name", "netns"}
 
 
 class GuestFile:
@@ -121,4 +122,5 @@ def target_of(row: object, place: str, origin: str, node: str) -> Target:
         token_file=row.get("token_file", ""),
         ca_file=row.get("ca_file", ""),
         server_name=row.get("server_name", ""),
+        netns=row.get("netns", ""),
     )

@@ -64,7 +64,7 @@ class CollectorSettings:
     ca_file: str = option(str, "", "who signed the certificates of KubeVirt's guests; empty: no TLS")
     server_name: str = option(str, "", "name in those certificates; empty: the machine's own")
     metrics_addr: str = option(address, "0.0.0.0:9403", "HOST:PORT of /metrics, /healthz, /readyz")
-    period: int = option(duration("1s", "5m"), "3250ms", "how often each guest is asked")
+    period: int = option(duration("250ms", "5m"), "3250ms", "how often each guest is asked")
     timeout: int = option(duration("100ms", "60s"), "5s", "how long a guest may take to answer")
     lock: str = option(
         str,

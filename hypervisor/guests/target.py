@@ -29,6 +29,8 @@ class Target:
     """Asks by TLS, and who must have signed the guest's certificate."""
     server_name: str = ""
     """The name in that certificate."""
+    netns: str = ""
+    """Network namespace to connect from; empty: the collector's own."""
 
     @property
     def who(self) -> tuple[str, str, str]:

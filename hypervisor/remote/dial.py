@@ -12,6 +12,7 @@ import aiohttp
 
 from hypervisor.remote.endpoint import Endpoint
 from hypervisor.remote.errors import FetchError
+from hypervisor.remote.netns import socket_in
 
 if TYPE_CHECKING:
     from aiohttp.client_proto import ResponseHandler
@@ -21,17 +22,23 @@ if TYPE_CHECKING:
 LONGEST_GREETING = 64
 
 
-async def dial(endpoint: Endpoint) -> socket.socket:
-    """Return a connected socket, however long that takes. Raises OSError, FetchError."""
+async def dial(endpoint: Endpoint, netns: str = "") -> socket.socket:
+    """Return a connected socket, however long that takes. Raises OSError, FetchError.
+
+    `netns`: the network namespace to connect from, if not this process's own.
+    """
     loop = asyncio.get_running_loop()
+
+    def fresh(family: int) -> socket.socket:
+        return socket_in(netns, family) if netns else socket.socket(family, socket.SOCK_STREAM)
+
     if endpoint.kind == "tcp":
         found = await loop.getaddrinfo(endpoint.place, endpoint.port, type=socket.SOCK_STREAM)
         family, address = found[0][0], found[0][4]
-        return await connected(socket.socket(family, socket.SOCK_STREAM), address)
+        return await connected(fresh(family), address)
     if endpoint.kind == "vsock":
-        plug = socket.socket(socket.AF_VSOCK, socket.SOCK_STREAM)
-        return await connected(plug, (endpoint.cid, endpoint.port))
-    plug = await connected(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM), endpoint.place)
+        return await connected(fresh(socket.AF_VSOCK), (endpoint.cid, endpoint.port))
+    plug = await connected(fresh(socket.AF_UNIX), endpoint.place)
     if endpoint.kind == "hvsock":
         try:
             await ask_for_port(plug, endpoint.port)
@@ -75,10 +82,16 @@ class Connector(aiohttp.BaseConnector):
     """Connects every request to one endpoint, whatever its URL says; with TLS if it has a context."""
 
     def __init__(
-        self, endpoint: Endpoint, *, tls: ssl.SSLContext | None = None, server_name: str | None = None
+        self,
+        endpoint: Endpoint,
+        *,
+        netns: str = "",
+        tls: ssl.SSLContext | None = None,
+        server_name: str | None = None,
     ) -> None:
         super().__init__(limit=0, force_close=True)
-        self._endpoint, self._tls, self._server_name = endpoint, tls, server_name
+        self._endpoint, self._netns = endpoint, netns
+        self._tls, self._server_name = tls, server_name
 
     async def _create_connection(
         self,
@@ -88,7 +101,7 @@ class Connector(aiohttp.BaseConnector):
     ) -> ResponseHandler:
         try:
             async with asyncio.timeout(timeout.sock_connect):
-                plug = await dial(self._endpoint)
+                plug = await dial(self._endpoint, self._netns)
                 _, protocol = await self._loop.create_connection(
                     self._factory,
                     sock=plug,

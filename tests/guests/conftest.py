@@ -226,7 +226,7 @@ def collector(
         settings = {
             "guests": str(guests),
             "metrics_addr": f"127.0.0.1:{port}",
-            "period": "1s",
+            "period": "250ms",
             "timeout": "2s",
             "lock": str(folder / "lock"),
             **options,

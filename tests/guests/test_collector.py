@@ -64,10 +64,10 @@ def test_healthy_guests_are_complete_and_on_time_beside_hung_hostile_and_restart
         machine("hostile-1", page(forged)),
     ]
     restarting = [machine(f"restarting-{n}", page(pages.own(200 + n))) for n in range(3)]
-    served = collector(*healthy, *others, *restarting)
+    served = collector(*healthy, *others, *restarting, period="1s")
     names = [one.name for one in healthy]
     served.until(lambda p: all(series(p, name) == VALUES for name in names), within_s=30)
-    end = time.monotonic() + 9
+    end = time.monotonic() + 8
     rounds = 0
     while time.monotonic() < end:
         for one in restarting:
@@ -197,6 +197,7 @@ def test_a_gzip_bomb_costs_nothing(machine, collector) -> None:
         ({"kubevirt": "on", "node": "n"}, "kube_api"),
         ({"kubevirt": "yes"}, "--kubevirt"),
         ({"period": "1"}, "--period"),
+        ({"period": "100ms"}, "--period"),
         ({"metrics_addr": ""}, "metrics_addr: is empty"),
         ({"port": "0"}, "--port"),
         ({"guests": "/absent.toml", "lock": "/proc/lock"}, "lock: /proc/lock"),

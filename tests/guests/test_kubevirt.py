@@ -95,33 +95,45 @@ def test_machines_come_move_restart_and_go(api) -> None:
     follow(api, steps)
 
 
-@pytest.mark.parametrize(
-    "item",
-    [
-        vmi("x", mark=""),
-        vmi("x", mark="nonsense"),
-        vmi("x", mark="vsock:0"),
-        vmi("x", mark="vsock:99999999999"),
-        vmi("x", mark="vsock:http"),
-        vmi("x", node="node-b"),
-        vmi("x", phase="Scheduling"),
-        {**vmi("x"), "metadata": {**vmi("x")["metadata"], "deletionTimestamp": "2026-01-01T00:00:00Z"}},
-        {**vmi("x"), "status": None},
-        {**vmi("x"), "status": []},
-        {"metadata": {"name": "x", "namespace": "ml", "annotations": 5}},
-        {"metadata": {"name": "x", "namespace": "ml"}},
-    ],
-)
-def test_machines_that_are_not_to_be_asked(api, item) -> None:
-    api.put(item)
+NOT_TO_BE_ASKED = [
+    vmi("x", mark=""),
+    vmi("x", mark="nonsense"),
+    vmi("x", mark="vsock:0"),
+    vmi("x", mark="vsock:99999999999"),
+    vmi("x", mark="vsock:http"),
+    vmi("x", node="node-b"),
+    vmi("x", phase="Scheduling"),
+    {**vmi("x"), "metadata": {**vmi("x")["metadata"], "deletionTimestamp": "2026-01-01T00:00:00Z"}},
+    {**vmi("x"), "status": None},
+    {**vmi("x"), "status": []},
+    {**vmi("x"), "status": 5},
+    {"metadata": {"namespace": "ml", "annotations": 5}},
+    {"metadata": {"namespace": "ml", "annotations": {MARK: 5}}},
+    {"metadata": {"namespace": "ml"}},
+]
+NO_CIDS = [None, 0, 1, 2, 4294967295, -1, "42", True, 4.5]
+
+
+def test_machines_that_are_not_to_be_asked_or_cannot_be(api) -> None:
+    for number, item in enumerate(NOT_TO_BE_ASKED):
+        api.put({**item, "metadata": {**item["metadata"], "name": f"not-{number}"}})
+    for number, cid in enumerate(NO_CIDS):
+        api.put(vmi(f"no-address-{number}", cid))
     api.put(vmi("other"))
-    follow(api, lambda until, source: until(lambda: addresses(source) == {"other": "vsock://42:9402"}))
+    wanted = {f"no-address-{number}": "None" for number in range(len(NO_CIDS))}
+    wanted["other"] = "vsock://42:9402"
 
+    def steps(until, source) -> None:
+        until(lambda: source.targets)
+        assert addresses(source) == wanted
+        for number, item in enumerate(NOT_TO_BE_ASKED):  # as changes of what was to be asked
+            api.put(vmi(f"not-{number}"))
+            api.put({**item, "metadata": {**item["metadata"], "name": f"not-{number}"}})
+        api.put(vmi("last"))
+        until(lambda: "last" in addresses(source))
+        assert addresses(source) == {**wanted, "last": "vsock://42:9402"}
 
-@pytest.mark.parametrize("cid", [None, 0, 1, 2, 4294967295, -1, "42", True, 4.5])
-def test_a_machine_without_vsock_is_known_but_cannot_be_asked(api, cid) -> None:
-    api.put(vmi("x", cid))
-    follow(api, lambda until, source: until(lambda: addresses(source) == {"x": "None"}))
+    follow(api, steps)
 
 
 def test_the_mark_may_be_a_label(api) -> None:

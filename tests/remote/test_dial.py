@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import socket
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,14 +18,15 @@ from hypervisor.remote.dial import Connector
 from hypervisor.remote.endpoint import LOCAL_CID, Endpoint
 from hypervisor.remote.errors import FetchError
 from hypervisor.remote.fetch import Budget, fetch, session
+from tests.conftest import needs_program
 from tests.remote.exporters import Behaviour, Exporter, Monitor, drip, endless, hang, head, page, raw
 
 GOOD = b"m 1\n"
 
 
-def get(endpoint: Endpoint, budget: Budget | None = None) -> bytes:
+def get(endpoint: Endpoint, budget: Budget | None = None, netns: str = "") -> bytes:
     async def run() -> bytes:
-        async with session(Connector(endpoint)) as client:
+        async with session(Connector(endpoint, netns=netns)) as client:
             return await fetch(client, "http://guest/metrics", budget or Budget())
 
     return asyncio.run(run())
@@ -58,6 +61,35 @@ def test_tcp_and_unix(tmp_path) -> None:
         assert get(Endpoint("unix", str(path))) == GOOD
     assert reason_of(Endpoint("unix", str(path))) == "refused"
     assert reason_of(Endpoint("unix", str(tmp_path / "absent"))) == "refused"
+
+
+PROGRAM = """
+import socket
+server = socket.create_server(("127.0.0.1", 0))
+print(server.getsockname()[1], flush=True)
+while True:
+    peer, _ = server.accept()
+    peer.recv(4096)
+    peer.sendall(b"HTTP/1.1 200 OK\\r\\nContent-Length: 4\\r\\n\\r\\nm 1\\n")
+    peer.close()
+"""
+
+
+@needs_program("unshare", "ip")
+def test_from_another_network_namespace(start_process) -> None:
+    inner = f"ip link set lo up && exec {sys.executable} -c '{PROGRAM}'"
+    process = start_process(["unshare", "--net", "sh", "-c", inner], env={"PATH": os.environ["PATH"]})
+    line = process.stdout.readline()
+    if not line:
+        pytest.skip(f"no network namespace can be made: {process.stderr.read()}")
+    endpoint = Endpoint("tcp", "127.0.0.1", int(line))
+    assert reason_of(endpoint) == "refused", "it is not of this namespace"
+    assert get(endpoint, netns=f"/proc/{process.pid}/ns/net") == GOOD
+    with pytest.raises(FetchError) as caught:
+        get(endpoint, netns="/proc/absent/ns/net")
+    assert caught.value.reason == "refused" and "No such file" in str(caught.value)
+    with socket.create_server(("127.0.0.1", 0)) as own:
+        assert own.getsockname(), "this thread is where it was"
 
 
 def test_a_unix_socket_whose_queue_is_full(tmp_path) -> None:
