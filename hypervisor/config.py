@@ -217,7 +217,7 @@ class Settings:
     )
     driver_root: str = option(str, "/", "where the node's root is seen, for hand_over = plain")
     library_dir: str = option(
-        str, "/var/lib/gpulimit/lib", "folder of the node from which containers get the library"
+        str, "/var/lib/gpulimit/containers", "folder of the node from which containers get the library"
     )
     kubelet_dir: str = option(str, "/var/lib/kubelet", "the kubelet's folder")
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Puts the library where containers can mount it from, so that an upgrade never changes a file in use.
 
-Each build has a name of its own, made of its content, and appears there in one step; those of earlier
-builds stay, since containers have them mapped and are started again with the path that they were given.
+As on a `shelf`, each build has a name of its own and appears there in one step. But those of earlier builds
+stay as long as a container was given one, whether it runs or not: it is started again with that path.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from limiter.handout import LIBRARY_IN_CONTAINER
 PREFIX, SUFFIX = "libgpulimit-", ".so"
 PRELOAD = "ld.so.preload"
 TEST_TIMEOUT_S = 10
+MODE = 0o644
 
 
 class NotPlaced(GpulimitError):
@@ -44,20 +45,21 @@ def place(library: Path, folder: Path) -> Placed:
     try:
         content = library.read_bytes()
         folder.mkdir(mode=0o755, parents=True, exist_ok=True)
+        # By content and not by build id: a stripped file has the same.
         name = f"{PREFIX}{hashlib.sha256(content).hexdigest()[:16]}{SUFFIX}"
         placed = Placed(folder / name, folder / PRELOAD)
-        put(placed.library, content, mode=0o755)
-        put(placed.preload, f"{LIBRARY_IN_CONTAINER}\n".encode(), mode=0o644)
+        put(placed.library, content)
+        put(placed.preload, f"{LIBRARY_IN_CONTAINER}\n".encode())
     except OSError as error:
         raise NotPlaced(f"{error.filename or folder}: {error.strerror}") from error
     check(placed.library)
     return placed
 
 
-def put(path: Path, content: bytes, *, mode: int) -> None:
+def put(path: Path, content: bytes) -> None:
     """Make a file appear with its whole content; one that has it already is left as it is."""
     with contextlib.suppress(FileNotFoundError, IsADirectoryError):
-        if not path.is_symlink() and path.read_bytes() == content and path.stat().st_mode & 0o777 == mode:
+        if not path.is_symlink() and path.read_bytes() == content and path.stat().st_mode & 0o777 == MODE:
             return
     if path.is_dir() and not path.is_symlink():
         path.rmdir()  # runtimes make one where a file to mount was missing
@@ -67,7 +69,7 @@ def put(path: Path, content: bytes, *, mode: int) -> None:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
-        Path(fresh).chmod(mode)
+        Path(fresh).chmod(MODE)
         Path(fresh).rename(path)
     except OSError:
         Path(fresh).unlink(missing_ok=True)

@@ -44,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--library-dir",
         metavar="DIR",
         type=Path,
-        default=Path("/var/lib/gpulimit/lib"),
+        default=Path("/var/lib/gpulimit/containers"),
         help="folder from which containers get the library (%(default)s)",
     )
     parser.add_argument("--no-cards", action="store_true", help="only the device gpulimit.io/gpu=limits")

@@ -34,7 +34,7 @@ def settings(environ: Mapping[str, str]) -> dict[str, str]:
     found: dict[str, Any] = {
         "socket": SOCKET,
         "kubelet_dir": "/var/lib/kubelet",
-        "library_dir": "/var/lib/gpulimit/lib",
+        "library_dir": "/var/lib/gpulimit/containers",
         "shm_read_only": "",
         "device_plugin": "off",
     }

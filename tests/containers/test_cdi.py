@@ -141,8 +141,8 @@ def test_a_hundred_upgrades_under_a_running_program(built, start_process, tmp_pa
     )
     content = built.library.read_bytes()
     for number in range(100):
-        placement.put(tmp_path / f"libgpulimit-{number}.so", content + bytes([number]), mode=0o755)
-        placement.put(placed.library, content, mode=0o755)
+        placement.put(tmp_path / f"libgpulimit-{number}.so", content + bytes([number]))
+        placement.put(placed.library, content)
     assert loop.wait(30) == 0 and loop.stderr.read() == ""
 
 

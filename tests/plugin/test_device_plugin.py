@@ -58,7 +58,7 @@ def test_a_container_gets_its_card_the_library_and_the_socket(node, kubelet: Kub
     mounts = {m.container_path: m for m in grant.mounts}
     assert grant.envs["GPULIMIT_SOCKET"] == str(run_dir / "daemon.sock")
     assert grant.envs["CUDA_VISIBLE_DEVICES"] == device.partition("::")[0]
-    assert mounts[LIBRARY].read_only and Path(mounts[LIBRARY].host_path).stat().st_mode & 0o777 == 0o755
+    assert mounts[LIBRARY].read_only and Path(mounts[LIBRARY].host_path).stat().st_mode & 0o777 == 0o644
     preload = mounts["/etc/ld.so.preload"]
     assert preload.read_only and Path(preload.host_path).read_text() == f"{LIBRARY}\n"
     assert mounts[str(run_dir)].read_only
