@@ -13,12 +13,13 @@ import ssl
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
 from hypervisor.exporter.snapshot import GuestView
 from hypervisor.guests.reading import LIMITS, Reading, reading_of
+from hypervisor.guests.roster import Roster
 from hypervisor.guests.target import Target
 from hypervisor.remote.dial import Connector
 from hypervisor.remote.errors import FetchError
@@ -68,6 +69,7 @@ class Guest:
     last_success_at_s: float | None = None
     """By the clock on the wall."""
     duration_s: float | None = None
+    roster: Roster = field(default_factory=Roster)
     dropped: Counter[str] = field(default_factory=Counter)
     failures: Counter[str] = field(default_factory=Counter)
 
@@ -160,7 +162,11 @@ class Collector:
             if self._confirmed_at_s(guest.target) < guest.suspect_at_s:
                 guest.dropped["unconfirmed"] += sum(len(gpu.values) for gpu in reading.gpus)
                 return
-        guest.known, guest.suspect = reading, None
+        gpus = guest.roster.admitted(reading.gpus, time.monotonic())
+        left_out = len(reading.gpus) - len(gpus)
+        if left_out:
+            guest.dropped["too_many_gpus"] += left_out
+        guest.known, guest.suspect = replace(reading, gpus=gpus), None
 
     def _confirmed_at_s(self, target: Target) -> float:
         return max((s.confirmed_at_s for s in self._sources if s.name == target.source), default=0.0)
