@@ -2,7 +2,7 @@
 """The kubelet's device plugin API, v1beta1, as protobuf classes.
 
 Made from the table below instead of generated code, which would tie the installed protobuf to the one that
-generated it. Numbers and types are compared with the published .proto in tests/k8s/test_plugin_wire.py.
+generated it. Numbers and types are compared with the published .proto in tests/plugin/test_plugin_wire.py.
 """
 
 from __future__ import annotations
