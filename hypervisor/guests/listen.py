@@ -19,6 +19,7 @@ from hypervisor.remote.endpoint import HOST_CID, LOCAL_CID, Endpoint
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 BACKLOG = 256
 MOST_CONNECTIONS = 64
+HANDSHAKE_S = 5.0
 SOCKET_MODE = 0o660
 
 
@@ -40,7 +41,13 @@ async def listen(
         return server()
 
     loop = asyncio.get_running_loop()
-    return await loop.create_server(protocol, sock=listener(endpoint), ssl=tls, backlog=BACKLOG)
+    return await loop.create_server(
+        protocol,
+        sock=listener(endpoint),
+        ssl=tls,
+        backlog=BACKLOG,
+        ssl_handshake_timeout=HANDSHAKE_S if tls else None,
+    )
 
 
 def listener(endpoint: Endpoint) -> socket.socket:

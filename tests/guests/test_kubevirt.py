@@ -15,6 +15,7 @@ from hypervisor.guests.target import Target
 from hypervisor.k8s.access import Access
 from hypervisor.k8s.client import Client
 from hypervisor.remote.endpoint import Endpoint
+from tests.guests.conftest import of
 from tests.k8s.fake_api import FakeApi
 
 NODE = "node-a"
@@ -157,3 +158,23 @@ def test_while_the_cluster_is_away_the_list_stays_and_confirms_nothing(api) -> N
         until(lambda: source.is_up)
 
     follow(api, steps)
+
+
+def test_a_real_collector_follows_the_cluster(api, collector) -> None:
+    """As far as it goes without a guest that can be reached."""
+    api.put(vmi("unreachable", 123456789))
+    api.put(vmi("no-address", None))
+    api.put(vmi("elsewhere", 43, node="node-b"))
+    served = collector(guests="", kubevirt="on", node=NODE, kube_api=api.url, timeout="500ms")
+    page = served.until(lambda p: p if of(p, "gpulimit_guest_targets", source="kubevirt") == [2] else None)
+    assert of(page, "gpulimit_guest_source_up", source="kubevirt") == [1]
+    assert of(page, "gpulimit_guest_scrape_failures_total", name="no-address", reason="no_vsock") == [1]
+    served.until(lambda p: of(p, "gpulimit_guest_scrape_failures_total", name="unreachable"))
+    assert of(page, "gpulimit_guest_up", namespace="ml", node=NODE) == [0, 0]
+    api.stop()
+    served.until(lambda p: of(p, "gpulimit_guest_source_up", source="kubevirt") == [0])
+    status, why = served.page("/readyz")
+    assert status == 503 and "kubevirt" in why
+    assert of(served.metrics(), "gpulimit_guest_targets", source="kubevirt") == [2]
+    served.stop()
+    assert served.process.returncode == 0
