@@ -24,7 +24,8 @@ from release.version import ROOT
 from release.wheels import ARCHITECTURES
 
 LOCK = ROOT / "release" / "requirements.lock"
-EXTRAS = ("k8s", "top")
+EXTRAS = ("top",)
+"""Not k8s: nodes of a cluster run the daemon from an image."""
 PYTHON = "3.11"
 GLIBCS = ("manylinux_2_28", "manylinux_2_17", "manylinux2014")
 HEADER = "# Made by `python -m release.lock`.\n"
