@@ -7,6 +7,7 @@ examples:
   gpulimit run --gpu 1 --memory 8GiB --tenant team-a -- ./serve     # all runs of team-a share the 8 GiB
   gpulimit run --memory 0=4GiB,1=2GiB -- python train.py            # a quota per GPU
   gpulimit run --sim --memory 1GiB --report -- gpulimit load        # on the simulated driver
+  docker run $(gpulimit run --container --memory 4GiB --image IMAGE) IMAGE python train.py
 
 Without --tenant each run is a tenant of its own, with its children.  A quota that cannot be read is refused
 with exit status 2 before the program starts.  Preloading is cooperative: a program that is statically linked,
@@ -19,6 +20,8 @@ import argparse
 import os
 import sys
 from collections.abc import MutableMapping, Sequence
+from pathlib import Path
+from typing import Any
 
 from limiter import child, daemon, environment, quota, tenants
 from limiter.errors import UsageError
@@ -44,6 +47,26 @@ QUOTA_OPTIONS = (
     ),
 )
 
+# Flag, and how argparse reads it.
+CONTAINER_OPTIONS: dict[str, dict[str, Any]] = {
+    "--engine": {"choices": ("docker", "podman"), "help": "with --container: whose arguments (docker)"},
+    "--image": {"metavar": "IMAGE", "help": "with --container: keep what this image preloads"},
+    "--preload-file": {
+        "action": "store_true",
+        "help": "with --container: preload by /etc/ld.so.preload, not by LD_PRELOAD (glibc images only)",
+    },
+    "--device": {
+        "action": "append",
+        "metavar": "CDI",
+        "help": "with --container: give it this CDI device instead of --gpu",
+    },
+    "--lib-dir": {
+        "type": Path,
+        "metavar": "DIR",
+        "help": "with --container: the folder of libraries that it gets (/var/lib/gpulimit/lib)",
+    },
+}
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     for name, variable, metavar, text in QUOTA_OPTIONS:
@@ -51,10 +74,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--gpu", action="append", default=[], metavar="IDX|UUID", help="use only this GPU")
     parser.add_argument("--sim", action="store_true", help="use the simulated driver")
     parser.add_argument("--report", action="store_true", help="afterwards, say on stderr what was used")
+    parser.add_argument(
+        "--container", action="store_true", help="start nothing: print the arguments for a container engine"
+    )
+    for flag, settings in CONTAINER_OPTIONS.items():
+        parser.add_argument(flag, **settings)
     parser.add_argument("command", nargs=argparse.REMAINDER, metavar="-- CMD ...", help="the program")
 
 
 def run(options: argparse.Namespace) -> int:
+    if options.container:
+        return print_arguments(options)
+    refuse_without_container(options)
     command = program_of(options.command)
     variables = dict(os.environ)
     own_tenant = set_quota(variables, options)
@@ -64,6 +95,42 @@ def run(options: argparse.Namespace) -> int:
     environment.preload(variables)
     note_what_needs_the_daemon(options)
     return supervise(command, variables, report=options.report, own_tenant=own_tenant)
+
+
+def refuse_without_container(options: argparse.Namespace) -> None:
+    """Raise UsageError if an option was given that only containers have."""
+    for flag in CONTAINER_OPTIONS:
+        if getattr(options, flag.removeprefix("--").replace("-", "_")):
+            raise UsageError(f"run: {flag} goes with --container")
+
+
+def print_arguments(options: argparse.Namespace) -> int:
+    """Print what starts a container under the quota, one argument a line."""
+    from limiter import container, image, shelf
+
+    if options.command or options.report:
+        raise UsageError("run --container only prints arguments: no program, no --report with it")
+    variables = dict(os.environ)
+    if set_quota(variables, options):
+        del variables["GPULIMIT_TENANT"]
+    engine = options.engine or image.ENGINES[0]
+    wish = container.Wish(
+        engine=engine,
+        shelf=(options.lib_dir or shelf.default_folder()).absolute(),
+        gpus=options.gpu,
+        devices=options.device or (),
+        by_file=options.preload_file,
+        is_simulated=options.sim,
+    )
+    facts = image.Image()
+    if options.image:
+        facts = image.ask(engine, options.image, with_file=options.preload_file)
+    else:
+        hides = "/etc/ld.so.preload" if options.preload_file else "LD_PRELOAD"
+        print(f"gpulimit: without --image, {hides} of the image, if it has one, is hidden", file=sys.stderr)
+    shelf.publish(wish.shelf)
+    print("\n".join(container.arguments(wish, variables, facts)))
+    return 0
 
 
 def program_of(words: Sequence[str]) -> list[str]:

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from ..conftest import locked
+from ..daemon.conftest import daemon, daemon_env, run_dir  # noqa: F401
 
 ROOT = Path(__file__).parents[2]
 CACHE = Path(os.environ.get("GPULIMIT_TEST_CACHE") or Path.home() / ".cache" / "gpulimit-tests")

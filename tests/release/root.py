@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -39,6 +39,11 @@ mkdir dev/shm dev/pts
 mount -t tmpfs -o mode=1777 none dev/shm
 mount -t devpts none dev/pts
 mount --bind "$3" mnt
+while read -r from to; do
+	if [ -d "$from" ]; then mkdir -p "./$to"; else mkdir -p "./${to%/*}"; touch "./$to"; fi
+	mount --bind "$from" "./$to"
+	mount -o remount,bind,ro "./$to"
+done < mnt/mounts
 exec chroot . /bin/sh -e /mnt/script
 """
 
@@ -82,14 +87,25 @@ def make(root: Path) -> None:
     fresh.rename(root)
 
 
-def run(script: str, files: Mapping[str, Path], folder: Path, *, timeout: float = 240) -> str:
-    """Run a shell script in a copy of Debian with these files in /mnt; return its output."""
+def run(
+    script: str,
+    files: Mapping[str, Path],
+    folder: Path,
+    *,
+    mounts: Sequence[tuple[str, str]] = (),
+    timeout: float = 240,
+) -> str:
+    """Run a shell script in a copy of Debian with these files in /mnt; return its output.
+
+    `mounts` are files and folders of this machine, shown read-only under another path.
+    """
     shared, copy = folder / "mnt", folder / "copy"
     shared.mkdir()
     copy.mkdir()
     for name, path in files.items():
         (shutil.copytree if path.is_dir() else shutil.copy)(path, shared / name)
     (shared / "script").write_text(script)
+    (shared / "mounts").write_text("".join(f"{source} {target}\n" for source, target in mounts))
     env = {
         "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
         "HOME": "/root",

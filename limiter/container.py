@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The arguments with which docker or podman starts a container under quota.
+
+The container gets the folder of libraries (limiter.shelf), read-only and under its own path, so that an
+upgrade on the host reaches programs that start later; the daemon's socket by its folder, which outlives the
+daemon; and its quota as environment.  What the image preloads stays preloaded, after ours.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from limiter import paths
+from limiter.daemon import SOCKET
+from limiter.errors import UsageError
+from limiter.image import Image
+
+PRELOAD_FILE = "/etc/ld.so.preload"
+# Of this process, not of the container.
+OWN = ("GPULIMIT_LIB_DIR", "GPULIMIT_SOCKET", "GPULIMIT_SIM_STATE")
+SIM_STATE = "/dev/shm/gpulimit-sim"
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """How the container is to be started."""
+
+    engine: str
+    shelf: Path
+    """Folder of libraries, filled already."""
+    gpus: Sequence[str] = ()
+    devices: Sequence[str] = ()
+    """CDI devices, given to the engine instead of GPUs."""
+    by_file: bool = False
+    """Preload by /etc/ld.so.preload, which also holds for programs that clear their environment."""
+    is_simulated: bool = False
+
+
+def arguments(wish: Wish, environ: Mapping[str, str], image: Image) -> list[str]:
+    """Return the arguments, in order.  Raises UsageError for what cannot be passed through a shell's $(…)."""
+    made = [*mount(wish.shelf), *preload(wish, image), *socket(environ)]
+    for name, value in sorted(environ.items()):
+        if name.startswith("GPULIMIT_") and name not in OWN:
+            made += ["-e", f"{name}={value}"]
+    made += simulated(image) if wish.is_simulated else gpus(wish)
+    for text in made:
+        if re.search(r"\s", text):
+            raise UsageError(
+                f"run --container: {text!r} has a blank, which the shell would split; write it without"
+            )
+    return made
+
+
+def mount(source: Path, target: str | None = None) -> list[str]:
+    return ["-v", f"{source}:{target or source}:ro"]
+
+
+def entries(text: str) -> list[str]:
+    """Return the entries of an LD_PRELOAD, or of the file, whose comments the loader knows, too."""
+    return re.sub(r"#[^\n]*", "", text).replace(":", " ").split()
+
+
+def preload(wish: Wish, image: Image) -> list[str]:
+    """Preload libgpulimit.so, and after it what the image preloads."""
+    library = str(wish.shelf / paths.LIBRARY)
+    if wish.by_file:
+        return mount(preload_file(wish.shelf, [library, *entries(image.preload_file)]), PRELOAD_FILE)
+    others = [entry for entry in entries(image.environment.get("LD_PRELOAD", "")) if entry != library]
+    return ["-e", f"LD_PRELOAD={':'.join([library, *others])}"]
+
+
+def preload_file(shelf: Path, libraries: Sequence[str]) -> Path:
+    """Write a list of libraries under a name made of its content: a mounted file never changes."""
+    text = "".join(f"{library}\n" for library in dict.fromkeys(libraries))
+    path = shelf / f"preload-{hashlib.sha256(text.encode(errors='surrogateescape')).hexdigest()[:16]}"
+    if not path.exists():
+        fresh = path.with_name(f".{path.name}-{os.getpid()}")
+        fresh.write_text(text, errors="surrogateescape")
+        fresh.chmod(0o644)
+        fresh.replace(path)
+    return path
+
+
+def socket(environ: Mapping[str, str]) -> list[str]:
+    """Show the daemon's socket by its folder: the next daemon's socket is another file in it."""
+    path = environ.get("GPULIMIT_SOCKET") or SOCKET
+    if not path.startswith("/"):
+        raise UsageError(f"GPULIMIT_SOCKET: {path!r} is not an absolute path")
+    folder = Path(path).parent
+    if not folder.is_dir():
+        return []
+    return [*mount(folder), *(["-e", f"GPULIMIT_SOCKET={path}"] if path != SOCKET else [])]
+
+
+def gpus(wish: Wish) -> list[str]:
+    """Give the container its GPUs: named CDI devices, else those chosen, else all."""
+    if wish.devices:
+        return [text for device in wish.devices for text in ("--device", device)]
+    if wish.engine == "podman":
+        return [text for gpu in wish.gpus or ["all"] for text in ("--device", f"nvidia.com/gpu={gpu}")]
+    # Docker reads a line of CSV: the quotes keep the list in one field.
+    return ["--gpus", f'"device={",".join(wish.gpus)}"' if wish.gpus else "all"]
+
+
+def simulated(image: Image) -> list[str]:
+    """Let the container find the simulated driver, with a machine of its own."""
+    driver = paths.simulated_driver()
+    libraries = ":".join([str(driver), *filter(None, [image.environment.get("LD_LIBRARY_PATH")])])
+    return [*mount(driver), "-e", f"LD_LIBRARY_PATH={libraries}", "-e", f"GPULIMIT_SIM_STATE={SIM_STATE}"]
