@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Protocol
 
 from aiohttp import web
+from limiter._native import lib
 
 from hypervisor.core.commands import Command
 from hypervisor.core.model import Peer, Registration, TenantName, Wish, Worker, WorkerId
@@ -24,7 +25,8 @@ from limiter.errors import QuotaError
 LARGEST_BODY = 64 << 10
 LONGEST_WAIT_S = 60.0
 LONGEST_TEXT = 256
-VERSION = 1
+VERSION = int(lib.GL_LAYOUT_VERSION)
+"""Of the layout that daemon and library share; a library that was built with another one is refused."""
 
 
 class Node(Protocol):
