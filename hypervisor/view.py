@@ -178,6 +178,7 @@ def observed_gpu(gpu: GpuView) -> dict[str, Any]:
         "lost": gpu.is_lost,
         "values": known(gpu.values),
         "clocks_hertz": dict(gpu.clocks_hertz),
+        "ecc_errors": dict(gpu.ecc_errors),
         "throttle_reasons": [reason for reason, holds in gpu.throttle_reasons.items() if holds],
         "xids": {str(xid): count for xid, count in gpu.xids.items()},
     }

@@ -8,7 +8,7 @@ known, and hides no other.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -48,18 +48,6 @@ def map_in(facts: Facts, name: str) -> Facts:
 def cards_of(observed: Facts) -> tuple[Card, ...]:
     """Return the cards with what is on them, in the node's order."""
     cards = {card.uuid: card for card in map(card_of, list_in(observed, "gpus"))}
-    homes = {
-        text_in(device, "uuid"): text_in(gpu, "gpu_uuid")
-        for gpu in list_in(observed, "mig_gpus")
-        for device in list_in(gpu, "instances")
-    }
-    tenants: dict[str, list[Tenant]] = {}
-    for client in list_in(observed, "clients"):
-        uuid = text_in(client, "gpu_uuid")
-        tenants.setdefault(homes.get(uuid, uuid), []).append(tenant_of(client))
-    # A tenant may be known before its card has answered.
-    for uuid, here in tenants.items():
-        cards[uuid] = replace(cards.get(uuid, Card(uuid)), tenants=tuple(here))
     for host in list_in(observed, "vgpu_hosts"):
         card = card_with(cards, host)
         vgpus = tuple(map(vgpu_of, list_in(host, "instances")))
@@ -68,7 +56,20 @@ def cards_of(observed: Facts) -> tuple[Card, ...]:
         card = card_with(cards, gpu)
         migs = tuple(map(mig_of, list_in(gpu, "instances")))
         cards[card.uuid] = replace(card, mig_mode=gpu.get("is_enabled") is True, migs=migs)
-    return in_order(cards.values())
+    tenants: dict[str, list[Tenant]] = {}
+    for client in list_in(observed, "clients"):
+        tenants.setdefault(text_in(client, "gpu_uuid"), []).append(tenant_of(client))
+    return in_order(placed(cards.values(), tenants))
+
+
+def placed(cards: Iterable[Card], tenants: Mapping[str, Sequence[Tenant]]) -> list[Card]:
+    """Return the cards with tenants on them or on their MIG devices, by UUID.
+
+    A tenant may be known before its card has answered: then there is a card of which nothing else is known.
+    """
+    found = [card.with_tenants(lambda uuid, _: tuple(tenants.get(uuid, ()))) for card in cards]
+    known = {uuid for card in found for uuid, _ in card.on_parts()}
+    return [*found, *(Card(uuid, tenants=tuple(t)) for uuid, t in tenants.items() if uuid not in known)]
 
 
 def card_with(cards: Mapping[str, Card], facts: Facts) -> Card:
@@ -105,6 +106,7 @@ def card_of(gpu: Facts) -> Card:
         if isinstance(reasons, list | tuple)
         else (),
         is_lost=gpu.get("lost") is True,
+        ecc_uncorrected=whole(number_in(map_in(gpu, "ecc_errors"), "uncorrected")) or 0,
         xids=tuple(sorted((clean(x), int(n)) for x, n in map_in(gpu, "xids").items() if is_count(n))),
         last_xid_at_s=number_in(values, "gpu_last_xid_timestamp_seconds"),
         processes=whole(number_in(values, "gpu_process_count")),

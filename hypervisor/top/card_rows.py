@@ -63,6 +63,8 @@ def flags(card: Card, now_s: float) -> list[Cell]:
     if card.last_xid_at_s is not None and 0 <= now_s - card.last_xid_at_s < RECENT_S:
         numbers = ",".join(number for number, _ in card.xids) or "?"
         cells.append((f"  Xid {numbers} {duration(now_s - card.last_xid_at_s)} ago", "bad"))
+    if card.ecc_uncorrected:
+        cells.append((f"  {card.ecc_uncorrected} ECC", "bad"))
     if card.unregistered:
         cells.append((f"  {card.unregistered} no quota", "warn"))
     cells += [(f"  {SHORT_REASONS.get(reason, reason)}", "warn") for reason in card.held_down_by]
@@ -76,8 +78,9 @@ def title_line(node: Node, card: Card, look: Look, history: History, width: int)
         (f" GPU {index_of(card)} ", "title"),
         (f" {card.name or card.uuid}", "bad" if card.is_bad else "strong"),
     )
-    if is_folded and card.tenants:
-        left.add(f"  {len(card.tenants)} tenants folded", "dim")
+    folded = sum(len(tenants) for _, tenants in card.on_parts())
+    if is_folded and folded:
+        left.add(f"  {folded} tenants folded", "dim")
     left.extend(flags(card, time.time()))
     right = Line()
     graph = SMALL_GRAPH if width >= WIDE else 0
@@ -190,13 +193,12 @@ def vgpu_line(vgpu: Vgpu, glyphs: Glyphs, width: int) -> Line:
     return line
 
 
-def mig_rows(node: Node, card: Card, look: Look, width: int) -> Iterator[Row]:
-    """Yield a line for each partition; that there could be some is told only where there are none."""
-    if card.mig_mode and not card.migs:
-        yield Row(Line((" " * INDENT, ""), ("MIG", "head"), ("  on, no instances", "dim")))
-    for mig in card.migs:
-        line = mig_line(mig, look.glyphs)
-        yield Row(line.fitted(width, look.glyphs), "mig", node.host, card.uuid, mig.key)
+NO_MIG = Line((" " * INDENT, ""), ("MIG", "head"), ("  on, no instances", "dim"))
+
+
+def mig_row(node: Node, card: Card, mig: Mig, look: Look, width: int) -> Row:
+    """Return a MIG device's line."""
+    return Row(mig_line(mig, look.glyphs).fitted(width, look.glyphs), "mig", node.host, card.uuid, mig.key)
 
 
 def mig_line(mig: Mig, glyphs: Glyphs) -> Line:

@@ -106,8 +106,9 @@ def run(options: Options) -> int:
         )
     from hypervisor.top.screen.app import TopApp
 
-    TopApp(source, options, look_of(options)).run()
-    return 0
+    app = TopApp(source, options, look_of(options))
+    app.run()
+    return app.return_code or 0
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -21,6 +21,7 @@ from hypervisor.top.model import Card, Now, Tenant
 from hypervisor.top.processes import Held
 from hypervisor.top.text import clean
 
+MIG = "MIG-"
 WORKS = 0.001
 """A part of a card that is work, and not the end of it."""
 
@@ -29,19 +30,21 @@ def cards_in(state: Facts) -> tuple[Card, ...]:
     """Return all cards: figures as metrics have them, states and settings as they are now."""
     cards = {card.uuid: card for card in cards_of(map_in(state, "observed"))}
     for row in list_in(state, "gpus"):
-        card = cards.get(text_in(row, "uuid"), plain_card(row))
-        cards[card.uuid] = replace(card, error=text_in(row, "error"))
-    known = {(text_in(t, "tenant"), text_in(g, "uuid")): (t, g) for t, g in tenants_in(state)}
-    for uuid, card in cards.items():
-        seen = {tenant.key for tenant in card.tenants}
-        fresh = [
-            Tenant(key=name, name=name)
-            for (name, on), (_, gpu) in known.items()
-            if on == uuid and name not in seen and gpu.get("present") is True
-        ]
-        tenants = (now_known(tenant, known.get((tenant.key, uuid))) for tenant in (*card.tenants, *fresh))
-        cards[uuid] = replace(card, tenants=tuple(tenants))
-    return in_order(cards.values())
+        if not text_in(row, "uuid").startswith(MIG):
+            card = cards.get(text_in(row, "uuid"), plain_card(row))
+            cards[card.uuid] = replace(card, error=text_in(row, "error"))
+    said: dict[str, dict[str, tuple[Facts, Facts]]] = {}
+    for tenant, gpu in tenants_in(state):
+        said.setdefault(text_in(gpu, "uuid"), {})[text_in(tenant, "tenant")] = tenant, gpu
+    joined = [card.with_tenants(lambda uuid, t: with_state(t, said.get(uuid, {}))) for card in cards.values()]
+    return in_order(joined)
+
+
+def with_state(tenants: tuple[Tenant, ...], said: Mapping[str, tuple[Facts, Facts]]) -> tuple[Tenant, ...]:
+    """Return the tenants of one card with their state, and those that have not been observed yet."""
+    seen = {tenant.key for tenant in tenants}
+    fresh = (Tenant(n, n) for n, (_, gpu) in said.items() if n not in seen and gpu.get("present") is True)
+    return tuple(now_known(tenant, said.get(tenant.key)) for tenant in (*tenants, *fresh))
 
 
 def tenants_in(state: Facts) -> Iterator[tuple[Facts, Facts]]:
@@ -95,7 +98,11 @@ def now_of(tenant: Tenant, of: Facts, gpu: Facts) -> Now:
         return "suspended"
     if (tenant.got or 0) > WORKS or gpu.get("turn") is True or number_in(gpu, "outstanding_ns"):
         return "runs"
-    return "waits" if number_in(gpu, "waiting") else "idle"
+    if number_in(gpu, "memory_waiting"):
+        return "waits mem"
+    if number_in(gpu, "waiting"):
+        return "waits"
+    return "idle" if list_in(of, "workers") else "no procs"
 
 
 def held_in(state: Facts) -> Iterator[Held]:
@@ -117,8 +124,13 @@ def held_in(state: Facts) -> Iterator[Held]:
                     memory_bytes=number_in(gpu, "memory_used_bytes"),
                     spent_ns=whole(number_in(gpu, "spent_ns")),
                 )
-    for row in list_in(state, "processes"):
-        pid, uuid = whole(number_in(row, "host_pid")) or 0, text_in(row, "uuid")
+    rows = [
+        (whole(number_in(r, "host_pid")) or 0, text_in(r, "uuid"), r) for r in list_in(state, "processes")
+    ]
+    on_parts = {(pid, indexes.get(uuid)) for pid, uuid, _ in rows if uuid.startswith(MIG)}
+    for pid, uuid, row in rows:
+        if not uuid.startswith(MIG) and (pid, indexes.get(uuid)) in on_parts:
+            continue  # NVML names it with its MIG device, and with the card once more
         yield Held(
             pid=pid,
             card=uuid,

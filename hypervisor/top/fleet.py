@@ -157,7 +157,7 @@ def node_of(host: str, page: Page, before: Node | None) -> tuple[Node, Counter[s
 
 def processes_of(rows: list[dict[str, object]], cards: tuple[Card, ...]) -> tuple[Process, ...]:
     """Return the processes that pages with debug labels tell of."""
-    indexes = {card.uuid: card.index for card in cards}
+    indexes = {uuid: card.index for card in cards for uuid, _ in card.on_parts()}
     found = []
     for row in list_in({"rows": rows}, "rows"):
         pid = text_in(row, "host_pid")

@@ -71,7 +71,7 @@ class Local:
         by_card, held, unreadable = self._books.look()
         owners = {row.pid: row.tenant for row in held}
         cards = cards_with(samples, by_card, owners.keys())
-        indexes = {card.uuid: card.index for card in cards}
+        indexes = {uuid: card.index for card in cards for uuid, _ in card.on_parts()}
         rows = [replace(row, card_index=indexes.get(row.card)) for row in held]
         now_ns = time.monotonic_ns()
         nvml = () if samples else (f"no cards: {clean(self._cards.trouble or 'NVML shows none', 200)}",)

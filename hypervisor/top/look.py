@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from hypervisor.top.model import Card, Node, Process, Tenant
@@ -163,16 +163,17 @@ def users_of(node: Node) -> frozenset[str]:
     return frozenset(tenant.name for _, tenant in node.tenants() if tenant.has_used)
 
 
-def tenants_shown(node: Node, card: Card, look: Look, users: frozenset[str] | None = None) -> list[Tenant]:
-    """Return the tenants of a card that the filter means, in order.
+def tenants_shown(
+    node: Node, card: Card, tenants: Iterable[Tenant], look: Look, users: frozenset[str]
+) -> list[Tenant]:
+    """Return those that the filter means of the tenants on a card or a MIG device of it, in order.
 
     One that uses other cards only is left out, unless all are wanted. `users`: see users_of.
     """
-    known = users_of(node) if users is None else users
     kept = [
         tenant
-        for tenant in card.tenants
-        if (look.has_all or tenant.has_used or tenant.name not in known)
+        for tenant in tenants
+        if (look.has_all or tenant.has_used or tenant.name not in users)
         and look.filter.holds(tenant_thing(node, card, tenant))
     ]
     keys: dict[str, Callable[[Tenant], tuple[float, str]]] = {
@@ -184,11 +185,20 @@ def tenants_shown(node: Node, card: Card, look: Look, users: frozenset[str] | No
     return sorted(kept, key=keys[look.sort], reverse=look.is_reversed)
 
 
-def cards_shown(node: Node, look: Look) -> list[tuple[Card, list[Tenant]]]:
-    """Return the cards that the filter means, or on which there is something that it means, with that."""
+def cards_shown(node: Node, look: Look) -> list[tuple[Card, dict[str, list[Tenant]]]]:
+    """Return the cards that the filter means, or on which there is something that it means, with that by
+    UUID of the card or MIG device.
+    """
     users = users_of(node)
-    shown = [(card, tenants_shown(node, card, look, users)) for card in node.cards]
-    return [(card, here) for card, here in shown if here or look.filter.holds(card_thing(node, card))]
+    shown = [
+        (card, {uuid: tenants_shown(node, card, t, look, users) for uuid, t in card.on_parts()})
+        for card in node.cards
+    ]
+    return [
+        (card, here)
+        for card, here in shown
+        if any(here.values()) or look.filter.holds(card_thing(node, card))
+    ]
 
 
 def processes_shown(node: Node, look: Look) -> list[Process]:

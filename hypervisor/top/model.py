@@ -7,11 +7,11 @@ already (`text.clean`); ratios are 0-1, memory is in bytes.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from typing import Literal
 
-Now = Literal["runs", "waits", "idle", "suspended", "?"]
+Now = Literal["runs", "waits", "idle", "suspended", "waits mem", "no procs", "?"]
 Health = Literal["up", "partial", "stale", "down", "new"]
 """partial: it answers, but not all of it works; stale: its last answer is shown; down: that is too old, or
 there was none; new: it has not been asked yet."""
@@ -97,15 +97,17 @@ class VgpuHost:
 
 @dataclass(frozen=True, slots=True)
 class Mig:
-    """A MIG instance on a card."""
+    """A MIG device on a card."""
 
     key: str
+    """UUID, or its number in the card where that is not known."""
     profile: str = ""
     gpu_instance: str = ""
     compute_instance: str = ""
     utilization: float | None = None
     memory_bytes: float | None = None
     total_bytes: float | None = None
+    tenants: tuple[Tenant, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +132,7 @@ class Card:
     """Why clocks are held down; being idle is not told."""
     is_lost: bool = False
     error: str = ""
+    ecc_uncorrected: int = 0
     xids: tuple[tuple[str, int], ...] = ()
     last_xid_at_s: float | None = None
     processes: int | None = None
@@ -149,6 +152,17 @@ class Card:
     @property
     def is_bad(self) -> bool:
         return self.is_lost or bool(self.error)
+
+    def on_parts(self) -> Iterator[tuple[str, tuple[Tenant, ...]]]:
+        """Yield the tenants of the card itself and of each MIG device, by UUID."""
+        yield self.uuid, self.tenants
+        for mig in self.migs:
+            yield mig.key, mig.tenants
+
+    def with_tenants(self, change: Callable[[str, tuple[Tenant, ...]], tuple[Tenant, ...]]) -> Card:
+        """Return the card with other tenants on it and on its MIG devices."""
+        migs = tuple(replace(mig, tenants=change(mig.key, mig.tenants)) for mig in self.migs)
+        return replace(self, tenants=change(self.uuid, self.tenants), migs=migs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,8 +186,9 @@ class Node:
     def tenants(self) -> Iterator[tuple[Card, Tenant]]:
         """Yield all tenants with their card."""
         for card in self.cards:
-            for tenant in card.tenants:
-                yield card, tenant
+            for _, tenants in card.on_parts():
+                for tenant in tenants:
+                    yield card, tenant
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,11 +3,13 @@
 
 from __future__ import annotations
 
-from hypervisor.top.card_rows import card_rows, mig_rows, vgpu_rows
+from collections.abc import Iterator, Mapping
+
+from hypervisor.top.card_rows import NO_MIG, card_rows, mig_row, vgpu_rows
 from hypervisor.top.history import History
-from hypervisor.top.line import Column, Line, table_for
+from hypervisor.top.line import Column, Line, Table, table_for
 from hypervisor.top.look import Look, cards_shown, processes_shown
-from hypervisor.top.model import Node, Process
+from hypervisor.top.model import Card, Node, Process, Tenant
 from hypervisor.top.row import Row, percent_cell, size_cell
 from hypervisor.top.tenant_rows import marks, tenant_table
 
@@ -23,18 +25,35 @@ def node_rows(node: Node, look: Look, history: History, *, width: int, height: i
 def rows_of(node: Node, look: Look, history: History, width: int, *, compact: bool) -> list[Row]:
     table = tenant_table(node, width, look.glyphs)
     rows: list[Row] = []
-    for card, tenants in cards_shown(node, look):
+    for card, here in cards_shown(node, look):
         rows += card_rows(node, card, look, history, width, compact=compact)
         if (node.host, card.uuid) in look.folded:
             continue
-        for tenant in tenants:
-            line = table.row(tenant).fitted(width, look.glyphs)
-            rows.append(Row(line, "tenant", node.host, card.uuid, tenant.key or tenant.name))
+        rows += tenant_rows(node, card, card.uuid, here, table, look, width)
         rows += vgpu_rows(node, card, look, width)
-        rows += mig_rows(node, card, look, width)
+        if card.mig_mode and not card.migs:
+            rows.append(Row(NO_MIG))
+        for mig in card.migs:
+            rows.append(mig_row(node, card, mig, look, width))
+            rows += tenant_rows(node, card, mig.key, here, table, look, width)
     if not rows:
         rows.append(Row(Line(("  " + nothing(node, look), "dim"))))
     return rows
+
+
+def tenant_rows(
+    node: Node,
+    card: Card,
+    uuid: str,
+    here: Mapping[str, list[Tenant]],
+    table: Table[Tenant],
+    look: Look,
+    width: int,
+) -> Iterator[Row]:
+    """Yield a line for each tenant on a card or MIG device."""
+    for tenant in here.get(uuid, ()):
+        line = table.row(tenant).fitted(width, look.glyphs)
+        yield Row(line, "tenant", node.host, card.uuid, tenant.key or tenant.name, part=uuid)
 
 
 def nothing(node: Node, look: Look) -> str:

@@ -119,7 +119,11 @@ def card_lines(node: Node, card: Card) -> list[dict[str, Any]]:
             "processes": card.processes,
         }
     ]
-    lines += [{"kind": "tenant", **place, **tenant_cells(tenant)} for tenant in card.tenants]
+    lines += [
+        {"kind": "tenant", **place, "gpu_uuid": uuid, **tenant_cells(tenant)}
+        for uuid, tenants in card.on_parts()
+        for tenant in tenants
+    ]
     lines += [
         {
             "kind": "vgpu",

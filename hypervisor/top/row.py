@@ -24,12 +24,14 @@ class Row:
     card: str = ""
     name: str = ""
     """A tenant's key, a process's pid, or what tells instances apart."""
+    part: str = ""
+    """UUID of the MIG device that a tenant is on; of the card where it is on that."""
     has_more: bool = False
     """The next row belongs to the same thing."""
 
     @property
-    def key(self) -> tuple[str, str, str, str]:
-        return self.kind, self.host, self.card, self.name
+    def key(self) -> tuple[str, ...]:
+        return self.kind, self.host, self.card, self.name, self.part
 
 
 def bar_cells(

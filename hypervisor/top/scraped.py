@@ -24,6 +24,7 @@ from hypervisor.remote.exposition import Page
 from limiter.partitions import Reader
 
 MOST_CARDS, MOST_CLIENTS, MOST_PROCESSES = 256, 4096, 4096
+MIG = "MIG-"
 HOST = "the host that was asked"
 """Stands for it where instances are collected, so that what they say of their host is not used."""
 Labels = dict[str, str]
@@ -131,11 +132,12 @@ class Reading:
                         told.add(where)
                     take(name, labels, raw * scale)
             done |= told
-        self._add_pods()
+        partitions = self._partitions(page)
+        self._add_pods(partitions["mig_gpus"])
         self.facts.observed = {
             "gpus": list(self._cards.things.values()),
             "clients": list(self._clients.things.values()),
-            **self._partitions(page),
+            **partitions,
         }
         self.facts.processes = list(self._processes.things.values())
         return self.facts
@@ -158,6 +160,8 @@ class Reading:
             card["clocks_hertz"][labels.get("domain", "sm")] = value
         elif name == "gpu_throttle_reason":
             card["throttle_reasons"] += [labels.get("reason", "")] if value else []
+        elif name == "gpu_ecc_errors_total":
+            card["ecc_errors"][labels.get("kind", "")] = value
         elif name == "gpu_xid_errors_total":
             card["xids"][labels.get("xid", "")] = value
         elif name == "gpu_lost":
@@ -168,7 +172,7 @@ class Reading:
     def _client(self, name: str, labels: Labels, value: float) -> None:
         key = client_key(uuid_in(labels), labels)
         client = self._clients.get(key, lambda: fresh_client(key[0], labels))
-        if client is None or not self._card(labels):
+        if client is None or not (key[0].startswith(MIG) or self._card(labels)):
             return
         if name == "client_info":
             for label in ("tenant", "user", "command"):
@@ -200,9 +204,12 @@ class Reading:
     def _pod(self, name: str, labels: Labels, value: float) -> None:
         self._pods.append((name, labels, value))
 
-    def _add_pods(self) -> None:
-        """Add what the pod view says, which names cards by their index and adds containers up."""
+    def _add_pods(self, mig_gpus: list[dict[str, Any]]) -> None:
+        """Add what the pod view says, which names cards by their index, MIG devices by two, and adds
+        containers up.
+        """
         uuids = {str(card["index"]): key[0] for key, card in self._cards.things.items()}
+        uuids |= {f"{g['gpu_index']}:{m['index']}": m["uuid"] for g in mig_gpus for m in g["instances"]}
         clients: dict[Key, list[dict[str, Any]]] = {}
         for key, client in self._clients.things.items():
             clients.setdefault((*key[:3], key[4]), []).append(client)
@@ -251,6 +258,7 @@ def fresh_card(uuid: str, labels: Labels) -> dict[str, Any]:
         "lost": False,
         "values": {},
         "clocks_hertz": {},
+        "ecc_errors": {},
         "throttle_reasons": [],
         "xids": {},
     }

@@ -7,14 +7,14 @@ import asyncio
 import os
 import time
 from collections.abc import Iterator, Mapping, Set
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from typing import Any
 
-from hypervisor.core.model import GpuSample, GpuUuid
+from hypervisor.core.model import GpuSample
 from hypervisor.core.readings import Readings
 from hypervisor.edge.nvml import Nvml
 from hypervisor.edge.users import Names
-from hypervisor.top.assemble import IDLE_REASONS, in_order, mig_of, vgpu_host_of, vgpu_of
+from hypervisor.top.assemble import IDLE_REASONS, in_order, mig_of, placed, vgpu_host_of, vgpu_of
 from hypervisor.top.model import Card, Now, Tenant
 from hypervisor.top.processes import Held
 from hypervisor.top.text import clean
@@ -142,14 +142,8 @@ def cards_with(
 
     `limited` are the processes that are under a quota.
     """
-    whole = [sample for sample in samples if sample.gpu.mig is None]
-    homes = {s.gpu.uuid: s.gpu.mig.card for s in samples if s.gpu.mig is not None}
-    cards: dict[str, Card] = {sample.gpu.uuid: card_of(sample, limited) for sample in whole}
-    for uuid, here in by_card.items():
-        home = homes.get(GpuUuid(uuid), uuid)
-        card = cards.get(home, Card(home))
-        cards[home] = replace(card, tenants=(*card.tenants, *here))
-    return in_order(cards.values())
+    cards = [card_of(sample, limited) for sample in samples if sample.gpu.mig is None]
+    return in_order(placed(cards, by_card))
 
 
 def card_of(sample: GpuSample, limited: Set[int]) -> Card:
@@ -190,9 +184,11 @@ def parts_of(sample: GpuSample) -> dict[str, Any]:
 
 
 def held_on(samples: tuple[GpuSample, ...]) -> Iterator[Held]:
-    """Yield the processes that NVML knows."""
-    for sample in samples:
-        if sample.mig is not None and sample.mig.is_enabled:
-            continue  # its MIG devices name them
-        for pid, used in (sample.readings.processes or {}).items() if not sample.error else ():
-            yield Held(pid=pid, card=sample.gpu.uuid, card_index=sample.gpu.index, memory_bytes=used)
+    """Yield the processes that NVML knows; one on a MIG device is not on the card once more."""
+    good = [sample for sample in samples if not sample.error]
+    on_parts = {(s.gpu.index, pid) for s in good if s.gpu.mig is not None for pid, _ in s.pids}
+    for sample in good:
+        index = sample.gpu.index
+        for pid, used in (sample.readings.processes or {}).items():
+            if sample.gpu.mig is not None or (index, pid) not in on_parts:
+                yield Held(pid=pid, card=sample.gpu.uuid, card_index=index, memory_bytes=used)

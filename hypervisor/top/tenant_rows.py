@@ -16,7 +16,13 @@ BAR, MEMORY_BAR = 10, 8
 LEAST_NAME, SURE_NAME, MOST_NAME = 12, 24, 48
 """How wide names are: as the longest is, within these; beyond the second only where there is room."""
 TITLES = {"name": "TENANT", "share": "GOT", "memory": "MEMORY", "waited": "WAITED"}
-NOW_STYLES: dict[str, Style] = {"runs": "good", "waits": "warn", "suspended": "warn", "idle": "dim"}
+NOW_STYLES: dict[str, Style] = {
+    "runs": "good",
+    "waits": "warn",
+    "waits mem": "warn",
+    "suspended": "warn",
+    "idle": "dim",
+}
 STATE_STYLES: dict[str, Style] = {"off": "bad", "degraded": "warn", "standalone": "dim"}
 
 

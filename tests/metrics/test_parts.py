@@ -237,7 +237,7 @@ def test_a_call_about_vgpus_that_hangs_is_killed_and_the_daemon_goes_on(node) ->
 
 
 @pytest.mark.parametrize("has_daemon", [True, False])
-def test_top_shows_tenants_of_mig_devices_under_their_card(
+def test_top_shows_tenants_under_their_mig_device(
     node, work, tenant, daemon_env, run_dir, run_process, has_daemon: bool
 ) -> None:
     served: Node = node(env=MIG)
@@ -250,7 +250,8 @@ def test_top_shows_tenants_of_mig_devices_under_their_card(
     (seen,) = json.loads(ended.stdout)["nodes"]
     assert seen["has_daemon"] == has_daemon
     card, whole = (c for c in seen["cards"] if c["uuid"] in (CARD, WHOLE_CARD))
-    assert [t["name"] for t in card["tenants"] if t["name"].startswith(tenant)] == [f"{tenant}-a"]
+    on = {m["key"]: [t["name"] for t in m["tenants"] if t["name"].startswith(tenant)] for m in card["migs"]}
+    assert on[MIDDLE] == [f"{tenant}-a"]
     assert [m["profile"] for m in card["migs"]] == ["1g.10gb", "1g.10gb", "2g.20gb", "3g.40gb"]
     assert not whole["migs"]
     mine = [p for p in seen["processes"] if p["tenant"] == f"{tenant}-a"]

@@ -52,6 +52,7 @@ IDLE = tenant(
     waited_s=0,
 )
 STRANGER = tenant("rogue", enforcement="off", due=None, got=0.02, quota_bytes=4 * GIB, source="env")
+ON_MIG = tenant("ml/slice-7", due=1.0, got=0.5, memory_bytes=9.4 * GIB, quota_bytes=None, request_percent=0)
 CARD = Card(
     uuid="GPU-5b4a4dd5-3e06-4b5d-8b0b-bf5f1bb1a001",
     index=0,
@@ -120,7 +121,7 @@ MIG_CARD = Card(
     temperature_c=44,
     mig_mode=True,
     migs=(
-        Mig("MIG-1", "3g.40gb", "1", "0", 0.5, 9.5 * GIB, 39.5 * GIB),
+        Mig("MIG-1", "3g.40gb", "1", "0", 0.5, 9.5 * GIB, 39.5 * GIB, (ON_MIG,)),
         Mig("MIG-2", "1g.10gb", "7", "0", None, 1.2 * GIB, 9.8 * GIB),
     ),
 )

@@ -15,6 +15,8 @@ from tests.conftest import ROOT
 from tests.daemon.conftest import eventually, needs_root
 
 GIB, MIB = 1 << 30, 1 << 20
+MIDDLE = "MIG-6e88e836-6dae-5b63-1274-06f6808f4420"
+"""In the profile mig-h100."""
 
 
 def look(top: Any, *arguments: str) -> dict[str, Any]:
@@ -73,14 +75,14 @@ def test_without_a_daemon_it_says_so_and_shows_what_there_is(work, top, tenant) 
     seen = eventually(lambda: (n := look(top)) and tenants(n).get(tenant, {}).get("got") and n, within_s=25)
     assert (seen["health"], seen["status"], seen["has_daemon"]) == ("partial", 3, False)
     assert "no daemon" in seen["problems"][0]
-    (card,) = seen["cards"]
+    # Books are the machine's: there may be those of others, too.
+    card = next(c for c in seen["cards"] if any(t["name"] == tenant for t in c["tenants"]))
     assert card["name"].startswith("NVIDIA H100")
     one = tenants(seen)[tenant]
     assert one["enforcement"] == "standalone"
     assert one["quota_bytes"] == 4 * GIB
     assert 0.2 < one["got"] < 0.8
     assert one["due"] is None
-    # Books are the machine's: there may be those of others, too.
     assert [p["tenant"] for p in seen["processes"] if p["tenant"].startswith(tenant)] == [tenant]
     text = top("--once", "--width", "80").stdout
     assert "no daemon" in text
@@ -187,3 +189,48 @@ def test_a_daemon_that_has_not_looked_yet_still_has_cards_and_tenants() -> None:
     assert (card.memory_bytes, card.total_bytes) == (7, 100)
     (tenant,) = card.tenants
     assert (tenant.key, tenant.name, tenant.memory_bytes, tenant.quota_bytes) == ("a", "x/y", 5, 9)
+
+
+def test_a_tenant_on_a_mig_device_is_shown_there(node, work, top, daemon_env, tenant) -> None:
+    """By the daemon, by its metrics, and without one."""
+    daemon_env["GPULIMIT_SIM_PROFILE"] = "mig-h100"
+    served = node()
+    daemon_env["CUDA_VISIBLE_DEVICES"] = MIDDLE
+    work("", "--seconds", "60", "--memory", "300MiB", memory="4GiB")
+    served.until(lambda s: s.of("client_share_achieved_ratio", tenant=tenant))
+
+    def parts(node: dict[str, Any]) -> dict[str, list[str]]:
+        return {
+            mig["key"]: [t["name"] for t in mig["tenants"]]
+            for card in node["cards"]
+            for mig in card["migs"]
+            if any(t["name"] == tenant for t in mig["tenants"])
+        }
+
+    seen = eventually(lambda: (n := look(top)) and parts(n) and n, within_s=20)
+    assert parts(seen) == {MIDDLE: [tenant]}
+    assert [card["index"] for card in seen["cards"]] == [0, 1], "MIG devices are no cards"
+    assert seen["cards"][0]["mig_mode"] is True
+    mine = [p for p in seen["processes"] if p["tenant"] == tenant]
+    assert [(p["card"], p["card_index"]) for p in mine] == [(MIDDLE, 0)], "it is there once"
+    remote = look(top, "--hosts", served.address)
+    assert parts(remote) == parts(seen)
+    assert [card["index"] for card in remote["cards"]] == [0, 1]
+    served.daemon.stop()
+    alone = look(top)
+    assert not alone["has_daemon"]
+    assert MIDDLE in {mig["key"] for card in alone["cards"] for mig in card["migs"]}
+
+
+def test_vgpus_are_shown_on_hosts_that_have_some(node, top, daemon_env) -> None:
+    daemon_env["GPULIMIT_SIM_PROFILE"] = "vgpu-sriov"
+    served = node()
+    served.until(lambda s: s.of("vgpu_host_mode"))
+    seen, remote = look(top), look(top, "--hosts", served.address)
+    for one in (seen, remote):
+        vgpus = [vgpu for card in one["cards"] for vgpu in card["vgpus"]]
+        assert len(vgpus) == 8
+        assert all(vgpu["vm"] and vgpu["type"].startswith("NVIDIA A40-") for vgpu in vgpus)
+        assert {card["vgpu_host"]["mode"] for card in one["cards"]} == {"SR-IOV"}
+    served.daemon.stop()
+    assert sum(len(card["vgpus"]) for card in look(top)["cards"]) == 8

@@ -16,14 +16,19 @@ from hypervisor.top.look import (
     nodes_shown,
     processes_shown,
     tenants_shown,
+    users_of,
 )
-from hypervisor.top.model import Card, Node
+from hypervisor.top.model import Card, Node, Tenant
 from tests.top.nodes import BATCH, CARD, FULL_NODE, IDLE, LOST, NODE, QUIET, STRANGER, TEAM_A
 
 
 def names(text: str) -> list[str]:
     look = Look(filter=filter_of(text))
-    return [t.name for _, tenants in cards_shown(NODE, look) for t in tenants]
+    return [t.name for _, here in cards_shown(NODE, look) for tenants in here.values() for t in tenants]
+
+
+def on_card(node: Node, card: Card, look: Look) -> list[Tenant]:
+    return tenants_shown(node, card, card.tenants, look, users_of(node))
 
 
 def cards(node: Node, text: str) -> list[Card]:
@@ -68,20 +73,20 @@ def test_a_filter_that_means_nothing_says_so(text: str) -> None:
 
 
 def test_an_unknown_number_never_matches() -> None:
-    assert tenants_shown(NODE, CARD, Look(filter=filter_of("share<1000"))) != []
+    assert on_card(NODE, CARD, Look(filter=filter_of("share<1000"))) != []
     unknown = replace(CARD, tenants=(replace(TEAM_A, got=None),))
     node = replace(NODE, cards=(unknown,))
-    assert tenants_shown(node, unknown, Look(filter=filter_of("share<1000"))) == []
-    assert tenants_shown(node, unknown, Look(filter=filter_of("!share>1000"))) == []
+    assert on_card(node, unknown, Look(filter=filter_of("share<1000"))) == []
+    assert on_card(node, unknown, Look(filter=filter_of("!share>1000"))) == []
 
 
 @pytest.mark.parametrize(
     ("sort", "first"), [("name", BATCH), ("share", BATCH), ("memory", BATCH), ("waited", TEAM_A)]
 )
 def test_tenants_are_sorted(sort: str, first: object) -> None:
-    shown = tenants_shown(NODE, CARD, Look(sort=sort))
+    shown = on_card(NODE, CARD, Look(sort=sort))
     assert shown[0] == first
-    assert tenants_shown(NODE, CARD, Look(sort=sort, is_reversed=True)) != shown
+    assert on_card(NODE, CARD, Look(sort=sort, is_reversed=True)) != shown
     assert {t.name for t in shown} == {t.name for t in (TEAM_A, BATCH, IDLE, STRANGER)}
 
 
@@ -98,5 +103,13 @@ def test_a_tenant_is_not_shown_on_cards_that_it_does_not_use() -> None:
     waiting = replace(BATCH, name="new", memory_bytes=None, gpu_s=None, got=None)
     node = replace(NODE, cards=(CARD, replace(QUIET, tenants=(resting, waiting))))
     second = node.cards[1]
-    assert [t.name for t in tenants_shown(node, second, Look())] == ["new"], "it uses none yet"
-    assert len(tenants_shown(node, second, Look(has_all=True))) == 2
+    assert [t.name for t in on_card(node, second, Look())] == ["new"], "it uses none yet"
+    assert len(on_card(node, second, Look(has_all=True))) == 2
+
+
+def test_a_filter_finds_tenants_on_mig_devices() -> None:
+    ((card, here),) = cards_shown(FULL_NODE, Look(filter=filter_of("slice")))
+    assert card.index == 4
+    assert {uuid: [t.name for t in tenants] for uuid, tenants in here.items() if tenants} == {
+        "MIG-1": ["ml/slice-7"]
+    }

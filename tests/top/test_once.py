@@ -39,7 +39,7 @@ def test_csv_has_a_line_for_each_thing() -> None:
     rows = list(csv.DictReader(io.StringIO(once.as_csv([FULL_NODE]))))
     kinds = [row["kind"] for row in rows]
     counts = {kind: kinds.count(kind) for kind in kinds}
-    assert counts == {"node": 1, "gpu": 5, "tenant": 4, "vgpu": 2, "mig": 2, "process": 4}
+    assert counts == {"node": 1, "gpu": 5, "tenant": 5, "vgpu": 2, "mig": 2, "process": 4}
     batch = next(row for row in rows if row["kind"] == "tenant" and row["name"] == "batch")
     assert (batch["share_achieved_ratio"], batch["share_entitled_ratio"]) == ("0.451", "0.6")
     lost = next(row for row in rows if row["state"] == "lost")

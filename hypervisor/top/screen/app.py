@@ -116,7 +116,9 @@ class TopApp(Changes, App[None]):
             while True:
                 begin = time.monotonic()
                 self.take(await self.source.read())
-                pause_s = (self.interval_s or self.source.interval_s) - (time.monotonic() - begin)
+                spent_s = time.monotonic() - begin
+                # Looks that take long come less often: half of the time at least is left to others.
+                pause_s = max(spent_s, (self.interval_s or self.source.interval_s) - spent_s)
                 self._go.clear()
                 try:
                     async with asyncio.timeout(max(0.05, pause_s)):
@@ -277,7 +279,7 @@ class TopApp(Changes, App[None]):
         if row is not None and row.card:
             place = row.host, row.card
             self.change(folded=self.look.folded ^ {place})
-            self.query_one("#main", Rows).choose(("card", *place, ""))
+            self.query_one("#main", Rows).choose(("card", *place, "", ""))
 
     def action_tab(self, way: int) -> None:
         if self.has_many:
@@ -290,7 +292,7 @@ class TopApp(Changes, App[None]):
         self.query_one("#main").focus()
         self.draw()
         if tab == OVERVIEW:
-            self.query_one("#main", Rows).choose(("node", was, "", ""))
+            self.query_one("#main", Rows).choose(("node", was, "", "", ""))
 
     def action_up(self) -> None:
         if self.look.filter.text:

@@ -124,10 +124,11 @@ class Help(ModalScreen[None]):
         self.query_one(VerticalScroll).focus()
 
 
-LEGEND = """
-DUE is the part of the card that a tenant may have beside those active now, GOT what it had in the last
-second; ┃ marks what is due in the bar of SHARE. THROT says whether it waited for a tenth of that second or
-more, WAITED how long its threads have waited in all, REFUSED how many allocations were turned down.
-UNLIMITED: a process of the tenant runs without its quota. In GPUS each sign is a card, from ▁ idle to █
-busy; x is a card that is lost. Nodes: ~ the last look failed and older figures are shown, x down.
-"""
+LEGEND = (
+    "\nGOT is the part of the card that a tenant had in the last second, DUE what it may have beside those "
+    "active now; ┃ marks that in the bar of SHARE. THROT says whether it waited for a tenth of that second "
+    "or more, WAITED how long its threads have waited in all, REFUSED how many allocations were turned down. "
+    "UNLIMITED: a process of the tenant runs without its quota.\n\n"
+    "Of nodes: in GPUS each sign is a card, from ▁ idle to █ busy; x is a card that is lost. Behind a name, "
+    "~ means that the last look failed and older figures are shown, x that the node is down."
+)

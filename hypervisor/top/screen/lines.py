@@ -96,7 +96,7 @@ class Rows(ScrollView, can_focus=True):
         self.cursor = self._nearest(self.cursor, 1)
         self.refresh()
 
-    def choose(self, key: tuple[str, str, str, str]) -> None:
+    def choose(self, key: tuple[str, ...]) -> None:
         """Put the cursor on a thing, if it is there."""
         for index, row in enumerate(self.rows):
             if row.key == key:
