@@ -81,8 +81,8 @@ static int ask(const char *method, const char *path, const char *body, unsigned 
 	char request[1024];
 	struct gl_out out;
 	gl_out_begin(&out, request, sizeof request);
-	gl_http_request(&out, method, path, body);
-	return gl_wire_ask(gl_self.daemon.socket, request, out.length, gl_now_ns() + seconds * SECOND, tick, answer, NULL);
+	gl_http_request(&out, method, path, gl_self.daemon.address.token, body);
+	return gl_wire_ask(&gl_self.daemon.address, request, out.length, gl_now_ns() + seconds * SECOND, tick, answer, NULL);
 }
 
 static int next_command(struct gl_answer *answer)

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Registering with the daemon.  There is to be one if GPULIMIT_SOCKET names its socket or the usual socket
- * exists; else the environment is all there is.
+ * Registering with the daemon, if there is to be one (address.c); else the environment is all there is.
  *
  *   the daemon does not answer    tried again for GPULIMIT_WAIT seconds; then GPULIMIT_ON_LOSS decides: closed (the
  *                                 process gets no GPU) or open (the environment's quota alone)
@@ -16,10 +15,9 @@
 
 #include "shim.h"
 
-#define USUAL_SOCKET "/run/gpulimit/hypervisor.sock"
 #define SECOND UINT64_C(1000000000)
 #define REFUSED "every CUDA call of this process is refused"
-enum { USUAL_WAIT_S = 10, MOST_WAIT_S = 86400, RETRY_NS = 50000000, NO_DAEMON = 0, THERE = 1, WRONG = -1 };
+enum { USUAL_WAIT_S = 10, MOST_WAIT_S = 86400, RETRY_NS = 50000000 };
 
 /* ---- settings ---- */
 
@@ -54,23 +52,6 @@ static bool read_policy_on_loss(struct gl_daemon *d)
 		return false;
 	}
 	return true;
-}
-
-static int find_daemon(struct gl_daemon *d)
-{
-	const char *path = getenv("GPULIMIT_SOCKET");
-	struct gl_out out;
-	if (!path || !*path) {
-		path = USUAL_SOCKET;
-		if (gl_syscall(SYS_faccessat, AT_FDCWD, path, F_OK) != 0)
-			return NO_DAEMON;
-	}
-	gl_out_begin(&out, d->socket, sizeof d->socket);
-	gl_out_text(&out, path);
-	if (*path == '/' && !out.full)
-		return THERE;
-	gl_log(GL_ERROR, "GPULIMIT_SOCKET: \"%.120s\" is not an absolute path of at most 107 characters; " REFUSED, path);
-	return WRONG;
 }
 
 /* ---- the request ---- */
@@ -165,8 +146,8 @@ static int ask(uint64_t deadline_ns, struct gl_answer *answer, struct gl_files *
 	char request[sizeof d->body + 1024];
 	struct gl_out out;
 	gl_out_begin(&out, request, sizeof request);
-	gl_http_request(&out, "POST", "/v1/workers", d->body);
-	return gl_wire_ask(d->socket, request, out.length, deadline_ns, NULL, answer, files);
+	gl_http_request(&out, "POST", "/v1/workers", d->address.token, d->body);
+	return gl_wire_ask(&d->address, request, out.length, deadline_ns, NULL, answer, files);
 }
 
 static int take_in(const struct gl_answer *a, struct gl_files *files)
@@ -190,12 +171,12 @@ static int lost(const char *what, const char *why)
 {
 	struct gl_daemon *d = &gl_self.daemon;
 	if (d->view)
-		gl_log(GL_WARN, "the daemon at %s %s: %s; NVML shows the card as it is", d->socket, what, why);
+		gl_log(GL_WARN, "the daemon at %s %s: %s; NVML shows the card as it is", d->address.text, what, why);
 	else if (d->closed)
-		gl_log(GL_ERROR, "the daemon at %s %s: %s; " REFUSED, d->socket, what, why);
+		gl_log(GL_ERROR, "the daemon at %s %s: %s; " REFUSED, d->address.text, what, why);
 	else
-		gl_log(GL_WARN, "the daemon at %s %s: %s; going on with the environment's quota alone", d->socket, what, why);
-	return d->view || d->closed ? WRONG : NO_DAEMON;
+		gl_log(GL_WARN, "the daemon at %s %s: %s; going on with the environment's quota alone", d->address.text, what, why);
+	return d->view || d->closed ? GL_DAEMON_WRONG : GL_DAEMON_NONE;
 }
 
 static const char *cause(int error)
@@ -214,7 +195,7 @@ static int conclude(int r, const struct gl_answer *a, struct gl_files *files)
 	if (r == 0 && is_refusal(a)) {
 		gl_log(gl_self.daemon.view ? GL_WARN : GL_ERROR, "the daemon refuses this process: %s; " REFUSED,
 		       *a->error ? a->error : text);
-		return WRONG;
+		return GL_DAEMON_WRONG;
 	}
 	if (r == -EPROTO)
 		return lost("gives a wrong answer", a->wrong);
@@ -228,7 +209,7 @@ static int conclude(int r, const struct gl_answer *a, struct gl_files *files)
 		return lost("names a policy that cannot be used",
 			    r == -EPROTO ? "it is damaged or of another version" : strerror(-r));
 	gl_log(GL_INFO, "registered as worker %s of tenant %s", a->worker, a->tenant);
-	return THERE;
+	return GL_DAEMON_THERE;
 }
 
 int gl_register(bool view)
@@ -237,11 +218,11 @@ int gl_register(bool view)
 	struct gl_answer answer;
 	struct gl_files files = {GL_FILES, {-1, -1}};
 	*d = (struct gl_daemon){.view = view, .usage_fd = -1};
-	int there = find_daemon(d);
-	if (there != THERE)
+	int there = gl_address_find(&d->address);
+	if (there != GL_DAEMON_THERE)
 		return there;
 	if (!read_policy_on_loss(d) || !write_body(d))
-		return WRONG;
+		return GL_DAEMON_WRONG;
 	uint64_t begin = gl_now_ns(), deadline = begin + (view ? 0 : d->wait_ns);
 	for (;;) {
 		/* Even GPULIMIT_WAIT=0 leaves a daemon that is there the time to answer. */

@@ -1,16 +1,32 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The library's side of the daemon, by file.  A process registers at its first CUDA call (attach.c) over one HTTP
+ * The library's side of the daemon, by file.  A process that is to have one (address.c) registers at its first CUDA call
+ * (attach.c) over one HTTP
  * exchange (wire.c), learns its tenant, maps the tenant's policy (policy.c), and a thread takes commands and registers
  * again when the daemon comes back (agent.c).
  */
 #ifndef GL_DAEMON_H
 #define GL_DAEMON_H
 
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+
 #include "http.h"
 #include "layout.h"
 
 #pragma GCC visibility push(hidden)
+
+struct gl_address {
+	union {
+		struct sockaddr_un un;
+		struct sockaddr_in in;
+		struct sockaddr_in6 in6;
+	} at;
+	uint32_t size;
+	char text[108];  /* for people */
+	char token[256]; /* shown with every request; "": none, on a Unix socket */
+};
 
 struct gl_daemon {
 	uint32_t registered; /* this process is one of the daemon's workers */
@@ -21,7 +37,7 @@ struct gl_daemon {
 	uint32_t entry[GL_MAX_DEVICES]; /* by segment entry: where in the policy it was last found */
 	const struct gl_policy *policy; /* NULL: none; replaced, never unmapped */
 	uint64_t policy_device, policy_inode;
-	char socket[108];
+	struct gl_address address;
 	char tenant[64];
 	char worker[64];
 	uint64_t lost_ns;    /* when its connection last broke: a heartbeat from before says nothing any more */
@@ -32,6 +48,12 @@ struct gl_daemon {
 	uint64_t wait_ns;    /* GPULIMIT_WAIT */
 	char body[8192];     /* of the registration: the thread must not read the environment */
 };
+
+/* ---- address.c ---- */
+
+enum { GL_DAEMON_WRONG = -1, GL_DAEMON_NONE = 0, GL_DAEMON_THERE = 1 };
+/* Where the environment says that the daemon is: GL_DAEMON_THERE, _NONE, or _WRONG (logged). */
+int gl_address_find(struct gl_address *to);
 
 /* ---- attach.c ---- */
 
@@ -58,7 +80,7 @@ void gl_files_close(struct gl_files *files);
 /* One request, one answer.  files may be NULL: none is wanted.  0, or negative errno: -ETIMEDOUT by the deadline; -EPROTO: what came was not HTTP (answer->
  * wrong says why); others: as connect(2), or -ECONNRESET when it hung up early.  tick, if not NULL, is called about
  * once a second while waiting; when it returns false, the result is -ECANCELED. */
-int gl_wire_ask(const char *socket, const char *request, size_t length, uint64_t deadline_ns, bool (*tick)(void),
+int gl_wire_ask(const struct gl_address *to, const char *request, size_t length, uint64_t deadline_ns, bool (*tick)(void),
 		struct gl_answer *answer, struct gl_files *files);
 
 /* ---- policy.c ---- */

@@ -26,8 +26,8 @@ void gl_out_number(struct gl_out *out, uint64_t number);
 /* As a JSON string with its quotes.  Bytes beyond ASCII become '?': the kernel may cut a name inside a character. */
 void gl_out_json(struct gl_out *out, const char *text);
 
-/* A whole request.  body NULL: none. */
-void gl_http_request(struct gl_out *out, const char *method, const char *path, const char *body);
+/* A whole request.  token "": none to show; body NULL: none. */
+void gl_http_request(struct gl_out *out, const char *method, const char *path, const char *token, const char *body);
 
 /* ---- an answer ---- */
 

@@ -59,12 +59,17 @@ void gl_out_json(struct gl_out *out, const char *text)
 }
 
 /* Each request has a connection of its own, so nothing can be left over from the one before. */
-void gl_http_request(struct gl_out *out, const char *method, const char *path, const char *body)
+void gl_http_request(struct gl_out *out, const char *method, const char *path, const char *token, const char *body)
 {
 	gl_out_text(out, method);
 	gl_out_text(out, " ");
 	gl_out_text(out, path);
 	gl_out_text(out, " HTTP/1.1\r\nHost: gpulimit\r\nConnection: close\r\n");
+	if (*token) {
+		gl_out_text(out, "Authorization: Bearer ");
+		gl_out_text(out, token);
+		gl_out_text(out, "\r\n");
+	}
 	if (body) {
 		gl_out_text(out, "Content-Type: application/json\r\nContent-Length: ");
 		gl_out_number(out, strlen(body));

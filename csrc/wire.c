@@ -12,7 +12,6 @@
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
-#include <sys/un.h>
 
 #include "daemon.h"
 #include "sys.h"
@@ -72,9 +71,9 @@ static void hang_up(struct wire *w)
 	gl_close(w->fd);
 }
 
-static int open_socket(struct wire *w)
+static int open_socket(struct wire *w, int family)
 {
-	w->fd = (int)gl_syscall(SYS_socket, AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+	w->fd = (int)gl_syscall(SYS_socket, family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
 	if (w->fd < 0)
 		return w->fd;
 	int high = (int)gl_syscall(SYS_fcntl, w->fd, F_DUPFD_CLOEXEC, HIGH_NUMBER);
@@ -86,17 +85,26 @@ static int open_socket(struct wire *w)
 	return 0;
 }
 
-static int connect_until(struct wire *w, const char *path)
+/* TCP goes on by itself, and says how it went when the socket can be written to. */
+static int connected(struct wire *w)
 {
-	struct sockaddr_un to = {.sun_family = AF_UNIX};
+	int error = 0;
+	socklen_t size = sizeof error;
+	int r = sleep_until(w, POLLOUT);
+	if (r == 0)
+		r = (int)gl_syscall(SYS_getsockopt, w->fd, SOL_SOCKET, SO_ERROR, &error, &size);
+	return r ? r : -error;
+}
+
+static int connect_until(struct wire *w, const struct gl_address *to)
+{
 	long r;
-	memcpy(to.sun_path, path, strnlen(path, sizeof to.sun_path - 1));
-	/* A socket whose queue is full says EAGAIN and does not go on by itself; else it is connected at once. */
-	while ((r = gl_syscall(SYS_connect, w->fd, &to, sizeof to)) == -EAGAIN && gl_now_ns() < w->deadline_ns) {
+	/* A Unix socket whose queue is full says EAGAIN and does not go on by itself; else it is connected at once. */
+	while ((r = gl_syscall(SYS_connect, w->fd, &to->at, to->size)) == -EAGAIN && gl_now_ns() < w->deadline_ns) {
 		struct timespec nap = {0, BUSY_NS + (long)(gl_now_ns() % BUSY_NS)};
 		(void)gl_syscall(SYS_nanosleep, &nap, NULL);
 	}
-	return r == -EAGAIN ? -ETIMEDOUT : (int)r;
+	return r == -EAGAIN ? -ETIMEDOUT : r == -EINPROGRESS ? connected(w) : (int)r;
 }
 
 static int send_all(struct wire *w, const char *data, size_t size)
@@ -189,15 +197,15 @@ static int receive(struct wire *w, struct gl_answer *answer, struct gl_files *fi
 	}
 }
 
-int gl_wire_ask(const char *socket, const char *request, size_t length, uint64_t deadline_ns, bool (*tick)(void),
+int gl_wire_ask(const struct gl_address *to, const char *request, size_t length, uint64_t deadline_ns, bool (*tick)(void),
 		struct gl_answer *answer, struct gl_files *files)
 {
 	struct wire w = {.deadline_ns = deadline_ns, .tick = tick};
 	gl_answer_begin(answer);
-	int r = open_socket(&w);
+	int r = open_socket(&w, to->at.un.sun_family);
 	if (r)
 		return r;
-	r = connect_until(&w, socket);
+	r = connect_until(&w, to);
 	if (r == 0)
 		r = send_all(&w, request, length);
 	/* It may have answered without reading all, and hung up. */

@@ -12,8 +12,10 @@ from typing import Any
 
 from hypervisor.arbitration import Arbitration
 from hypervisor.core.commands import Command
+from hypervisor.core.ends import Ends
 from hypervisor.core.model import Peer, Registration, TenantName, Wish, Worker, WorkerId
 from hypervisor.core.registry import Tenant
+from hypervisor.edge import connections
 from hypervisor.errors import Refused
 from hypervisor.exporter.snapshot import Snapshot
 from hypervisor.node import Node
@@ -34,8 +36,14 @@ class Api:
     def peer(self, connection: Any) -> Peer:
         return self._node.peer(connection)
 
-    def register(self, connection: Any, wish: Wish) -> Registration:
-        return self._node.register(connection, wish)
+    def register(self, connection: Any, wish: Wish, caller: Peer | None = None) -> Registration:
+        return self._node.register(connection, wish, caller)
+
+    def find_caller(self, ends: Ends, wish: Wish) -> Peer:
+        return connections.find(ends, wish.pid, wish.start_ticks)
+
+    def is_caller(self, ends: Ends, host_pid: int) -> bool:
+        return connections.holds(host_pid, ends)
 
     def hand_over(self, connection: Any, tenant: TenantName) -> None:
         self._node.hand_over(connection, tenant)

@@ -173,8 +173,11 @@ class Settings:
         "whose GPU metrics are collected: a TOML file that names virtual machines, or kubevirt for those "
         "that KubeVirt runs on this node",
     )
-    tcp_addr: str = option(address, "", "HOST:PORT of the operators' calls over TCP; empty: off")
-    tcp_token_file: str = option(str, "", "file with the token that calls over TCP must bear")
+    tcp_addr: str = option(address, "", "HOST:PORT of calls over TCP, for who bears a token; empty: off")
+    tcp_token_file: str = option(str, "", "file with the token of operators, who may do all over TCP")
+    tcp_register_token_file: str = option(
+        str, "", "file with the token with which processes of this node may register over TCP"
+    )
 
     kubernetes: bool = option(
         switch, "off", "on: know this node's pods, and take their quotas from their annotations"
@@ -289,8 +292,9 @@ def load(arguments: Sequence[str], environ: Mapping[str, str] = os.environ) -> C
                 values[name] = parsed(row.metadata["parse"], value, key, origin)
                 break
     settings = Settings(**values)
-    if bool(settings.tcp_addr) != bool(settings.tcp_token_file):
-        raise ConfigError("tcp_addr", "", "needs tcp_token_file, and the other way round")
+    if bool(settings.tcp_addr) != bool(settings.tcp_token_file or settings.tcp_register_token_file):
+        reason = "needs tcp_token_file or tcp_register_token_file, and the other way round"
+        raise ConfigError("tcp_addr", "", reason)
     return Config(settings, quotas_of(data, path), path, options.sim)
 
 

@@ -164,8 +164,8 @@ class Daemon:
     async def _listen(self) -> None:
         settings = self.config.settings
         if settings.tcp_addr:
-            app = self.server.tcp_application(read_token(settings.tcp_token_file, "tcp_token_file"))
-            await self._tcp(await self._runner(app), settings.tcp_addr)
+            app = self.server.tcp_application(*tcp_tokens(settings))
+            await self._tcp(await self._runner(self.traffic.watch(app)), settings.tcp_addr)
         if settings.metrics_addr:
             pages = health.application(
                 reasons=self._reasons_not_ready, metrics=scrape.handler(self.exporter.page)
@@ -256,6 +256,15 @@ def unix_socket(path: str) -> socket.socket:
         listener.close()
         raise ConfigError("socket", "", f"{path}: {error.strerror or error}") from error
     return listener
+
+
+def tcp_tokens(settings: Settings) -> tuple[str, str]:
+    """Return the tokens of operators and of processes; "": none of the kind. Raises ConfigError."""
+    keys = ("tcp_token_file", "tcp_register_token_file")
+    tokens = [read_token(path, key) if (path := getattr(settings, key)) else "" for key in keys]
+    if tokens[0] == tokens[1]:
+        raise ConfigError(keys[1], "", "has the operators' token; processes must not be operators")
+    return tokens[0], tokens[1]
 
 
 def gid_of(group: str) -> int | None:

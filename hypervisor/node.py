@@ -89,13 +89,15 @@ class Node:
         """Return who is at the other end of a connection."""
         return peer_of(connection)
 
-    def register(self, connection: Any, wish: Wish) -> Registration:
-        """Take a process in. Raises Refused."""
+    def register(self, connection: Any, wish: Wish, caller: Peer | None = None) -> Registration:
+        """Take a process in; `caller` says who it is where the connection does not. Raises Refused."""
         if not self.tenancy.gpus:
             raise Refused(503, "the daemon does not know this node's GPUs yet: NVML has not answered")
-        peer = peer_of(connection)
+        peer = caller or peer_of(connection)
         key, origin, pidfd = self._processes.identify(peer, connection)
         try:
+            if caller is not None and key.start_ticks != wish.start_ticks:
+                raise Refused(403, f"process {wish.pid} has gone")
             self.before(origin)
             claim = Claim(key, origin, wish, self.place(origin))
             worker, gone = self.registry.register(claim, now_ns=time.monotonic_ns())

@@ -131,6 +131,8 @@ class Wish:
     """"namespace/name", for show."""
     is_view: bool = False
     """It only asks NVML so far."""
+    start_ticks: int = 0
+    """When it started; where the kernel does not say who is calling, it is found by this and its pid."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The HTTP calls on the Unix socket: workers register and ask for commands, operators look and change.
+"""The HTTP calls, on the Unix socket and over TCP: workers register and ask for commands, operators look
+and change.
 
-Who calls is taken from the socket, not from what is said. All bodies are bounded and all fields checked
+Who calls is taken from the connection, not from what is said. All bodies are bounded and all fields checked
 here; what is decided, the node decides.
 """
 
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import hmac
 import json
 from collections.abc import Awaitable, Callable, Mapping
@@ -17,6 +19,7 @@ from aiohttp import web
 from limiter._native import lib
 
 from hypervisor.core.commands import Command
+from hypervisor.core.ends import Ends
 from hypervisor.core.model import Peer, Registration, TenantName, Wish, Worker, WorkerId
 from hypervisor.errors import Refused
 from limiter import quota
@@ -27,13 +30,16 @@ LONGEST_WAIT_S = 60.0
 LONGEST_TEXT = 256
 VERSION = int(lib.GL_LAYOUT_VERSION)
 """Of the layout that daemon and library share; a library that was built with another one is refused."""
+WORKERS = "/v1/workers"
 
 
 class Node(Protocol):
     """What the calls need."""
 
     def peer(self, connection: Any) -> Peer: ...
-    def register(self, connection: Any, wish: Wish) -> Registration: ...
+    def register(self, connection: Any, wish: Wish, caller: Peer | None = None) -> Registration: ...
+    def find_caller(self, ends: Ends, wish: Wish) -> Peer: ...
+    def is_caller(self, ends: Ends, host_pid: int) -> bool: ...
     def hand_over(self, connection: Any, tenant: TenantName) -> None: ...
     def worker(self, worker_id: WorkerId) -> Worker | None: ...
     def next_command(self, worker_id: WorkerId, after: int) -> Command | None: ...
@@ -55,33 +61,40 @@ class Server:
 
     def unix_application(self) -> web.Application:
         app = web.Application(client_max_size=LARGEST_BODY, middlewares=[refusals])
-        app.add_routes(
-            [
-                web.post("/v1/workers", self._register),
-                web.get("/v1/workers/{id}/commands", self._commands),
-                web.post("/v1/workers/{id}/results", self._results),
-            ]
-        )
+        self._add_workers_calls(app)
         self._add_operators_calls(app, self._caller)
         return app
 
-    def tcp_application(self, token: str) -> web.Application:
-        """Return the operators' calls for whoever bears the token."""
+    def tcp_application(self, operators: str, processes: str) -> web.Application:
+        """Return all calls, for whoever bears the right token; "": nobody.
+
+        Processes' calls have a token of their own, which allows nothing else. It does not say who they are:
+        that is found out.
+        """
 
         @web.middleware
         async def bearer(request: web.Request, handler: Handler) -> web.StreamResponse:
+            token = processes if request.path.startswith(WORKERS) else operators
             given = request.headers.get("Authorization", "")
-            if not hmac.compare_digest(given.encode(), f"Bearer {token}".encode()):
+            if not token:
+                raise Refused(403, "this call is not served over TCP")
+            if not is_same(given, f"Bearer {token}"):
                 raise Refused(401, "this call needs the token")
             return await handler(request)
 
-        async def register(_: web.Request) -> web.Response:
-            raise Refused(403, "processes register over the Unix socket, where the kernel says who they are")
-
         app = web.Application(client_max_size=LARGEST_BODY, middlewares=[refusals, bearer])
-        app.router.add_post("/v1/workers", register)
+        self._add_workers_calls(app)
         self._add_operators_calls(app, lambda _: None)
         return app
+
+    def _add_workers_calls(self, app: web.Application) -> None:
+        app.add_routes(
+            [
+                web.post(WORKERS, self._register),
+                web.get(WORKERS + "/{id}/commands", self._commands),
+                web.post(WORKERS + "/{id}/results", self._results),
+            ]
+        )
 
     def _add_operators_calls(self, app: web.Application, who: Callable[[web.Request], Peer | None]) -> None:
         node = self._node
@@ -129,8 +142,11 @@ class Server:
         said = await body_of(request)
         if said.get("version") != VERSION:
             raise Refused(422, f"this daemon speaks version {VERSION}, not {said.get('version')!a}")
-        answer = self._node.register(connection_of(request), wish_in(said))
-        if said.get("files") is True:
+        wish, ends, caller = wish_in(said), ends_of(request), None
+        if ends is not None:
+            caller = await asyncio.to_thread(self._node.find_caller, ends, wish)
+        answer = self._node.register(connection_of(request), wish, caller)
+        if said.get("files") is True and ends is None:
             self._node.hand_over(connection_of(request), answer.tenant)
         headers = {
             "Gpulimit-Worker": answer.worker,
@@ -146,7 +162,7 @@ class Server:
         return web.json_response(shown, headers=headers)
 
     async def _commands(self, request: web.Request) -> web.Response:
-        worker = self._own_worker(request)
+        worker = await self._own_worker(request)
         after = number_in(request.query, "after", most=1 << 62)
         wait_s = number_in(request.query, "wait", most=int(LONGEST_WAIT_S))
         command = await self._next(worker.id, after, wait_s)
@@ -194,7 +210,7 @@ class Server:
                 rung.set()
 
     async def _results(self, request: web.Request) -> web.Response:
-        worker = self._own_worker(request)
+        worker = await self._own_worker(request)
         said = await body_of(request)
         number, ok = said.get("number"), said.get("ok")
         if not isinstance(number, int) or not isinstance(ok, bool):
@@ -205,12 +221,17 @@ class Server:
     def _caller(self, request: web.Request) -> Peer:
         return self._node.peer(connection_of(request))
 
-    def _own_worker(self, request: web.Request) -> Worker:
+    async def _own_worker(self, request: web.Request) -> Worker:
         """Return the worker in the path, which must be the caller. Raises Refused."""
         worker = self._node.worker(WorkerId(request.match_info["id"]))
         if worker is None:
             raise Refused(404, "no such worker: register again")
-        if self._caller(request).pid != worker.key.host_pid:
+        host_pid, ends = worker.key.host_pid, ends_of(request)
+        if ends is None:
+            is_caller = self._caller(request).pid == host_pid
+        else:
+            is_caller = await asyncio.to_thread(self._node.is_caller, ends, host_pid)
+        if not is_caller:
             raise Refused(403, "this worker is another process")
         return worker
 
@@ -237,10 +258,26 @@ def connection_of(request: web.Request) -> Any:
     return connection
 
 
+def ends_of(request: web.Request) -> Ends | None:
+    """Return the ends of a TCP connection; None: it is a Unix socket, whose peer the kernel names."""
+    transport = request.transport
+    if transport is None:
+        raise Refused(403, "the caller has gone")
+    return Ends.of(transport.get_extra_info("peername"), transport.get_extra_info("sockname"))
+
+
+def is_same(given: str, expected: str) -> bool:
+    """Whether two texts are the same, in a time that does not tell where they differ or how long they are."""
+    one, other = (hashlib.sha256(t.encode(errors="surrogateescape")).digest() for t in (given, expected))
+    return hmac.compare_digest(one, other)
+
+
 async def body_of(request: web.Request) -> dict[str, Any]:
     """Return the JSON object in a body. Raises Refused; aiohttp refuses what is too large."""
     try:
         data = json.loads(await request.read())
+    except (ConnectionError, web.RequestPayloadError) as error:
+        raise Refused(403, "the caller has gone") from error
     except (ValueError, RecursionError) as error:
         raise Refused(422, "the body is not JSON") from error
     if not isinstance(data, dict):
@@ -296,12 +333,13 @@ def wish_in(said: Mapping[str, Any]) -> Wish:
         said_quota = quota.read(texts_in(said, "environment"))
     except QuotaError as error:
         raise Refused(422, str(error)) from error
-    pid = said.get("pid", 0)
+    pid, ticks = said.get("pid", 0), said.get("start_ticks", 0)
     return Wish(
         pid=pid if isinstance(pid, int) and 0 <= pid < 1 << 32 else 0,
         name=text_in(said, "name")[:15],
         tenant=text_in(said, "tenant") or said_quota.tenant or "",
         quota=said_quota,
         is_view=said.get("view") is True,
+        start_ticks=ticks if isinstance(ticks, int) and 0 <= ticks < 1 << 64 else 0,
         pod="/".join(t for t in (text_in(said, "pod_namespace"), text_in(said, "pod_name")) if t),
     )

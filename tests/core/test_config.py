@@ -51,7 +51,7 @@ def test_the_file_can_be_named_by_the_environment(tmp_path: Path) -> None:
         ("tenants = 3", "tenants: is not a table"),
         ("default = 3", "default: is not a table"),
         ("[default]\nmemory = [1]", "default.memory: [1] is not text or a whole number"),
-        ('tcp_addr = "127.0.0.1:1"', "tcp_addr: needs tcp_token_file"),
+        ('tcp_addr = "127.0.0.1:1"', "tcp_addr: needs tcp_token_file or tcp_register_token_file"),
         ("= 3", "--config"),
     ],
 )

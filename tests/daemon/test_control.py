@@ -181,7 +181,7 @@ def test_sighup_rereads_quotas(daemon, client, tenant, tmp_path) -> None:
     assert only_device(one)["memory_limit_bytes"] == 2 * GIB
 
 
-def test_tcp_needs_the_token_and_takes_no_processes(daemon, client, tenant, tmp_path) -> None:
+def test_operators_over_tcp_need_their_token_and_cannot_register(daemon, client, tenant, tmp_path) -> None:
     from tests.daemon.conftest import free_port
 
     token = tmp_path / "token"
@@ -203,7 +203,7 @@ def test_tcp_needs_the_token_and_takes_no_processes(daemon, client, tenant, tmp_
     assert [ask("GET", "/v1/state", t) for t in (None, "wrong", right)] == [401, 401, 200]
     assert ask("PUT", f"/v1/tenants/{tenant}/quota", right, {"memory": "2GiB"}) == 200
     assert ask("POST", "/v1/workers", right, {"version": 1}) == 403
-    assert ask("GET", "/v1/workers/x/commands", right) == 404
+    assert ask("GET", "/v1/workers/x/commands", right) == 403
 
 
 @pytest.mark.parametrize(

@@ -79,7 +79,7 @@ static void write_text(const uint8_t *data, size_t size)
 	must(!out.full);
 	check_json(json);
 	gl_out_begin(&out, small, sizeof small);
-	gl_http_request(&out, "POST", "/", json);
+	gl_http_request(&out, "POST", "/", "", json);
 	must(out.full && out.length < sizeof small && strlen(small) == out.length);
 }
 

@@ -1,0 +1,132 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Where the daemon is, by the environment, the first of:
+ *
+ *   GPULIMIT_SOCKET                   its socket
+ *   the usual socket                  if it exists
+ *   HYPERVISOR_IP, HYPERVISOR_PORT    TCP, on the same node; needs the token in GPULIMIT_TOKEN or in the file that
+ *                                     GPULIMIT_TOKEN_FILE names
+ *
+ * None of them: there is no daemon.  What is set and cannot be used is an error, never "no daemon".
+ */
+#include <arpa/inet.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "shim.h"
+
+#define USUAL_SOCKET "/run/gpulimit/hypervisor.sock"
+#define REFUSED "every CUDA call of this process is refused"
+enum { SHORTEST_TOKEN = 16 };
+
+static int socket_address(struct gl_address *to, const char *path)
+{
+	struct gl_out out;
+	gl_out_begin(&out, to->text, sizeof to->text);
+	gl_out_text(&out, path);
+	if (*path != '/' || out.full) {
+		gl_log(GL_ERROR, "GPULIMIT_SOCKET: \"%.120s\" is not an absolute path of at most 107 characters; " REFUSED, path);
+		return GL_DAEMON_WRONG;
+	}
+	to->at.un.sun_family = AF_UNIX;
+	memcpy(to->at.un.sun_path, to->text, sizeof to->text);
+	to->size = sizeof to->at.un;
+	return GL_DAEMON_THERE;
+}
+
+static bool parse_port(const char *text, uint16_t *port)
+{
+	unsigned int value = 0;
+	const char *p = text;
+	for (; *p >= '0' && *p <= '9' && value < 65536; p++)
+		value = value * 10 + (unsigned int)(*p - '0');
+	*port = (uint16_t)value;
+	return p > text && !*p && value >= 1 && value < 65536;
+}
+
+static bool parse_ip(struct gl_address *to, const char *ip, uint16_t port)
+{
+	if (inet_pton(AF_INET, ip, &to->at.in.sin_addr) == 1) {
+		to->at.in.sin_family = AF_INET;
+		to->at.in.sin_port = htons(port);
+		to->size = sizeof to->at.in;
+		return true;
+	}
+	if (inet_pton(AF_INET6, ip, &to->at.in6.sin6_addr) != 1)
+		return false;
+	to->at.in6.sin6_family = AF_INET6;
+	to->at.in6.sin6_port = htons(port);
+	to->size = sizeof to->at.in6;
+	return true;
+}
+
+/* ---- the token ---- */
+
+static bool take_token(struct gl_address *to, const char *text, size_t length, const char *where)
+{
+	bool good = length >= SHORTEST_TOKEN && length < sizeof to->token;
+	for (size_t i = 0; i < length && good; i++)
+		good = text[i] > ' ' && text[i] < 0x7f;
+	if (good) {
+		memcpy(to->token, text, length);
+		to->token[length] = 0;
+	} else {
+		gl_log(GL_ERROR, "%.120s: a token is of 16 to 255 visible ASCII characters; " REFUSED, where);
+	}
+	return good;
+}
+
+static bool token_from_file(struct gl_address *to, const char *path)
+{
+	char text[sizeof to->token + 2];
+	int fd = gl_open(path, O_RDONLY | O_NONBLOCK, 0);
+	long n = fd < 0 ? fd : gl_syscall(SYS_read, fd, text, sizeof text);
+	if (fd >= 0)
+		gl_close(fd);
+	if (n < 0) {
+		gl_log(GL_ERROR, "GPULIMIT_TOKEN_FILE: %.120s: %s; " REFUSED, path, strerror((int)-n));
+		return false;
+	}
+	while (n > 0 && (text[n - 1] == '\n' || text[n - 1] == '\r' || text[n - 1] == ' '))
+		n--;
+	return take_token(to, text, (size_t)n, "GPULIMIT_TOKEN_FILE");
+}
+
+static bool read_token(struct gl_address *to)
+{
+	const char *token = getenv("GPULIMIT_TOKEN"), *path = getenv("GPULIMIT_TOKEN_FILE");
+	if (token && *token)
+		return take_token(to, token, strlen(token), "GPULIMIT_TOKEN");
+	if (path && *path)
+		return token_from_file(to, path);
+	gl_log(GL_ERROR, "HYPERVISOR_IP needs a token, in GPULIMIT_TOKEN or the file of GPULIMIT_TOKEN_FILE; " REFUSED);
+	return false;
+}
+
+static int tcp_address(struct gl_address *to, const char *ip)
+{
+	const char *port = getenv("HYPERVISOR_PORT");
+	struct gl_out out;
+	uint16_t number;
+	if (!port || !parse_port(port, &number) || !parse_ip(to, ip, number)) {
+		gl_log(GL_ERROR, "HYPERVISOR_IP, HYPERVISOR_PORT: \"%.64s\", \"%.16s\" is not an IP address and a port; " REFUSED, ip,
+		       port ? port : "");
+		return GL_DAEMON_WRONG;
+	}
+	gl_out_begin(&out, to->text, sizeof to->text);
+	gl_out_text(&out, ip);
+	gl_out_text(&out, ", port ");
+	gl_out_number(&out, number);
+	return read_token(to) ? GL_DAEMON_THERE : GL_DAEMON_WRONG;
+}
+
+int gl_address_find(struct gl_address *to)
+{
+	const char *path = getenv("GPULIMIT_SOCKET"), *ip = getenv("HYPERVISOR_IP");
+	memset(to, 0, sizeof *to);
+	if (path && *path)
+		return socket_address(to, path);
+	if (gl_syscall(SYS_faccessat, AT_FDCWD, USUAL_SOCKET, F_OK) == 0)
+		return socket_address(to, USUAL_SOCKET);
+	return ip && *ip ? tcp_address(to, ip) : GL_DAEMON_NONE;
+}
