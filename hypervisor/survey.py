@@ -26,6 +26,7 @@ from limiter.errors import LayoutMismatch
 from limiter.segment import Account, Device, Process, Usage
 
 MOST_STANDALONE = 64
+MOST_LOOKED_AT = 1024
 SOURCES = {"pod": "annotation", "environment": "env"}
 NvmlBytes = Mapping[GpuUuid, Mapping[int, int | None]]
 """What NVML says that processes hold, by card and host pid."""
@@ -62,8 +63,13 @@ class Survey:
             tenant = self._node.registry.tenants.get(name)
             if tenant is not None:
                 yield list(self._tenant(tenant))
+        shown = 0
         for path_name in self._standalone_names():
-            yield list(self._standalone(path_name))
+            looks = list(self._standalone(path_name))
+            shown += bool(looks)  # what has no living process hides nobody who has
+            yield looks
+            if shown == MOST_STANDALONE:
+                break
 
     def _find_strangers(self) -> list[Stranger]:
         """Return the GPU processes that are not registered."""
@@ -154,7 +160,7 @@ class Survey:
 
     def _standalone_names(self) -> list[str]:
         own = self._node.tenancy.open_tenants
-        return [name for name in segment.tenants() if name not in own][:MOST_STANDALONE]
+        return [name for name in segment.tenants() if name not in own][:MOST_LOOKED_AT]
 
     def _standalone(self, name: str) -> Iterable[Look]:
         """Return the tenants whose processes started without the daemon, and limit themselves."""
