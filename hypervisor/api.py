@@ -75,13 +75,14 @@ class Api:
             },
             "gpus": [
                 gpu_data(node.inventory.samples[gpu.uuid], node.tenants_on(gpu.uuid))
-                for gpu in node.inventory.gpus
+                for gpu in node.inventory.present
             ],
             "tenants": [self._tenant(tenant) for tenant in tenants],
             "observed": observed_data(self._seen(), None if sees_all else {t.name for t in tenants}),
         }
         if sees_all:
-            state["processes"] = processes_data(node.inventory.samples.values())
+            here = [node.inventory.samples[gpu.uuid] for gpu in node.inventory.present]
+            state["processes"] = processes_data(here)
             state["events"] = event_data(node.events.newest())
             state["counts"] = dict(node.events.counts)
         return state

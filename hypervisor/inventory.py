@@ -9,6 +9,7 @@ import logging
 import re
 import time
 from collections.abc import Mapping, Set
+from dataclasses import replace
 
 from hypervisor.core.events import EventLog
 from hypervisor.core.model import Gpu, GpuSample, GpuUuid
@@ -41,6 +42,8 @@ class Inventory:
         """Why NVML does not answer."""
         self._state = state
         self._events = events
+        self._listed: frozenset[GpuUuid] = frozenset()
+        """In NVML's last answer."""
         self._left_out: set[GpuUuid] = set()
         self._mig_trouble: dict[GpuUuid, str] = {}
 
@@ -48,7 +51,7 @@ class Inventory:
         """NVML has answered; True if there is a GPU that was not known. Those `in_use` keep their places."""
         self.trouble = ""
         known = {gpu.uuid for gpu in self.gpus}
-        listed = {sample.gpu.uuid for sample in samples}
+        listed = self._listed = frozenset(sample.gpu.uuid for sample in samples)
         fresh = [s.gpu for s in samples if s.gpu.uuid not in known]
         placed = [gpu for gpu in fresh if self._place(gpu, listed | in_use)]
         for sample in samples:
@@ -95,6 +98,11 @@ class Inventory:
             note(self._events, kind, text, level=logging.WARNING)
             self._mig_trouble[sample.gpu.uuid] = sample.mig_error
 
+    @property
+    def present(self) -> list[Gpu]:
+        """Cards ever seen, and the MIG devices that there are."""
+        return [gpu for gpu in self.gpus if gpu.mig is None or gpu.uuid in self._listed]
+
     def failed(self, reason: str) -> None:
         """NVML has not answered."""
         if reason != self.trouble:
@@ -106,6 +114,8 @@ class Inventory:
         now_ns = time.monotonic_ns()
         for index, gpu in enumerate(self.gpus):
             sample = self.samples[gpu.uuid]
+            if gpu.uuid not in self._listed and not sample.error:
+                sample = replace(sample, error="NVML does not list it any more")
             try:
                 self._state.show(
                     index, sample, tenants=tenants.get(gpu.uuid, 0), now_ns=now_ns, gpus=len(self.gpus)

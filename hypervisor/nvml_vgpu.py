@@ -17,6 +17,8 @@ MOST_SAMPLES = MOST_VGPUS * 64
 MOST_PIDS = 1024
 MOST_LOG_ENTRIES = 200
 BEST_EFFORT, ARR_ON = 1, 2
+GRAPHICS = 1
+"""The engine that kernels run on."""
 NOT_AVAILABLE = 0xFFFFFFFF
 LONGEST_SILENCE_US = 10_000_000
 """Without a new sample for so long, a vGPU's activity is not known any more."""
@@ -74,6 +76,27 @@ class Log(ctypes.Structure):
         ("words", c_uint * 2),
         ("count", c_uint),
         ("entries", LogEntry * MOST_LOG_ENTRIES),
+    )
+
+
+class NewState(ctypes.Structure):
+    """Of drivers that know no other: adaptive round robin is always on there."""
+
+    _fields_ = (("engine", c_uint), ("policy", c_uint), ("average", c_uint), ("slice_ns", c_uint))
+
+
+class NewLogEntry(ctypes.Structure):
+    _fields_ = (*LogEntry._fields_, ("weight", c_uint))
+
+
+class NewLog(ctypes.Structure):
+    _fields_ = (
+        ("engine", c_uint),
+        ("policy", c_uint),
+        ("average", c_uint),
+        ("slice_ns", c_uint),
+        ("count", c_uint),
+        ("entries", NewLogEntry * MOST_LOG_ENTRIES),
     )
 
 
@@ -166,7 +189,7 @@ class VgpuReader:
         known = self._raw.get("nvmlDeviceGetVgpuSchedulerCapabilities", Capabilities(), handle)
         row: dict[str, Any] = {"arr_supported": None if known is None else bool(known.arr)}
         if state is None:
-            return row | {"policy": None, "arr": None, "timeslice_ns": None}
+            return row | self._new_scheduler(handle)
         is_adaptive = state.arr == ARR_ON or (state.arr == 0 and state.words[1] != 0)
         slice_ns = int(state.words[1] if is_adaptive else state.words[0])
         # Under best effort the driver leaves the parameters as they were.
@@ -177,9 +200,19 @@ class VgpuReader:
             "timeslice_ns": slice_ns if has_slices else None,
         }
 
+    def _new_scheduler(self, handle: Any) -> dict[str, Any]:
+        state = self._raw.get("nvmlDeviceGetVgpuSchedulerState_v2", NewState(engine=GRAPHICS), handle)
+        if state is None:
+            return {"policy": None, "arr": None, "timeslice_ns": None}
+        has_slices = state.policy != BEST_EFFORT and state.slice_ns > 0
+        slice_ns = int(state.slice_ns) if has_slices else None
+        return {"policy": int(state.policy), "arr": None, "timeslice_ns": slice_ns}
+
     def _overruns(self, handle: Any, card: Card) -> int | None:
         """Return how many slices in the log, since it was first read, ran for longer than they should."""
         log = self._raw.get("nvmlDeviceGetVgpuSchedulerLog", Log(), handle)
+        if log is None:
+            log = self._raw.get("nvmlDeviceGetVgpuSchedulerLog_v2", NewLog(engine=GRAPHICS), handle)
         if log is None:
             return card.overruns
         entries = list(log.entries[: min(log.count, MOST_LOG_ENTRIES)])

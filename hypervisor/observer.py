@@ -186,9 +186,7 @@ class Observer:
         """Return all cards ever seen, and the MIG devices that there are."""
         health, inventory, is_fresh = self._nvml.health, self._node.inventory, self.nvml_is_fresh()
         cards = []
-        for gpu in inventory.gpus:
-            if gpu.mig is not None and gpu.uuid not in health.listed:
-                continue  # taken apart
+        for gpu in inventory.present:
             at_ns = health.last_xid_at_ns.get(gpu.uuid)
             cards.append(
                 Card(

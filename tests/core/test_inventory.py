@@ -51,6 +51,9 @@ def test_cards_and_mig_devices_have_a_place_each_that_stays(inventory: Inventory
     assert not inventory.take((one, first))
     assert inventory.take((one, second))
     assert [gpu.uuid for gpu in inventory.gpus] == [one.gpu.uuid, first.gpu.uuid, second.gpu.uuid]
+    assert [gpu.uuid for gpu in inventory.present] == [one.gpu.uuid, second.gpu.uuid]
+    inventory.take(())
+    assert [gpu.uuid for gpu in inventory.present] == [one.gpu.uuid], "a lost card is still a card"
 
 
 def test_a_mig_device_that_is_gone_makes_room_when_there_is_none(

@@ -8,10 +8,12 @@ import json
 from collections import Counter
 from typing import Any
 
+import pynvml
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hypervisor import nvml_mig, nvml_vgpu
 from hypervisor.core.partitions import mig_gpu_of, vgpu_host_of
 from hypervisor.nvml_mig import GpmGet, MigReader
 from hypervisor.nvml_processes import Process, processes_on
@@ -301,6 +303,26 @@ def test_slices_that_ran_too_long_are_counted_once() -> None:
     assert read.of(HANDLE, UUID)["overruns"] == 3  # type: ignore[index]
 
 
+def test_a_driver_that_only_knows_the_newer_calls_is_asked_by_them() -> None:
+    def log(_: Any, room: Any) -> int:
+        assert room._obj.engine == 1
+        room._obj.entries[0].stamp, room._obj.entries[0].run_ns, room._obj.entries[0].target_ns = 7, 9, 8
+        room._obj.entries[1].stamp, room._obj.entries[1].weight = 8, 100
+        room._obj.count = 2
+        return SUCCESS
+
+    library = vgpu_library(
+        nvmlDeviceGetVgpuSchedulerState=26,
+        nvmlDeviceGetVgpuSchedulerState_v2=structure(policy=2, average=33, slice_ns=2_000_000),
+        nvmlDeviceGetVgpuSchedulerLog=13,
+        nvmlDeviceGetVgpuSchedulerLog_v2=log,
+    )
+    read, errors = reader(library)
+    row = read.of(HANDLE, UUID)
+    assert row is not None and not errors
+    assert (row["policy"], row["arr"], row["timeslice_ns"], row["overruns"]) == (2, None, 2_000_000, 1)
+
+
 @pytest.mark.parametrize("name", [b"\xff\xfe\x80", b"", b"x" * 255])
 def test_names_are_text_whatever_bytes_the_driver_gives(name: bytes) -> None:
     library = vgpu_library(nvmlVgpuInstanceGetVmID=lambda _, room, size, __: text(name)(room, size))
@@ -455,6 +477,41 @@ def test_processes_are_bounded_and_unknown_memory_is_not_a_number() -> None:
     call = {"nvmlDeviceGetComputeRunningProcesses_v3": listing(range(5000))}
     assert processes_on(Raw(errors, Library(**call)), HANDLE) is None
     assert errors == {"count": 1}
+
+
+# ---- structures ----
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs"),
+    [
+        (nvml_vgpu.Sample, "c_nvmlVgpuInstanceUtilizationSample_t"),
+        (nvml_vgpu.State, "c_nvmlVgpuSchedulerGetState_t"),
+        (nvml_vgpu.NewState, "c_nvmlVgpuSchedulerStateInfo_v2_t"),
+        (nvml_vgpu.Capabilities, "c_nvmlVgpuSchedulerCapabilities_t"),
+        (nvml_vgpu.LogEntry, "c_nvmlVgpuSchedulerLogEntry_t"),
+        (nvml_vgpu.Log, "c_nvmlVgpuSchedulerLog_t"),
+        (nvml_vgpu.NewLogEntry, "c_nvmlVgpuSchedulerLogEntry_v2_t"),
+        (nvml_vgpu.NewLog, "c_nvmlVgpuSchedulerLogInfo_v2_t"),
+        (nvml_vgpu.License, "c_nvmlVgpuLicenseInfo_t"),
+        (nvml_vgpu.Accounting, "c_nvmlAccountingStats_t"),
+        (nvml_mig.Memory, "c_nvmlMemory_t"),
+        (nvml_mig.Attributes, "c_nvmlDeviceAttributes"),
+        (nvml_mig.GpmSupport, "c_nvmlGpmSupport_t"),
+        (nvml_mig.GpmMetric, "c_nvmlGpmMetric_t"),
+        (Process, "c_nvmlProcessInfo_v2_t"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else value.__name__,
+)
+def test_structures_are_as_pynvml_has_them(ours: Any, theirs: str) -> None:
+    """Another description of the same header; offsets are compared where it has a field for each of ours."""
+    other = getattr(pynvml, theirs, None)
+    if other is None:
+        pytest.skip(f"this pynvml has no {theirs}")
+    assert ctypes.sizeof(ours) == ctypes.sizeof(other)
+    if len(ours._fields_) == len(other._fields_):
+        mine = [getattr(ours, name).offset for name, *_ in ours._fields_]
+        assert mine == [getattr(other, name).offset for name, *_ in other._fields_]
 
 
 # ---- rows that say anything ----

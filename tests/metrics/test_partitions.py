@@ -6,6 +6,7 @@ from __future__ import annotations
 import dataclasses
 import re
 import string
+import time
 from dataclasses import replace
 from typing import Any
 
@@ -16,6 +17,7 @@ from hypothesis import strategies as st
 from hypervisor.exporter.compat import ALIASES
 from hypervisor.exporter.exporter import Exporter
 from hypervisor.exporter.families import families_of
+from hypervisor.exporter.labels import Labels
 from hypervisor.exporter.snapshot import Snapshot
 from hypervisor.metrics import CATALOGUE, MIG_MODE_SECTION, MIG_SECTION, VGPU_INSTANCE_SECTION, VGPU_SECTION
 from limiter import mig, partitions, vgpu
@@ -168,6 +170,40 @@ def test_labels_are_whole_keys() -> None:
 def test_all_families_name_the_card_alike() -> None:
     for section in SECTIONS:
         assert section.labels[:5] == VGPU_SECTION.labels, section.title
+
+
+def test_labels_are_made_once_for_each_instance_and_not_for_each_family(monkeypatch) -> None:
+    made = 0
+    plain = Labels.__init__
+
+    def counted(self: Labels, pairs: Any = ()) -> None:
+        nonlocal made
+        made += 1
+        plain(self, pairs)
+
+    monkeypatch.setattr(Labels, "__init__", counted)
+    many = tuple(replace(VGPU, vgpu_id=n) for n in range(100))
+    migs = tuple(replace(MIG, index=n) for n in range(50))
+    page(replace(HOST, instances=many), replace(CARD, instances=migs))
+    of_cards, infos = 3, 2
+    assert made == of_cards + 100 * (1 + infos) + 50
+
+
+def test_reading_takes_time_by_the_page_and_not_by_its_square() -> None:
+    def seconds(cards: int) -> float:
+        hosts = [
+            replace(HOST, gpu_uuid=f"GPU-{n}", instances=tuple(replace(VGPU, vgpu_id=v) for v in range(16)))
+            for n in range(cards)
+        ]
+        told = list(samples(page(*hosts)))
+        best = 9.0
+        for _ in range(3):
+            begin = time.process_time()
+            Reader().take(told)
+            best = min(best, time.process_time() - begin)
+        return best
+
+    assert seconds(200) < 40 * max(seconds(20), 1e-3)
 
 
 def test_a_node_without_either_says_nothing() -> None:
