@@ -46,17 +46,20 @@ class Cluster:
         self._wanted = wanted
         self._unmet: set[TenantName] = set()
         """Tenants that keep another quota than their pod names, since that does not fit beside the others."""
-        self._has_list = False
+        self._is_complete = False
+        """A whole list has come: pods that are not known are not there."""
         node.place = self.place
+        node.adopted = self.adopted
 
     # ---- what the cluster says ----
 
     def listed(self, items: Iterable[Any], *, is_whole: bool) -> None:
         """Take a list of pods in. `is_whole`: pods that are not in it are gone."""
-        self._has_list = True
         self._apply(self.pods.replace(self._readable(items), is_whole=is_whole))
-        if is_whole:
-            self._end_unknown()
+        if is_whole and not self._is_complete:
+            self._is_complete = True
+            for tenant in list(self._node.registry.tenants.values()):
+                self.adopted(tenant)
 
     def learn_containers(self, items: Iterable[Any]) -> None:
         """Take from a list only which containers are whose, of pods that are known."""
@@ -93,11 +96,17 @@ class Cluster:
         if difference.gone or any(pod.has_ended for pod in difference.put):
             self._node.sweep(time.monotonic_ns())
 
-    def _end_unknown(self) -> None:
-        """End the pods that were known before this daemon began and are not in the first list."""
-        for tenant in list(self._node.registry.tenants.values()):
-            if tenant.pod_uid is not None and self.pods.get(tenant.pod_uid) is None:
-                self._end(tenant.pod_uid)
+    def adopted(self, tenant: Tenant) -> None:
+        """A tenant was there before this daemon: its pod may have changed or ended meanwhile."""
+        if tenant.pod_uid is None:
+            return
+        pod = self.pods.get(tenant.pod_uid)
+        if pod is not None and not pod.has_ended:
+            tenant.pod = pod.title
+            if not self.quotas[pod.uid].troubles:
+                self._decide(tenant.name, pod)
+        elif pod is not None or self._is_complete:
+            self._end(tenant.pod_uid)
 
     def _end(self, uid: str) -> None:
         """Let a pod's tenants go with their last processes."""
@@ -206,7 +215,9 @@ class Cluster:
         pod = self.pods.get(origin.pod_uid)
         if pod is None or pod.has_ended:
             self._wanted()
-            why = "has ended" if pod else "is not known here" if self._has_list else "is not known here yet"
+            why = (
+                "has ended" if pod else "is not known here" if self._is_complete else "is not known here yet"
+            )
             raise Refused(503, f"pod {origin.pod_uid} {why}: neither the API server nor the kubelet names it")
         said = self.quotas[pod.uid]
         if said.troubles:

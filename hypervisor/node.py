@@ -72,6 +72,8 @@ class Node:
         self.wake: Callable[[WorkerId], None] = lambda _: None
         self.place: Callable[[Origin], PodPlace | None] = lambda _: None
         """Where the cluster says that a process runs; raises Refused."""
+        self.adopted: Callable[[Tenant], None] = lambda _: None
+        """Told of tenants that were there before this daemon."""
         self.before: Callable[[Origin], None] = lambda _: None
         """Called before a process is taken in; raises Refused."""
         self.broken: dict[TenantName, str] = {}
@@ -275,7 +277,8 @@ class Node:
         if self.inventory.take(samples, in_use=in_use):
             self.registry.gpus = {gpu.uuid: gpu for gpu in self.inventory.gpus}
             self.tenancy.gpus = list(self.inventory.gpus)
-            self.survival.adopt()
+            for tenant in self.survival.adopt():
+                self.adopted(tenant)
             self.tenancy.publish(self.registry.tenants.values())
         self._show_gpus()
 

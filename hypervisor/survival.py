@@ -38,12 +38,13 @@ class Survival:
         self._registry.book.api.update(saved.api)
         self._pending = dict(saved.tenants)
 
-    def adopt(self) -> None:
-        """Take over the tenants that an earlier daemon had, if processes of theirs live."""
+    def adopt(self) -> list[Tenant]:
+        """Take over the tenants that an earlier daemon had, if processes of theirs live; return them."""
         pending, self._pending = self._pending, {}
         for name, was in pending.items():
             if name not in self._registry.tenants and self._segments.has_usage(name):
                 self._adopt(name, was)
+        return [self._registry.tenants[name] for name in pending if name in self._registry.tenants]
 
     def _adopt(self, name: TenantName, was: SavedTenant) -> None:
         tenant = Tenant(

@@ -45,6 +45,8 @@ class PodEvents:
         self._client, self._component, self._host = client, component, host
         self._waiting: asyncio.Queue[tuple[Subject, str, str]] = asyncio.Queue(MOST_WAITING)
         self._sent_s: dict[tuple[str, str, str], float] = {}
+        self._times: dict[str, int] = {}
+        """How often each was sent, by name; an earlier daemon's times are not counted."""
         self.counts: Counter[str] = Counter(sent=0, dropped=0, failed=0)
 
     def post(self, subject: Subject, reason: str, message: str) -> None:
@@ -59,6 +61,7 @@ class PodEvents:
             return
         if len(self._sent_s) >= MOST_REMEMBERED:
             self._sent_s.clear()
+            self._times.clear()
         self._sent_s[key] = now_s
 
     async def run(self) -> None:
@@ -80,10 +83,10 @@ class PodEvents:
         except KubeError as error:
             if error.status != EXISTS:
                 raise
-            place = f"{path}/{event['metadata']['name']}"
-            known = (await self._client.get(place)).get("count")
-            count = known + 1 if isinstance(known, int) else 1
-            await self._client.patch(place, {"count": count, "lastTimestamp": event["lastTimestamp"]})
+            name = event["metadata"]["name"]
+            self._times[name] = times = self._times.get(name, 1) + 1
+            change = {"count": times, "lastTimestamp": event["lastTimestamp"]}
+            await self._client.patch(f"{path}/{name}", change)
 
     def event(self, subject: Subject, reason: str, message: str) -> Object:
         """Return an event; the same about the same pod has the same name."""

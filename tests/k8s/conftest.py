@@ -22,7 +22,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import StartProcess, clean_environ, remove_segments
-from tests.daemon.conftest import CLIENT, Client, daemon, daemon_env, run_dir
+from tests.daemon.conftest import CLIENT, DEADLINE_S, Client, daemon, daemon_env, run_dir
 from tests.k8s.fake_api import FakeApi, container_id
 
 __all__ = ["daemon", "daemon_env", "run_dir"]
@@ -111,9 +111,10 @@ class Groups:
 
     def enter(self, pid: int, pod_uid: str, container_id: str) -> None:
         """Put a process into a container of a pod."""
-        pod = self.root / f"kubepods/burstable/pod{pod_uid}"
+        top = self.root / f"gpulimit-test-{os.getpid()}"  # not where a kubelet of this machine clears up
+        pod = top / f"kubepods/burstable/pod{pod_uid}"
         group = pod / container_id
-        for path in (self.root / "kubepods", self.root / "kubepods/burstable", pod, group):
+        for path in (top, top / "kubepods", top / "kubepods/burstable", pod, group):
             if not path.exists():
                 path.mkdir()
                 self.made.append(path)
@@ -139,13 +140,10 @@ def groups(start_process: StartProcess) -> Iterator[Groups]:
     made = Groups(root, [])
     yield made
     for path in made.made:
-        for pid in (path / "cgroup.procs").read_text().split() if path.name not in SHARED else ():
+        for pid in (path / "cgroup.procs").read_text().split():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(int(pid), signal.SIGKILL)
     made.remove()
-
-
-SHARED = ("kubepods", "burstable")
 
 
 @pytest.fixture
@@ -168,7 +166,13 @@ def in_pod(run_dir: Path, start_process: StartProcess, groups: Groups) -> Iterat
         env = clean_environ() | {"PYTHONPATH": str(CLIENT.parents[2])}
         made = Client(start_process(argv, env=env, stdin=subprocess.PIPE))
         groups.enter(made.process.pid, uid, container_id(meta["uid"], container, run))
-        made.answer = made.tell(order="register", tenant="", environment=environment or {})
+        end = time.monotonic() + DEADLINE_S
+        while True:
+            made.answer = made.tell(order="register", tenant="", environment=environment or {})
+            # As the library does: the cluster may not have named the pod yet.
+            if expect == 503 or made.answer["status"] != 503 or time.monotonic() > end:
+                break
+            time.sleep(0.1)
         assert made.answer["status"] == expect, made.answer
         return made
 

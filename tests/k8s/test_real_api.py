@@ -216,7 +216,7 @@ def test_events_are_taken_and_counted_up(plane: ControlPlane, access: Access) ->
 # What docs/kubernetes.md says that the daemon needs.
 RIGHTS = [
     {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch"]},
-    {"apiGroups": [""], "resources": ["events"], "verbs": ["create", "get", "patch"]},
+    {"apiGroups": [""], "resources": ["events"], "verbs": ["create", "patch"]},
 ]
 
 

@@ -387,3 +387,19 @@ def test_without_an_address_the_daemon_says_so(daemon: Start) -> None:
     node = daemon(kubernetes="on", is_awaited=False)
     assert node.process.wait(20) == 2
     assert "KUBERNETES_SERVICE_HOST" in node.log.read_text()
+
+
+def test_what_changed_while_the_daemon_was_away(cluster: Start, fake_api: FakeApi, in_pod: InPod) -> None:
+    changed = fake_api.put(pod("changed", annotations={"memory": "4Gi"}))
+    gone = fake_api.put(pod("gone", annotations={"memory": "5Gi"}))
+    node = cluster()
+    one, other = in_pod(changed), in_pod(gone)
+    node.stop(signal.SIGKILL)
+    fake_api.annotate("changed", memory="2Gi")
+    fake_api.delete("gone")
+    again = cluster()
+    eventually(lambda: memory(again, changed) == 2 * GIB)
+    assert one.tell(order="look")["devices"][0]["memory_limit_bytes"] == 2 * GIB
+    assert memory(again, gone) == 5 * GIB  # its process lives
+    other.kill()
+    eventually(lambda: again.tenant(f"pod-{gone['metadata']['uid']}") is None, within_s=5)
