@@ -3,7 +3,7 @@
 #
 # Builds the real parts of Kubernetes that the tests under tests/k8s run against: API server, kubelet, scheduler and
 # controller manager 1.20.2 from Debian 12's source package (the last one that holds the whole tree), and unpacks
-# etcd, containerd, runc, the CNI plug-ins and busybox from Debian's binary packages. Installs nothing on the machine.
+# etcd, containerd, runc and the CNI plug-ins from Debian's binary packages. Installs nothing on the machine.
 #
 #   tests/k8s/build_parts.sh [FOLDER]      default: $GPULIMIT_K8S_PARTS, else ~/.cache/gpulimit-k8s-1.20.2
 #
@@ -15,7 +15,7 @@ set -euo pipefail
 parts=${1:-${GPULIMIT_K8S_PARTS:-$HOME/.cache/gpulimit-k8s-1.20.2}}
 jobs=${GPULIMIT_K8S_JOBS:-1}
 servers=(kube-apiserver kube-controller-manager kube-scheduler kubelet)
-unpacked=(etcd etcdctl containerd containerd-shim-runc-v2 ctr runc busybox cni)
+unpacked=(etcd etcdctl containerd containerd-shim-runc-v2 ctr runc cni)
 bin=$parts/bin
 work=$parts/build
 
@@ -59,10 +59,10 @@ fetch_lists() {
 
 unpack() {
 	local root=$work/root
-	(cd "$work" && apt_here download etcd-server etcd-client containerd runc containernetworking-plugins busybox-static)
+	(cd "$work" && apt_here download etcd-server etcd-client containerd runc containernetworking-plugins)
 	for package in "$work"/*.deb; do dpkg -x "$package" "$root"; done
 	cp "$root"/usr/bin/{etcd,etcdctl,containerd,containerd-shim-runc-v2,ctr} "$bin/"
-	cp "$(find "$root" -name runc -type f -perm -1 | head -1)" "$(find "$root" -name busybox -type f | head -1)" "$bin/"
+	cp "$root"/usr/sbin/runc "$bin/"
 	cp -r "$root/usr/lib/cni" "$bin/cni"
 }
 
