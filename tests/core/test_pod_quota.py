@@ -106,7 +106,7 @@ def test_nothing_said_is_nothing() -> None:
     assert quotas_of(pod()) == PodQuotas()
     assert ours(memory="", compute=" ") == PodQuotas()
     assert said("example.org/memory", "4") == PodQuotas()
-    assert ours(inject="false", allocated="GPU-1", gpu="2") == PodQuotas()
+    assert quotas_of(pod(**{f"gpulimit.io/{k}": "x" for k in ("inject", "gpu", "ld-preload")})) == PodQuotas()
 
 
 @pytest.mark.parametrize(
