@@ -88,7 +88,8 @@ class Kubernetes:
         asked_at_s = -KUBELET_PERIOD_S
         while True:
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._wanted.wait(), SOONEST_S)
+                async with asyncio.timeout(SOONEST_S):  # not wait_for, which can lose a cancellation
+                    await self._wanted.wait()
             is_due = self._watch_is_down() and time.monotonic() - asked_at_s >= KUBELET_PERIOD_S
             if self._wanted.is_set() or is_due:
                 self._wanted.clear()
