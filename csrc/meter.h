@@ -106,6 +106,7 @@ struct gl_meter {
 	uint32_t waiting[GL_MAX_DEVICES];   /* threads of this process waiting for GPU time */
 	uint32_t unpaced[GL_MAX_DEVICES];   /* launches went that no wall clock paced */
 	uint64_t own_granted_ns[GL_MAX_DEVICES], own_at_ns[GL_MAX_DEVICES]; /* bucket of a process below its tenant */
+	uint64_t own_until_ns[GL_MAX_DEVICES]; /* when the GPU reached this process's last mark */
 	uint64_t rang_ns[GL_MAX_DEVICES];   /* when it last told the daemon that it has work */
 	struct gl_clock clock[GL_CLOCKS];
 	struct gl_stream stream[GL_STREAMS];

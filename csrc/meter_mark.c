@@ -92,6 +92,13 @@ static bool sample(const struct gl_stream *stream, const struct gl_mark *m, uint
 	return true;
 }
 
+/* Whether other processes of the tenant have used the GPU since then. */
+static bool beside_siblings(const struct gl_meter *m, const struct gl_gpu *gpu, uint64_t since_ns)
+{
+	uint64_t until = gl_peek(&gpu->device->busy_until_ns);
+	return until > since_ns && until > gl_peek(&m->own_until_ns[gpu->index]);
+}
+
 /* GPU time of the interval, cut to what the tenant's other work has not already been charged for. */
 static uint64_t uncovered(struct gl_device *device, uint64_t busy, uint64_t t, uint64_t span)
 {
@@ -140,8 +147,9 @@ static void account(struct gl_meter *m, struct gl_stream *stream, const struct g
 		return;
 	struct gl_gpu *gpu = stream->clock->gpu;
 	bool at_most, ours = exclusive(gpu, later(previous, mark->first_ns));
+	bool lonely = ours && !beside_siblings(m, gpu, later(previous, mark->first_ns));
 	if (mark->kind == GL_MARK_AFTER && sample(stream, mark, raw, t, &measured, &at_most)) {
-		busy = !ours	? gl_cost_learn_unsure(mark->cost, measured)
+		busy = !lonely	? gl_cost_learn_unsure(mark->cost, measured)
 		     : at_most ? gl_cost_learn_most(mark->cost, measured)
 			       : gl_cost_learn(mark->cost, measured);
 	} else if (ours && !mark->waited && busy < least) {
@@ -150,6 +158,8 @@ static void account(struct gl_meter *m, struct gl_stream *stream, const struct g
 	if (busy > span)
 		busy = span;
 	busy = uncovered(gpu->device, busy, t, span);
+	if (t > gl_peek(&m->own_until_ns[gpu->index]))
+		gl_put(&m->own_until_ns[gpu->index], t);
 	gl_spend_correct(m, gpu, mark->charged_ns, busy);
 	if (mark->kind != GL_MARK_AFTER || gl_peek(&mark->cost->samples) > 4)
 		follow_overlap(m, gpu->index, busy, mark->cost_ns);

@@ -20,7 +20,7 @@ from dataclasses import replace
 from hypervisor.core.model import TenantName
 from hypervisor.core.pace import MS, Decision, Grant, Pace, Rating, Seen, Terms
 from hypervisor.core.shares import entitlements, filled
-from hypervisor.core.standing import LINGER_NS, Standing
+from hypervisor.core.standing import IDLE_AFTER_NS, LINGER_NS, Standing
 
 HANDOVER_NS = MS * 3 // 20
 """The next turn begins when so much of the last one is still queued: it takes that long to wake up."""
@@ -279,11 +279,11 @@ class Arbiter:
         return Grant(spent_ns + left_ns, run_ahead_ns, is_shared=True)
 
     def _run_ahead_ns(self, standing: Standing) -> int:
-        """Return what a holder may have queued: little, where a higher class might want the GPU any time."""
+        """Return what each of a holder's threads may have queued: little, if a higher class may come."""
         above = (s for s in self._standings.values() if s.terms.priority > standing.terms.priority)
         if any(s.terms.priority >= HIGH and s.terms.request_percent and s.was_lately_active for s in above):
             return min(SHORT_AHEAD_NS, self._pace.run_ahead_ns)
-        return self._pace.run_ahead_ns
+        return self._pace.run_ahead_ns // standing.queues
 
     def _watched(self) -> frozenset[TenantName]:
         """Return who does not ring when something changes: everybody but those who wait for a grant."""
@@ -313,6 +313,9 @@ class Arbiter:
             # Those that take turns ring when they have used theirs up; the others should not have to.
             is_quiet = all(s.takes_turns for s in active)
             due.append(self._pace.tick_ns * (2 if is_quiet else 1))
+        if self._holder is not None and not self._standings[self._holder].seen.waiting:
+            # That it has nothing more to do shows only by looking.
+            due.append(self._standings[self._holder].queued_ns + IDLE_AFTER_NS)
         if self._draining is not None and self._holder is None:
             due.append(self._standings[self._draining].queued_ns - HANDOVER_NS)
         for name, standing in self._standings.items():

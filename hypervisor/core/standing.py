@@ -28,6 +28,7 @@ LATELY_NS = 1_000 * MS
 KEEP_LIMIT_NS, RESUME_LIMIT_NS = 100 * MS, 20 * MS
 KEEP_REQUEST_NS, DEBT_REQUEST_NS = 50 * MS, 20 * MS
 KEEP_SLIP_NS, DEBT_SLIP_NS = 20 * MS, 100 * MS
+QUEUES_WINDOW_NS, MOST_QUEUES = 200 * MS, 16.0
 PARKED_NS = 5 * MS
 """How long one that waits is not looked at anew."""
 LINGER_NS = MS // 4
@@ -59,6 +60,7 @@ class Standing:
         self._limit = Bucket(KEEP_LIMIT_NS, level_ns=RESUME_LIMIT_NS / 2)
         self._request = Bucket(KEEP_REQUEST_NS, debt_ns=DEBT_REQUEST_NS)
         self._is_out_of_limit = False
+        self._queues = 1.0
 
     def take_in(self, seen: Seen, now_ns: int, *, inflation: float = 1.0) -> int:
         """Bring everything up to now; return the GPU time spent since the last call.
@@ -70,6 +72,7 @@ class Standing:
         spent_ns = min(max(0, seen.spent_ns - self.seen.spent_ns), MOST_SPENT_NS)
         self._at_ns, before = now_ns, self.seen
         self.seen = seen
+        self._note_queues(seen.waiting, elapsed_ns)
         is_blocked = seen.waiting > 0 and seen.spent_ns >= self.grant.granted_ns and self.grant.is_shared
         if spent_ns or seen.spent_ns < before.spent_ns:
             self._spent_at_ns = now_ns
@@ -78,6 +81,17 @@ class Standing:
             self.was_blocked_at_ns = now_ns
         self._count(spent_ns, elapsed_ns, inflation)
         return spent_ns
+
+    @property
+    def queues(self) -> int:
+        """How many of its threads fill queues of their own, as far as is known from how many wait at once."""
+        return max(1, round(self._queues))
+
+    def _note_queues(self, waiting: int, elapsed_ns: int) -> None:
+        """The most that waited lately."""
+        lost = min(1.0, elapsed_ns / QUEUES_WINDOW_NS) * (self._queues - waiting)
+        self._queues = float(waiting) if waiting > self._queues else self._queues - lost
+        self._queues = min(MOST_QUEUES, self._queues)
 
     def is_parked(self, seen: Seen, now_ns: int) -> bool:
         """Nothing can have changed since the last look but time: it waits, with nothing granted and nothing
