@@ -106,6 +106,11 @@ class Origin:
     cgroup: str = ""
     """Its path; tells a service or login session from another."""
 
+    @property
+    def is_contained(self) -> bool:
+        """It is in a pod or container, whose tenant it then is, whatever user it runs as."""
+        return self.pod_uid is not None or self.container_id is not None
+
 
 @dataclass(frozen=True, slots=True)
 class Peer:

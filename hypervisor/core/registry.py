@@ -217,7 +217,7 @@ class Registry:
         name = tenant_name(claim)
         tenant = self.tenants.get(name)
         if tenant is not None:
-            if claim.origin.uid != tenant.uid and claim.origin.pod_uid is None:
+            if claim.origin.uid != tenant.uid and not claim.origin.is_contained:
                 raise Refused(403, f"tenant {name} belongs to another user")
             if tenant.workers or tenant.is_adopted:
                 return tenant

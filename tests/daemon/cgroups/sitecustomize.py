@@ -1,0 +1,23 @@
+# SPDX-License-Identifier: Apache-2.0
+"""For the PYTHONPATH of a test's daemon: a process is in the cgroup that its own TEST_CGROUP names."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from hypervisor.edge import procs
+
+real = procs.cgroup_text
+
+
+def cgroup_text(pid: int | str) -> str:
+    try:
+        for entry in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
+            if entry.startswith(b"TEST_CGROUP="):
+                return f"0::{entry.partition(b'=')[2].decode()}\n"
+    except OSError:
+        pass
+    return real(pid)
+
+
+procs.cgroup_text = cgroup_text
