@@ -12,12 +12,10 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import shutil
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from limiter import paths
+from limiter import paths, placement
 from limiter.build_id import build_id
 from limiter.errors import GpulimitError
 
@@ -41,7 +39,7 @@ def default_folder() -> Path:
 def publish(folder: Path, source: Path | None = None) -> Path:
     """Put this installation's libraries into `folder`; return the path of libgpulimit.so there.
 
-    Doing it again changes nothing.  Raises NotInstalled, CannotInstall.
+    Doing it again changes nothing.  Raises NotInstalled, CannotInstall, placement.NotPlaced.
     """
     source = source or paths.library().parent
     try:
@@ -54,35 +52,14 @@ def publish(folder: Path, source: Path | None = None) -> Path:
 
 
 def place(library: Path, folder: Path) -> str:
-    """Copy a library under the name of its build and switch the link; return that name."""
+    """Copy a library under the name of its build, try it, and switch the link; return that name."""
     name = f"{library.stem}-{build_id(library)[:16]}.so"
-    target = folder / name
-    if not same(library, target):
-        copy(library, target)
+    placement.put(folder / name, library.read_bytes())
+    placement.check(folder / name)
     link = folder / library.name
     if not link.is_symlink() or link.readlink() != Path(name):
         switch(link, name)
     return name
-
-
-def same(library: Path, target: Path) -> bool:
-    """Tell whether the copy is there and whole."""
-    return target.is_file() and not target.is_symlink() and target.read_bytes() == library.read_bytes()
-
-
-def copy(library: Path, target: Path) -> None:
-    """Write a whole new file, and give it its name then; a damaged one of that name is not touched."""
-    handle, fresh = tempfile.mkstemp(prefix=".fresh-", dir=target.parent)
-    try:
-        with os.fdopen(handle, "wb") as out, library.open("rb") as data:
-            shutil.copyfileobj(data, out)
-            os.fchmod(out.fileno(), 0o644)
-            out.flush()
-            os.fsync(out.fileno())
-        Path(fresh).replace(target)
-    except BaseException:
-        Path(fresh).unlink(missing_ok=True)
-        raise
 
 
 def switch(link: Path, name: str) -> None:

@@ -4,35 +4,71 @@
 from __future__ import annotations
 
 import argparse
+import os
 import platform
+from pathlib import Path
 
 from limiter import about, paths
 from limiter.errors import NotInstalled
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--verbose", action="store_true", help="also layout, library, Python and system")
+    parser.add_argument(
+        "--verbose", action="store_true", help="also libraries, layout, hooks, driver, Python and system"
+    )
+    parser.add_argument("--sim", action="store_true", help="with --verbose: look at the simulated driver")
 
 
 def run(options: argparse.Namespace) -> int:
     print(f"gpulimit {about.version()}")
     if options.verbose:
-        print("\n".join(details()))
+        rows = details(sim=options.sim)
+        print("\n".join(f"{name:<15}{text}" for name, text in rows.items()))
     return 0
 
 
-def details() -> list[str]:
-    """Return the lines of --verbose."""
+def details(*, sim: bool) -> dict[str, str]:
+    """Return what --verbose says, by name."""
     from limiter._native import lib
 
+    return {
+        "library": build_of(paths.lib_dir() / paths.LIBRARY),
+        "path library": build_of(paths.lib_dir() / "libgpupath.so"),
+        "segment layout": str(lib.GL_LAYOUT_VERSION),
+        "hooks": hooks(),
+        "driver": driver(sim=sim),
+        "cffi": about.version("cffi"),
+        "Python": platform.python_version(),
+        "system": platform.platform(),
+    }
+
+
+def build_of(library: Path) -> str:
+    """Return which build a library is, and where it lies."""
+    from limiter.build_id import build_id
+
     try:
-        library = str(paths.library())
-    except NotInstalled as error:
-        library = str(error)
-    return [
-        f"library        {library}",
-        f"segment layout {lib.GL_LAYOUT_VERSION}",
-        f"cffi           {about.version('cffi')}",
-        f"Python         {platform.python_version()}",
-        f"system         {platform.platform()}",
-    ]
+        return f"{build_id(paths.existing(library))} {library}"
+    except (NotInstalled, OSError) as error:
+        return str(error)
+
+
+def hooks() -> str:
+    """Return how many calls the library takes over."""
+    from limiter.doctor.probe import HOOK
+
+    try:
+        return f"{len(HOOK.findall(paths.hook_table().read_text(encoding='utf-8')))} calls taken over"
+    except (NotInstalled, OSError) as error:
+        return str(error)
+
+
+def driver(*, sim: bool) -> str:
+    """Return the driver that programs find here, or why they find none; asked in a child of its own."""
+    from limiter import environment
+    from limiter.doctor import driver as found
+
+    variables = {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}
+    if sim:
+        environment.use_simulated_driver(variables)
+    return next(found.driver(found.probe("driver", variables))).text

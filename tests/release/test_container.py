@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from limiter import shelf
+from limiter import placement, shelf
 
 from ..conftest import ROOT
 from . import root
@@ -122,7 +122,7 @@ def test_an_upgrade_reaches_new_programs_of_a_running_container(
             if list(tmp_path.glob("container-*/mnt/flags/started")):
                 # As the linker would: another build id means another name.
                 fresh = engine.shelf / "libgpulimit-0123456789abcdef.so"
-                shelf.copy(installed / "libgpulimit.so", fresh)
+                placement.put(fresh, (installed / "libgpulimit.so").read_bytes())
                 shelf.switch(engine.shelf / "libgpulimit.so", fresh.name)
                 (flags / "upgraded").touch()
                 return

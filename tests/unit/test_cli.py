@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 
 import pytest
@@ -51,6 +52,18 @@ def test_the_library_s_path_comes_without_heavy_imports(run_process, tmp_path) -
     assert done.stdout == f"{tmp_path}/libgpulimit.so\n"
     imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
     assert not imported & {"cffi", "limiter._native", "asyncio", "aiohttp", "subprocess", "ctypes"}
+
+
+def test_version_verbose_says_what_this_is(gpulimit, built) -> None:
+    done = gpulimit("version", "--verbose", "--sim", expect=0)
+    said = {line[:15].strip(): line[15:].strip() for line in done.stdout.splitlines()[1:]}
+    note = subprocess.run(["readelf", "-n", built.library], capture_output=True, text=True, check=True).stdout
+    digits, _, path = said["library"].partition(" ")
+    assert f"Build ID: {digits}" in note
+    assert path == str(built.lib / "libgpulimit.so")
+    assert said["segment layout"].isdecimal()
+    assert int(said["hooks"].split()[0]) > 50
+    assert said["driver"].startswith("SIMULATED")
 
 
 def test_a_missing_library_is_one_clear_line(

@@ -1,0 +1,132 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Keeps docs/architecture.md true: its layers are those that import-linter checks, its folders those there.
+
+python -m release.architecture            # writes the parts between the marks anew
+python -m release.architecture --check    # fails if they are not as they would be written
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import re
+import sys
+import tomllib
+from pathlib import Path
+
+from release.version import ROOT
+
+DOCUMENT = ROOT / "docs" / "architecture.md"
+WIDTH = 94
+MARKS = "<!-- {name}: begin -->\n(.*?)<!-- {name}: end -->"
+# Folders that are no Python packages.
+TEXTS = {
+    "csrc": "libgpulimit.so: `hooks.def` (each call taken over), `layout.h` (shared memory), a file per noun",
+    "csrc/node": "what the daemon needs of C: hostile segments, policies, doorbells",
+    "csrc/path": "libgpupath.so",
+    "csrc/sim": "the simulated libcuda.so.1 and libnvidia-ml.so.1",
+    "bench": "measurements on a real card",
+    "deploy": "what puts it on machines: systemd, Debian, images, Kubernetes, Prometheus, Grafana",
+    "docs": "for users",
+    "tests": "by part; see development.md",
+}
+TOP = ("csrc", "limiter", "hypervisor", "release", "deploy", "bench", "tests", "docs")
+DEEP = ("csrc", "limiter", "hypervisor")
+
+
+def project() -> dict[str, object]:
+    found = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["importlinter"]
+    assert isinstance(found, dict)
+    return found
+
+
+def layers() -> list[list[str]]:
+    """Return the daemon's layers from the top, as the import contract has them."""
+    contracts = project()["contracts"]
+    assert isinstance(contracts, list)
+    (found,) = (contract["layers"] for contract in contracts if contract["type"] == "layers")
+    return [[name.strip() for name in row.split("|")] for row in found]
+
+
+def shown(module: str) -> str:
+    """Return a module as the picture has it: a package with a slash."""
+    path = ROOT / module.replace(".", "/")
+    if not path.is_dir() and not path.with_suffix(".py").is_file():
+        raise FileNotFoundError(f"pyproject.toml: the import contract names {module}, which is not there")
+    return module.removeprefix("hypervisor.") + ("/" if path.is_dir() else "")
+
+
+def picture() -> str:
+    """Return the layers as a picture: a row may import those below it, never beside it or above."""
+    edge = "+" + "-" * WIDTH + "+"
+    lines = [edge]
+    for row in layers():
+        lines += [f"| {'   '.join(map(shown, row)):<{WIDTH - 2}} |", edge]
+    inside = {name for row in layers() for name in row}
+    packages = (f"hypervisor.{path.parent.name}" for path in (ROOT / "hypervisor").glob("*/__init__.py"))
+    outside = sorted(shown(name) for name in packages if name not in inside)
+    text = "\n".join(f"    {line}" for line in lines) + "\n"
+    return text + (f"\nIn no layer: {', '.join(f'`{name}`' for name in outside)}.\n" if outside else "")
+
+
+def contracts() -> str:
+    """Return all contracts as a list."""
+    rows = project()["contracts"]
+    assert isinstance(rows, list)
+    return "".join(f"- {row['name']}\n" for row in rows)
+
+
+def first_line(package: Path) -> str:
+    """Return what a package's docstring says first, up to its first full stop."""
+    text = ast.get_docstring(ast.parse((package / "__init__.py").read_text(encoding="utf-8"))) or ""
+    return re.split(r"\.(?:\s|$)|\n\n", " ".join(text.partition("\n\n")[0].split()))[0]
+
+
+def folders() -> list[Path]:
+    """Return the folders that the document explains, in order."""
+    found: list[Path] = []
+    for name in TOP:
+        found.append(ROOT / name)
+        if name in DEEP:
+            below = (path for path in sorted((ROOT / name).iterdir()) if path.is_dir())
+            found += [path for path in below if path.name[0] not in "_." and path.name != "build"]
+    return [path for path in found if any(path.rglob("*.*"))]
+
+
+def table() -> str:
+    """Return the folders with what is in them."""
+    lines = ["| | |", "| --- | --- |"]
+    for path in folders():
+        name = str(path.relative_to(ROOT))
+        if name not in TEXTS and not (path / "__init__.py").exists():
+            raise ValueError(f"release/architecture.py: say in TEXTS what {name}/ is")
+        lines.append(f"| `{name}/` | {TEXTS.get(name) or first_line(path)} |")
+    return "\n".join(lines) + "\n"
+
+
+def rewritten(text: str) -> str:
+    """Return the document with the parts between the marks as they should be.  Raises ValueError."""
+    for name, part in (("layers", picture()), ("contracts", contracts()), ("folders", table())):
+        pattern = re.compile(MARKS.format(name=name), re.DOTALL)
+        if not pattern.search(text):
+            raise ValueError(f"docs/architecture.md has no part {name!r}")
+        block = f"<!-- {name}: begin -->\n{part}<!-- {name}: end -->"
+        text = pattern.sub(lambda _, block=block: block, text)  # type: ignore[misc]
+    return text
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="release.architecture", description="Renew docs/architecture.md.")
+    parser.add_argument("--check", action="store_true")
+    now = DOCUMENT.read_text(encoding="utf-8")
+    right = rewritten(now)
+    if not parser.parse_args().check:
+        DOCUMENT.write_text(right, encoding="utf-8")
+    elif now != right:
+        print("docs/architecture.md is out of date: run `python -m release.architecture`", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
