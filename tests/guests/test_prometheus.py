@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import re
+import signal
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -44,7 +45,7 @@ def prometheus(tmp_path: Path, start_process: StartProcess) -> Callable[..., Pro
     def start(collector: str, kubevirt: str) -> Prometheus:
         folder = tmp_path / "prometheus"
         folder.mkdir()
-        rules = re.sub(r"for: \d+m", "for: 1s", (RULES / "guests.yml").read_text()).replace("[5m]", "[5s]")
+        rules = re.sub(r"for: \d+m", "for: 1s", (RULES / "guests.yml").read_text()).replace("[5m]", "[3s]")
         (folder / "guests.yml").write_text(rules)
         config = (RULES / "guests_scrape.yml").read_text()
         config = config.replace("15s", "500ms").replace("127.0.0.1:9403", collector)
@@ -98,6 +99,7 @@ def test_rules_and_alerts_on_a_real_server(machine, collector, prometheus) -> No
         for name in (*fired, "GpulimitGuestMemoryErrors"):
             server.until_firing(name, within_s=30)
         served.guests.write_text("[")
+        served.process.send_signal(signal.SIGHUP)
         server.until_firing("GpulimitGuestListStale", within_s=30)
         served.ask(good)
         for name in (*fired, "GpulimitGuestListStale", "GpulimitGuestMemoryErrors"):

@@ -260,7 +260,7 @@ SMALL = Limits(
 )
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=300, deadline=None)
 @given(LIKELY_PAGES | st.binary(max_size=300), st.sampled_from([LIMITS, SMALL]), LIKELY_PAGES)
 @example(b'm{a="b"} 1\nm{a="b"} 1\n', SMALL, b"")
 def test_any_bytes_are_read_the_same_with_and_without_the_shortcut(data, limits, last) -> None:
@@ -286,7 +286,7 @@ def escaped(value: str) -> str:
     return value.replace("\\", r"\\").replace("\n", r"\n").replace('"', r"\"")
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(st.lists(st.tuples(NAMES, LABELS, NUMBERS), max_size=10), st.booleans())
 def test_what_is_written_is_read(samples, has_times) -> None:
     wanted: dict[tuple[str, frozenset[tuple[str, str]]], float] = {}
