@@ -7,15 +7,29 @@ Rows are raw: what they say is checked by whoever takes them over. A card that i
 from __future__ import annotations
 
 import ctypes
-from ctypes import c_double, c_int, c_uint, c_ulonglong
+from collections.abc import Sequence
+from ctypes import c_int, c_uint, c_ulonglong
 from typing import Any
 
-from hypervisor.nvml_raw import TEXT_BYTES, Failed, Raw, decoded
+from hypervisor.nvml_raw import INSUFFICIENT_SIZE, SUCCESS, TEXT_BYTES, Failed, Raw, decoded
+from hypervisor.nvml_vgpu_types import (
+    MOST_LOG_ENTRIES,
+    NEW_SAMPLES_VERSION,
+    Accounting,
+    Capabilities,
+    License,
+    Log,
+    NewLog,
+    NewSample,
+    NewSamples,
+    NewState,
+    Sample,
+    State,
+)
 
 MOST_VGPUS = 256
 MOST_SAMPLES = MOST_VGPUS * 64
 MOST_PIDS = 1024
-MOST_LOG_ENTRIES = 200
 BEST_EFFORT, ARR_ON = 1, 2
 GRAPHICS = 1
 """The engine that kernels run on."""
@@ -24,103 +38,6 @@ LONGEST_SILENCE_US = 10_000_000
 """Without a new sample for so long, a vGPU's activity is not known any more."""
 UNKNOWN_DRIVERS = frozenset({"not available", "n/a", "unknown", "none"})
 DOUBLE, UNSIGNED, LONG_TYPES = 0, 1, (2, 3)
-
-
-class Value(ctypes.Union):
-    _fields_ = (("real", c_double), ("whole", c_uint), ("long", c_ulonglong))
-
-
-class Sample(ctypes.Structure):
-    _fields_ = (
-        ("vgpu", c_uint),
-        ("stamp_us", c_ulonglong),
-        ("sm", Value),
-        ("memory", Value),
-        ("encoder", Value),
-        ("decoder", Value),
-    )
-
-
-class State(ctypes.Structure):
-    """`words`: with adaptive round robin an average factor and the time slice, else the time slice."""
-
-    _fields_ = (("policy", c_uint), ("arr", c_uint), ("words", c_uint * 2))
-
-
-class Capabilities(ctypes.Structure):
-    _fields_ = (
-        ("policies", c_uint * 3),
-        ("longest_slice", c_uint),
-        ("shortest_slice", c_uint),
-        ("arr", c_uint),
-        ("others", c_uint * 4),
-    )
-
-
-class LogEntry(ctypes.Structure):
-    _fields_ = (
-        ("stamp", c_ulonglong),
-        ("run_total_ns", c_ulonglong),
-        ("run_ns", c_ulonglong),
-        ("runlist", c_uint),
-        ("target_ns", c_ulonglong),
-        ("preempted_ns", c_ulonglong),
-    )
-
-
-class Log(ctypes.Structure):
-    _fields_ = (
-        ("engine", c_uint),
-        ("policy", c_uint),
-        ("arr", c_uint),
-        ("words", c_uint * 2),
-        ("count", c_uint),
-        ("entries", LogEntry * MOST_LOG_ENTRIES),
-    )
-
-
-class NewState(ctypes.Structure):
-    """Of drivers that know no other: adaptive round robin is always on there."""
-
-    _fields_ = (("engine", c_uint), ("policy", c_uint), ("average", c_uint), ("slice_ns", c_uint))
-
-
-class NewLogEntry(ctypes.Structure):
-    _fields_ = (*LogEntry._fields_, ("weight", c_uint))
-
-
-class NewLog(ctypes.Structure):
-    _fields_ = (
-        ("engine", c_uint),
-        ("policy", c_uint),
-        ("average", c_uint),
-        ("slice_ns", c_uint),
-        ("count", c_uint),
-        ("entries", NewLogEntry * MOST_LOG_ENTRIES),
-    )
-
-
-class License(ctypes.Structure):
-    _fields_ = (
-        ("is_licensed", ctypes.c_ubyte),
-        ("year", c_uint),
-        ("month_to_second", ctypes.c_ushort * 5),
-        ("status", ctypes.c_ubyte),
-        ("state", c_uint),
-    )
-
-
-class Accounting(ctypes.Structure):
-    _fields_ = (
-        ("gpu", c_uint),
-        ("memory", c_uint),
-        ("most_bytes", c_ulonglong),
-        ("time_ms", c_ulonglong),
-        ("start_us", c_ulonglong),
-        ("is_running", c_uint),
-        ("reserved", c_uint * 5),
-    )
-
 
 Activity = dict[str, float]
 FIELDS = ("sm", "memory", "encoder", "decoder")
@@ -226,19 +143,14 @@ class VgpuReader:
 
     def _activity(self, handle: Any, card: Card, vgpus: list[int]) -> dict[int, Activity]:
         """Return what the driver sampled of each vGPU lately, in percent."""
-        since, kind = c_ulonglong(card.stamp_us), c_int(UNSIGNED)
-        before = (handle, since, ctypes.byref(kind))
-        try:
-            samples = self._raw.list("nvmlDeviceGetVgpuUtilization", Sample, MOST_SAMPLES, before) or []
-        except Failed:
-            samples = []
-        fresh: dict[int, list[Sample]] = {}
+        samples, kind = self._samples(handle, card.stamp_us)
+        fresh: dict[int, list[Sample | NewSample]] = {}
         for sample in samples:
             if sample.stamp_us > card.stamp_us:
                 fresh.setdefault(int(sample.vgpu), []).append(sample)
         newest = max((s.stamp_us for s in samples), default=card.stamp_us)
         for number, of_vgpu in fresh.items():
-            card.seen[number] = (max(s.stamp_us for s in of_vgpu), mean(of_vgpu, kind.value))
+            card.seen[number] = (max(s.stamp_us for s in of_vgpu), mean(of_vgpu, kind))
         card.stamp_us = max(card.stamp_us, newest)
         card.seen = {
             number: (stamp, activity)
@@ -247,10 +159,33 @@ class VgpuReader:
         }
         return {number: activity for number, (_, activity) in card.seen.items()}
 
+    def _samples(self, handle: Any, since_us: int) -> tuple[Sequence[Sample | NewSample], int]:
+        """Return the driver's samples since then, and NVML's type of their values."""
+        kind = c_int(UNSIGNED)
+        before = (handle, c_ulonglong(since_us), ctypes.byref(kind))
+        try:
+            samples = self._raw.list("nvmlDeviceGetVgpuUtilization", Sample, MOST_SAMPLES, before)
+        except Failed:
+            return (), UNSIGNED
+        return (samples, kind.value) if samples is not None else self._new_samples(handle, since_us)
+
+    def _new_samples(self, handle: Any, since_us: int) -> tuple[Sequence[NewSample], int]:
+        """The same by the newer call, for cards that do not know the older one."""
+        asked = NewSamples(version=NEW_SAMPLES_VERSION, since_us=since_us)
+        call = "nvmlDeviceGetVgpuInstancesUtilizationInfo"
+        if self._raw.call(call, handle, ctypes.byref(asked)) not in (SUCCESS, INSUFFICIENT_SIZE):
+            return (), UNSIGNED
+        room = min(asked.count + 4, MOST_SAMPLES)
+        asked.samples = (NewSample * room)()
+        asked.count = room
+        if self._raw.call(call, handle, ctypes.byref(asked)) != SUCCESS:
+            return (), UNSIGNED
+        return asked.samples[: min(asked.count, room)], int(asked.kind)
+
     def _instance(self, number: int, activity: Activity | None) -> dict[str, Any]:
         raw, vgpu = self._raw, c_uint(number)
         type_name, total = self._type(raw.number("nvmlVgpuInstanceGetType", vgpu))
-        accounting = self._accounting(vgpu)
+        accounting = self._accounting(vgpu, is_activity_known=activity is not None)
         if activity is None and accounting is not None:
             activity = accounting[1]
         is_active: bool | None = None
@@ -294,8 +229,9 @@ class VgpuReader:
             self._types[number] = decoded(room), total
         return self._types.get(number, ("", None))
 
-    def _accounting(self, vgpu: c_uint) -> tuple[bool, Activity | None] | None:
-        """Return whether any process runs, and the sum of what the running ones use; None: not known.
+    def _accounting(self, vgpu: c_uint, *, is_activity_known: bool) -> tuple[bool, Activity | None] | None:
+        """Return whether any process runs and, unless that is known, the sum of what the running ones use;
+        None: not known.
 
         These are averages over a process's whole life, so samples come first. Ended processes are listed
         too, and the order of the list means nothing.
@@ -313,12 +249,14 @@ class VgpuReader:
             stats = self._raw.get("nvmlVgpuInstanceGetAccountingStats", Accounting(), vgpu, c_uint(pid))
             if stats is not None and stats.is_running:
                 running.append(stats)
+                if is_activity_known:
+                    return True, None
         activity = {"sm": added([s.gpu for s in running]), "memory": added([s.memory for s in running])}
         known = {name: percent for name, percent in activity.items() if percent is not None}
         return bool(running), known or None
 
 
-def mean(samples: list[Sample], kind: int) -> Activity:
+def mean(samples: Sequence[Sample | NewSample], kind: int) -> Activity:
     """Return the mean of some samples of one vGPU, by field; `kind` is NVML's type of their values."""
     name = "real" if kind == DOUBLE else "long" if kind in LONG_TYPES else "whole"
     result = {}

@@ -13,12 +13,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hypervisor import nvml_mig, nvml_vgpu
+from hypervisor import nvml_mig
+from hypervisor import nvml_vgpu_types as types
 from hypervisor.core.partitions import mig_gpu_of, vgpu_host_of
 from hypervisor.nvml_mig import GpmGet, MigReader
 from hypervisor.nvml_processes import Process, processes_on
 from hypervisor.nvml_raw import INSUFFICIENT_SIZE, NOT_FOUND, NOT_SUPPORTED, SUCCESS, Failed, Raw
-from hypervisor.nvml_vgpu import Accounting, LogEntry, Sample, VgpuReader
+from hypervisor.nvml_vgpu import VgpuReader
+from hypervisor.nvml_vgpu_types import Accounting, LogEntry, NewSample, Sample
 from tests.metrics.fake_nvml import HANDLE, Library, listing, nothing, out, structure, text
 
 UUID = "GPU-1"
@@ -217,6 +219,39 @@ def test_activity_is_the_mean_of_the_samples_since_the_last_poll() -> None:
     assert asked == [0, 0, 300, 300]
 
 
+def newer(rows: list[NewSample], claimed: int | None = None) -> Any:
+    """Return the newer call for samples."""
+
+    def call(_: Any, asked: Any) -> int:
+        told = asked._obj
+        assert told.version == types.NEW_SAMPLES_VERSION
+        room = told.count if told.samples else 0
+        told.kind, told.count = 1, len(rows) if claimed is None else claimed
+        if room < len(rows):
+            return INSUFFICIENT_SIZE
+        for place, row in enumerate(rows):
+            told.samples[place] = row
+        return SUCCESS
+
+    return call
+
+
+def test_a_card_without_the_older_call_for_samples_is_asked_by_the_newer_one() -> None:
+    row = NewSample(stamp_us=100, vgpu=7)
+    row.sm.whole, row.memory.whole = 25, 5
+    library = vgpu_library(
+        nvmlDeviceGetVgpuUtilization=NOT_SUPPORTED, nvmlDeviceGetVgpuInstancesUtilizationInfo=newer([row])
+    )
+    read, errors = reader(library)
+    seen = instances(read.of(HANDLE, UUID))
+    assert seen[7]["activity"]["sm"] == 25 and seen[8]["activity"] is None and not errors
+    library.set("nvmlDeviceGetVgpuInstancesUtilizationInfo", newer([row], claimed=0xFFFFFFFF))
+    assert instances(read.of(HANDLE, UUID))[7]["activity"]["sm"] == 25
+    library.set("nvmlDeviceGetVgpuInstancesUtilizationInfo", NOT_SUPPORTED)
+    fresh, errors = reader(library)
+    assert instances(fresh.of(HANDLE, UUID))[7]["activity"] is None and not errors
+
+
 # ---- accounting, where there are no samples ----
 
 
@@ -264,6 +299,8 @@ def test_samples_come_before_accounting() -> None:
     library.set("nvmlDeviceGetVgpuUtilization", listing([sample(7, 100, 7)]))
     one = instances(reader(library)[0].of(HANDLE, UUID))[7]
     assert one["activity"]["sm"] == 7 and one["active"] is True
+    # Then one running process is enough to know that something runs; of vGPU 8 there is no sample.
+    assert library.calls["nvmlVgpuInstanceGetAccountingStats"] == 1 + 2
 
 
 # ---- the scheduler ----
@@ -485,16 +522,18 @@ def test_processes_are_bounded_and_unknown_memory_is_not_a_number() -> None:
 @pytest.mark.parametrize(
     ("ours", "theirs"),
     [
-        (nvml_vgpu.Sample, "c_nvmlVgpuInstanceUtilizationSample_t"),
-        (nvml_vgpu.State, "c_nvmlVgpuSchedulerGetState_t"),
-        (nvml_vgpu.NewState, "c_nvmlVgpuSchedulerStateInfo_v2_t"),
-        (nvml_vgpu.Capabilities, "c_nvmlVgpuSchedulerCapabilities_t"),
-        (nvml_vgpu.LogEntry, "c_nvmlVgpuSchedulerLogEntry_t"),
-        (nvml_vgpu.Log, "c_nvmlVgpuSchedulerLog_t"),
-        (nvml_vgpu.NewLogEntry, "c_nvmlVgpuSchedulerLogEntry_v2_t"),
-        (nvml_vgpu.NewLog, "c_nvmlVgpuSchedulerLogInfo_v2_t"),
-        (nvml_vgpu.License, "c_nvmlVgpuLicenseInfo_t"),
-        (nvml_vgpu.Accounting, "c_nvmlAccountingStats_t"),
+        (types.Sample, "c_nvmlVgpuInstanceUtilizationSample_t"),
+        (types.NewSample, "c_nvmlVgpuInstanceUtilizationInfo_v1_t"),
+        (types.NewSamples, "c_nvmlVgpuInstancesUtilizationInfo_v1_t"),
+        (types.State, "c_nvmlVgpuSchedulerGetState_t"),
+        (types.NewState, "c_nvmlVgpuSchedulerStateInfo_v2_t"),
+        (types.Capabilities, "c_nvmlVgpuSchedulerCapabilities_t"),
+        (types.LogEntry, "c_nvmlVgpuSchedulerLogEntry_t"),
+        (types.Log, "c_nvmlVgpuSchedulerLog_t"),
+        (types.NewLogEntry, "c_nvmlVgpuSchedulerLogEntry_v2_t"),
+        (types.NewLog, "c_nvmlVgpuSchedulerLogInfo_v2_t"),
+        (types.License, "c_nvmlVgpuLicenseInfo_t"),
+        (types.Accounting, "c_nvmlAccountingStats_t"),
         (nvml_mig.Memory, "c_nvmlMemory_t"),
         (nvml_mig.Attributes, "c_nvmlDeviceAttributes"),
         (nvml_mig.GpmSupport, "c_nvmlGpmSupport_t"),
