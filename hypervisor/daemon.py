@@ -112,6 +112,8 @@ class Daemon:
             pods=self.kubernetes.cluster.names if self.kubernetes is not None else lambda _: None,
             kubernetes=lambda: self.kubernetes.view() if self.kubernetes is not None else None,
         )
+        if self.kubernetes is not None:
+            self.observer.looked = self.kubernetes.looked
         self.offer = offer_of(told, self.node, self.observer)
         self.runners: list[web.AppRunner] = []
         self.stopping = asyncio.Event()

@@ -10,11 +10,14 @@ import contextlib
 import logging
 import platform
 import time
+from collections.abc import Iterable
 
 from hypervisor.cluster import Cluster
 from hypervisor.config import Settings
+from hypervisor.core.model import TenantName
 from hypervisor.core.pods import Pod
 from hypervisor.errors import KubeError
+from hypervisor.exporter.looks import Key, Look
 from hypervisor.exporter.snapshot import KubeView
 from hypervisor.inventory import note
 from hypervisor.k8s.access import Access, api_server
@@ -22,6 +25,7 @@ from hypervisor.k8s.client import Client
 from hypervisor.k8s.events import PodEvents, Subject
 from hypervisor.k8s.watch import Gone, Listed, Put, Watch
 from hypervisor.node import Node
+from limiter.units import show_bytes
 
 logger = logging.getLogger(__name__)
 PODS = "/api/v1/pods"
@@ -51,6 +55,8 @@ class Kubernetes:
         self._is_known = False
         self._is_fallback = False
         self._kubelet_trouble = ""
+        self._refused: dict[Key, int] = {}
+        """How often each tenant was refused memory on each card, at the last look."""
         self.cluster = Cluster(node, tell=self._tell, wanted=self._wanted.set)
 
     def _tell(self, pod: Pod, reason: str, message: str) -> None:
@@ -116,6 +122,20 @@ class Kubernetes:
         self._is_known = self._is_fallback = True
         # This may be older than what the watch said last: when it comes back, it begins with a list.
         self._watch.start_over()
+
+    def looked(self, looks: Iterable[Look]) -> None:
+        """Tell the owners of pods whose processes were refused memory since the last look."""
+        before, self._refused = self._refused, {}
+        for look in looks:
+            if look.books is None:
+                continue
+            self._refused[look.key] = look.books.refused
+            tenant = self._node.registry.tenants.get(TenantName(look.who.tenant))
+            pod = self.cluster.pods.get(tenant.pod_uid or "") if tenant is not None else None
+            if pod is not None and look.books.refused > before.get(look.key, look.books.refused):
+                quota = show_bytes(look.memory_quota_bytes)
+                text = f"asked for more than its {quota} of memory on GPU {look.gpu.index}, and was refused"
+                self._tell(pod, "MemoryRefused", text)
 
     def view(self) -> KubeView:
         """Return how it goes, for metrics."""

@@ -101,6 +101,7 @@ class Observer:
         self._errors: Counter[str] = Counter()
         self._rejected = rejected
         self.more_parts: Callable[[], tuple[PartView, ...]] = tuple
+        self.looked: Callable[[list[Look]], None] = lambda _: None
 
     async def run(self) -> None:
         """Look for ever. Whatever goes wrong is counted, and the next look is made."""
@@ -128,6 +129,7 @@ class Observer:
         for of_tenant in self._survey.tenants(nvml):
             looks += of_tenant
             await asyncio.sleep(0)
+        self.looked(looks)
         snapshot = self._snapshot(looks, cards)
         self._last_success_at_s = time.time()
         self._duration_s = time.monotonic() - begin

@@ -94,6 +94,11 @@ class Client:
     def reserve(self, size: int, limit: int) -> dict[str, Any]:
         return {"result": lib.gl_ledger_add(self.usage, 0, self.slot, self.slot, size, limit)}
 
+    def refuse(self) -> dict[str, Any]:
+        """Count an allocation that was refused."""
+        self.usage.device[0].refused += 1
+        return {}
+
     def spend(self, ns: int, outstanding_ns: int = 0, waiting: int = 0) -> dict[str, Any]:
         """Use GPU time, and ring."""
         self.usage.device[0].spent_ns += ns

@@ -75,6 +75,8 @@ def test_a_pod_gets_a_card_and_its_quota(plane: RealNode, node: Callable[..., Da
     ours = node()
     made = plane.run_pod("train", annotations={"memory": "1Gi", "compute": "30"}, mib=2000)
     plane.wait(lambda: plane.says(made) == f"total {GIB} alloc 2")  # out of memory
+    events = "/api/v1/namespaces/default/events?fieldSelector=involvedObject.name=train,reason="
+    plane.wait(lambda: plane.request("GET", f"{events}MemoryRefused")["items"])
     shown = ours.tenant(f"pod-{made['metadata']['uid']}")
     assert shown is not None
     assert (shown["pod"], shown["source"]) == ("default/train", "pod")
@@ -91,8 +93,7 @@ def test_a_pod_gets_a_card_and_its_quota(plane: RealNode, node: Callable[..., Da
     assert time.monotonic() - begin < 2  # the program looks every 100 ms, and its words take a while
 
     plane.annotate("default", "train", {"memory": "much"})
-    path = "/api/v1/namespaces/default/events?fieldSelector=involvedObject.name=train,reason=QuotaInvalid"
-    plane.wait(lambda: plane.request("GET", path)["items"])
+    plane.wait(lambda: plane.request("GET", f"{events}QuotaInvalid")["items"])
     assert total(plane, made) == 3 * GIB
 
     plane.delete_pod("default", "train")

@@ -16,6 +16,7 @@ from hypervisor.k8s import client as client_module
 from hypervisor.k8s.access import Access
 from hypervisor.k8s.client import Client
 from hypervisor.k8s.events import PodEvents, Subject
+from tests.conftest import ROOT
 from tests.daemon.conftest import Daemon, eventually
 from tests.k8s import parts
 from tests.k8s.fake_api import PODS, container_id, pod
@@ -213,31 +214,55 @@ def test_events_are_taken_and_counted_up(plane: ControlPlane, access: Access) ->
     assert event["involvedObject"]["uid"] == subject.uid
 
 
-# What docs/kubernetes.md says that the daemon needs.
-RIGHTS = [
-    {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch"]},
-    {"apiGroups": [""], "resources": ["events"], "verbs": ["create", "patch"]},
-]
+KINDS = {
+    "ConfigMap": "api/v1/namespaces/gpulimit/configmaps",
+    "ServiceAccount": "api/v1/namespaces/gpulimit/serviceaccounts",
+    "Service": "api/v1/namespaces/gpulimit/services",
+    "DaemonSet": "apis/apps/v1/namespaces/gpulimit/daemonsets",
+    "Deployment": "apis/apps/v1/namespaces/gpulimit/deployments",
+    "NetworkPolicy": "apis/networking.k8s.io/v1/namespaces/gpulimit/networkpolicies",
+    "Role": "apis/rbac.authorization.k8s.io/v1/namespaces/gpulimit/roles",
+    "RoleBinding": "apis/rbac.authorization.k8s.io/v1/namespaces/gpulimit/rolebindings",
+    "ClusterRole": "apis/rbac.authorization.k8s.io/v1/clusterroles",
+    "ClusterRoleBinding": "apis/rbac.authorization.k8s.io/v1/clusterrolebindings",
+    "MutatingWebhookConfiguration": "apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations",
+    "Pod": "api/v1/namespaces/default/pods",
+}
 
 
-def test_a_daemon_with_no_more_rights_than_it_needs(
-    plane: ControlPlane, daemon: Callable[..., Daemon], in_pod: Callable[..., Any], tmp_path: Path
+def manifests(*files: str) -> list[dict[str, Any]]:
+    yaml = pytest.importorskip("yaml", reason="needs PyYAML")
+    texts = [(ROOT / "deploy/k8s" / name).read_text() for name in files]
+    return [one for text in texts for one in yaml.safe_load_all(text) if one]
+
+
+@pytest.fixture(scope="module")
+def namespace(plane: ControlPlane) -> None:
+    for one in manifests("namespace.yaml"):
+        plane.request("POST", "/api/v1/namespaces", one)
+
+
+@pytest.mark.parametrize(
+    "file",
+    ["rbac.yaml", "daemonset.yaml", "networkpolicy.yaml", "webhook/webhook.yaml", "examples/two-pods.yaml"],
+)
+def test_a_real_server_takes_the_manifests(plane: ControlPlane, namespace: None, file: str) -> None:
+    for one in manifests(file):
+        plane.request("POST", f"/{KINDS[one['kind']]}?dryRun=All", one)
+
+
+def test_a_daemon_with_the_rights_of_the_manifests(
+    plane: ControlPlane,
+    namespace: None,
+    daemon: Callable[..., Daemon],
+    in_pod: Callable[..., Any],
+    tmp_path: Path,
 ) -> None:
     plane.kill_api()
-    plane.users |= {"tok-daemon": ("daemon", "nobody")}
+    plane.users |= {"tok-daemon": ("system:serviceaccount:gpulimit:gpulimit", "nobody")}
     plane.start_api()
-    rbac = "/apis/rbac.authorization.k8s.io/v1"
-    group = {"apiGroup": "rbac.authorization.k8s.io"}
-    plane.request("POST", f"{rbac}/clusterroles", {"metadata": {"name": "gpulimit"}, "rules": RIGHTS})
-    plane.request(
-        "POST",
-        f"{rbac}/clusterrolebindings",
-        {
-            "metadata": {"name": "gpulimit"},
-            "subjects": [{**group, "kind": "User", "name": "daemon"}],
-            "roleRef": {**group, "kind": "ClusterRole", "name": "gpulimit"},
-        },
-    )
+    for one in manifests("rbac.yaml"):
+        plane.request("POST", f"/{KINDS[one['kind']]}", one)
     token = tmp_path / "token"
     token.write_text("tok-daemon")
     made = plane.create_pod(pod("train", annotations={"memory": "4Gi"}))

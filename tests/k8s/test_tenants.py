@@ -403,3 +403,17 @@ def test_what_changed_while_the_daemon_was_away(cluster: Start, fake_api: FakeAp
     assert memory(again, gone) == 5 * GIB  # its process lives
     other.kill()
     eventually(lambda: again.tenant(f"pod-{gone['metadata']['uid']}") is None, within_s=5)
+
+
+def test_a_pod_that_asks_for_too_much_is_told_so(cluster: Start, fake_api: FakeApi, in_pod: InPod) -> None:
+    made = fake_api.put(pod("greedy", annotations={"memory": "1Gi"}))
+    node = cluster(nvml_interval="100ms")
+    one = in_pod(made)
+    show_up(node, one)
+    eventually(lambda: value(node, "client_memory_quota_bytes", pod="greedy"))
+    one.tell(order="refuse")
+    text = eventually(lambda: reasons(fake_api, "greedy").get("MemoryRefused"))
+    assert text == "asked for more than its 1 GiB of memory on GPU 0, and was refused"
+    one.tell(order="refuse")
+    time.sleep(1)
+    assert len(fake_api.events) == 1
