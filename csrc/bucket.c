@@ -99,7 +99,7 @@ static struct clocked tenants_bucket(struct gl_gpu *gpu, uint32_t percent)
 
 static struct clocked own_bucket(struct gl_meter *m, struct gl_gpu *gpu)
 {
-	return (struct clocked){&m->own_granted_ns[gpu->index], &m->own_at_ns[gpu->index], &gpu->account->spent_ns,
+	return (struct clocked){&m->gpu[gpu->index].own_granted_ns, &m->gpu[gpu->index].own_at_ns, &gpu->account->spent_ns,
 				gpu->own_compute_percent};
 }
 
@@ -127,7 +127,7 @@ static bool clocked_open(struct gl_meter *m, struct gl_gpu *gpu, struct clocked 
 	refill(b);
 	int64_t hand = in_hand(b);
 	/* Those already waiting come first: a newcomer does not live on what they are waiting for. */
-	return gl_peek(&m->waiting[gpu->index]) ? hand >= (int64_t)(RESUME_NS / 100 * b.percent) : hand > 0;
+	return gl_peek(&m->gpu[gpu->index].waiting) ? hand >= (int64_t)(RESUME_NS / 100 * b.percent) : hand > 0;
 }
 
 static uint64_t clocked_sleep(struct clocked b)
@@ -142,15 +142,15 @@ static uint64_t clocked_sleep(struct clocked b)
 
 static void goes_unpaced(struct gl_meter *m, struct gl_gpu *gpu)
 {
-	if (GL_UNLIKELY(!gl_peek(&m->unpaced[gpu->index])))
-		gl_put(&m->unpaced[gpu->index], 1);
+	if (GL_UNLIKELY(!gl_peek(&m->gpu[gpu->index].unpaced)))
+		gl_put(&m->gpu[gpu->index].unpaced, 1);
 }
 
 /* The wall clock takes over: it begins with an even account. */
 static void begin_pacing(struct gl_meter *m, struct gl_gpu *gpu)
 {
 	struct gl_device *d = gpu->device;
-	if (GL_LIKELY(!gl_peek(&m->unpaced[gpu->index])) || !__atomic_exchange_n(&m->unpaced[gpu->index], 0, __ATOMIC_RELAXED))
+	if (GL_LIKELY(!gl_peek(&m->gpu[gpu->index].unpaced)) || !__atomic_exchange_n(&m->gpu[gpu->index].unpaced, 0, __ATOMIC_RELAXED))
 		return;
 	uint64_t granted = gl_peek(&d->granted_ns), spent = gl_peek(&d->spent_ns);
 	if (granted < spent)
@@ -189,9 +189,9 @@ static void has_work_now(struct gl_meter *m, struct gl_gpu *gpu)
 	uint64_t now = gl_now_ns();
 	if (shared(p) && gl_peek(&p->exclusive_from_ns))
 		return; /* it is our turn: work is what the daemon expects */
-	if (now - gl_peek(&m->rang_ns[gpu->index]) < RING_NS)
+	if (now - gl_peek(&m->gpu[gpu->index].rang_ns) < RING_NS)
 		return;
-	gl_put(&m->rang_ns[gpu->index], now);
+	gl_put(&m->gpu[gpu->index].rang_ns, now);
 	ring();
 }
 
@@ -286,7 +286,7 @@ void gl_bucket_wait(struct gl_meter *m, struct gl_gpu *gpu, CUcontext context)
 {
 	struct gl_device *d = gpu->device;
 	struct wait w = {.start_ns = gl_now_ns()};
-	gl_add(&m->waiting[gpu->index], 1);
+	gl_add(&m->gpu[gpu->index].waiting, 1);
 	gl_add(&gpu->account->waiting, 1);
 	for (;;) {
 		const struct gl_policy_device *p = gl_policy_of(gpu);
@@ -299,7 +299,7 @@ void gl_bucket_wait(struct gl_meter *m, struct gl_gpu *gpu, CUcontext context)
 		gl_futex_wait(word, seen, ns); /* a signal handler runs, and we look again */
 	}
 	gl_sub(&gpu->account->waiting, 1);
-	gl_sub(&m->waiting[gpu->index], 1);
+	gl_sub(&m->gpu[gpu->index].waiting, 1);
 	if (w.throttled) {
 		gl_add(&d->throttled_ns, gl_now_ns() - w.start_ns);
 		gl_add(&d->throttled_count, 1);
@@ -310,10 +310,10 @@ void gl_bucket_wait(struct gl_meter *m, struct gl_gpu *gpu, CUcontext context)
 
 static void spend(struct gl_meter *m, struct gl_gpu *gpu, uint64_t ns)
 {
-	uint64_t refund = gl_peek(&m->refund_ns[gpu->index]);
+	uint64_t refund = gl_peek(&m->gpu[gpu->index].refund_ns);
 	while (GL_UNLIKELY(refund)) {
 		uint64_t used = refund < ns ? refund : ns;
-		if (!__atomic_compare_exchange_n(&m->refund_ns[gpu->index], &refund, refund - used, false, __ATOMIC_RELAXED,
+		if (!__atomic_compare_exchange_n(&m->gpu[gpu->index].refund_ns, &refund, refund - used, false, __ATOMIC_RELAXED,
 						 __ATOMIC_RELAXED))
 			continue;
 		ns -= used;
@@ -336,5 +336,5 @@ void gl_spend_correct(struct gl_meter *m, struct gl_gpu *gpu, uint64_t charged_n
 	if (measured_ns > charged_ns)
 		spend(m, gpu, measured_ns - charged_ns);
 	else
-		gl_add(&m->refund_ns[gpu->index], charged_ns - measured_ns);
+		gl_add(&m->gpu[gpu->index].refund_ns, charged_ns - measured_ns);
 }

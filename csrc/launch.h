@@ -15,7 +15,7 @@ struct gl_launch {
 	struct gl_stream *stream; /* NULL: counted, not measured */
 	struct gl_cost *cost;
 	struct gl_gpu *gpu;       /* NULL: not charged (no context, or the stream is capturing) */
-	uint64_t cost_ns, charged_ns;
+	uint64_t charged_ns;
 	uint64_t before_ns;       /* set if sampling */
 	bool sampling;
 };

@@ -178,9 +178,9 @@ void gl_launch_begin(struct gl_launch *l, enum gl_launch_kind kind, uint64_t key
 	bool known = gl_peek(&l->cost->samples) != 0;
 	if (GL_UNLIKELY(!known))
 		gl_overhead_mark(gpu); /* its code may only now be loaded onto the card */
-	l->cost_ns = known ? gl_peek(&l->cost->cost_ns) : UNKNOWN_NS;
-	uint32_t overlap = gl_peek(&m->overlap[gpu->index]);
-	l->charged_ns = GL_LIKELY(overlap == 0) ? l->cost_ns : l->cost_ns * overlap / 1024;
+	uint64_t cost_ns = known ? gl_peek(&l->cost->cost_ns) : UNKNOWN_NS;
+	uint32_t overlap = gl_peek(&m->gpu[gpu->index].overlap);
+	l->charged_ns = overlap ? cost_ns * overlap / 1024 : cost_ns;
 	gl_spend(m, gpu, l->charged_ns);
 	if (!s)
 		return;
@@ -196,7 +196,6 @@ static void after_launch(struct gl_meter *m, struct gl_launch *l)
 	struct gl_stream *s = l->stream;
 	uint32_t launches = gl_add(&s->launches, 1) + 1;
 	uint64_t estimate = gl_add(&s->charged_ns, l->charged_ns) + l->charged_ns;
-	gl_add(&s->cost_ns, l->cost_ns);
 	if (l->sampling) {
 		uint64_t now = gl_now_ns();
 		gl_mark_put(s, GL_MARK_AFTER, l->cost, now, now - l->before_ns);
@@ -250,7 +249,6 @@ static void forget_stream(struct gl_stream *s, bool events_gone)
 	gl_put(&s->handle, (CUstream)~(uintptr_t)0);
 	gl_put(&s->context, NULL);
 	gl_put(&s->launches, 0);
-	gl_put(&s->cost_ns, 0);
 	gl_put(&s->charged_ns, 0);
 	gl_unlock(&s->lock);
 	gl_store(&s->state, 0u);

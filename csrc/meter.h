@@ -31,7 +31,7 @@ struct gl_cost {
 	uint32_t sure;       /* of them taken while the GPU was ours alone */
 	uint32_t countdown;  /* launches until the next sample */
 	uint32_t unsampled;  /* launches under way while no sample has come back */
-};
+} __attribute__((aligned(32)));
 
 /* Host time minus raw time, as seen at a raw time. */
 struct gl_bound {
@@ -76,38 +76,43 @@ struct gl_mark {
 	struct gl_cost *cost;         /* AFTER: whose sample it is */
 };
 
+/* What a launch touches lies together: it is the cache lines that a launch costs. */
 struct gl_stream {
-	uint32_t state;               /* 0 free, 2 in use */
 	CUcontext context;
 	CUstream handle;
 	uint64_t thread;              /* of a per-thread default stream; else 0 */
 	struct gl_clock *clock;
-	struct gl_lock lock;          /* the marks; never held while waiting for GPU time */
-	uint64_t cost_ns;             /* since the last mark */
-	uint64_t charged_ns;
-	uint32_t launches;
-	uint32_t waited;
+	uint64_t charged_ns;          /* since the last mark */
 	uint64_t first_ns;
 	uint64_t marked_ns;           /* host time of the last mark */
+	uint32_t launches;
+	uint32_t waited;
+	uint32_t state;               /* 0 free, 2 in use */
+	struct gl_lock lock;          /* the marks; never held while waiting for GPU time */
 	uint64_t looked_ns;           /* host time when marks were last looked at */
 	uint64_t finished_ns;         /* when the last finished mark was reached, host clock */
 	uint64_t finished_raw_ns;     /* the same on the context's clock */
 	uint64_t finished_after_ns;   /* host time when recording it returned */
 	uint32_t head, tail;
 	struct gl_mark mark[GL_MARKS];
-};
+} __attribute__((aligned(64)));
+
+/* One GPU. */
+struct gl_gpu_meter {
+	uint64_t refund_ns;           /* charged too much; taken off coming charges, since spent_ns only grows */
+	uint32_t overlap;             /* measured over summed costs, in 1/1024: streams that overlap; 0: 1024 */
+	uint32_t unpaced;             /* launches went that no wall clock paced */
+	uint32_t waiting;             /* threads of this process waiting for GPU time */
+	uint64_t rang_ns;             /* when it last told the daemon that it has work */
+	uint64_t busy_sum_ns, cost_sum_ns;   /* for the overlap */
+	uint64_t own_until_ns;        /* when the GPU reached this process's last mark */
+	uint64_t own_granted_ns, own_at_ns;  /* bucket of a process below its tenant */
+} __attribute__((aligned(64)));
 
 struct gl_meter {
 	uint64_t epoch;               /* tells thread-local caches that fork has happened */
 	struct gl_lock lock;          /* adding clocks and streams */
-	uint64_t refund_ns[GL_MAX_DEVICES]; /* charged too much; taken off coming charges, since spent_ns only grows */
-	uint32_t overlap[GL_MAX_DEVICES];   /* measured over summed costs, in 1/1024: streams that overlap; 0: 1024 */
-	uint64_t busy_sum_ns[GL_MAX_DEVICES], cost_sum_ns[GL_MAX_DEVICES]; /* for it */
-	uint32_t waiting[GL_MAX_DEVICES];   /* threads of this process waiting for GPU time */
-	uint32_t unpaced[GL_MAX_DEVICES];   /* launches went that no wall clock paced */
-	uint64_t own_granted_ns[GL_MAX_DEVICES], own_at_ns[GL_MAX_DEVICES]; /* bucket of a process below its tenant */
-	uint64_t own_until_ns[GL_MAX_DEVICES]; /* when the GPU reached this process's last mark */
-	uint64_t rang_ns[GL_MAX_DEVICES];   /* when it last told the daemon that it has work */
+	struct gl_gpu_meter gpu[GL_MAX_DEVICES];
 	struct gl_clock clock[GL_CLOCKS];
 	struct gl_stream stream[GL_STREAMS];
 	struct gl_cost cost[GL_COSTS];

@@ -24,6 +24,13 @@ static bool record(struct gl_stream *stream, CUevent event)
 	return r == CUDA_SUCCESS;
 }
 
+/* The sum of costs behind a sum of charges.  Not exact where the overlap has changed meanwhile, which it does slowly. */
+static uint64_t costs_of(const struct gl_gpu_meter *gpu, uint64_t charged_ns)
+{
+	uint32_t overlap = gl_peek(&gpu->overlap);
+	return overlap ? charged_ns * 1024 / overlap : charged_ns;
+}
+
 bool gl_mark_put(struct gl_stream *stream, enum gl_mark_kind kind, struct gl_cost *cost, uint64_t launched_ns,
 		 uint64_t launch_took_ns)
 {
@@ -46,8 +53,8 @@ bool gl_mark_put(struct gl_stream *stream, enum gl_mark_kind kind, struct gl_cos
 	m->launch_took_ns = launch_took_ns;
 	m->first_ns = gl_peek(&stream->first_ns);
 	m->launches = __atomic_exchange_n(&stream->launches, 0, __ATOMIC_ACQ_REL);
-	m->cost_ns = __atomic_exchange_n(&stream->cost_ns, 0, __ATOMIC_ACQ_REL);
 	m->charged_ns = __atomic_exchange_n(&stream->charged_ns, 0, __ATOMIC_ACQ_REL);
+	m->cost_ns = costs_of(&gl_self.meter->gpu[stream->clock->gpu->index], m->charged_ns);
 	m->waited = __atomic_exchange_n(&stream->waited, 0, __ATOMIC_ACQ_REL);
 	gl_put(&stream->marked_ns, m->after_ns);
 	gl_put(&stream->head, stream->head + 1);
@@ -96,7 +103,7 @@ static bool sample(const struct gl_stream *stream, const struct gl_mark *m, uint
 static bool beside_siblings(const struct gl_meter *m, const struct gl_gpu *gpu, uint64_t since_ns)
 {
 	uint64_t until = gl_peek(&gpu->device->busy_until_ns);
-	return until > since_ns && until > gl_peek(&m->own_until_ns[gpu->index]);
+	return until > since_ns && until > gl_peek(&m->gpu[gpu->index].own_until_ns);
 }
 
 /* GPU time of the interval, cut to what the tenant's other work has not already been charged for. */
@@ -118,13 +125,13 @@ static uint64_t uncovered(struct gl_device *device, uint64_t busy, uint64_t t, u
  * rest back at the mark would be right too, but it would end every burst early and so break up the overlap. */
 static void follow_overlap(struct gl_meter *m, uint32_t gpu, uint64_t busy, uint64_t costs)
 {
-	uint64_t all_busy = gl_add(&m->busy_sum_ns[gpu], busy) + busy, all_costs = gl_add(&m->cost_sum_ns[gpu], costs) + costs;
+	uint64_t all_busy = gl_add(&m->gpu[gpu].busy_sum_ns, busy) + busy, all_costs = gl_add(&m->gpu[gpu].cost_sum_ns, costs) + costs;
 	if (all_costs < OVERLAP_NS)
 		return;
 	uint64_t ratio = all_busy * 1024 / all_costs;
-	gl_put(&m->overlap[gpu], (uint32_t)(ratio < 64 ? 64 : ratio > 2048 ? 2048 : ratio));
-	gl_put(&m->busy_sum_ns[gpu], all_busy / 2); /* the older half counts half */
-	gl_put(&m->cost_sum_ns[gpu], all_costs / 2);
+	gl_put(&m->gpu[gpu].overlap, (uint32_t)(ratio < 64 ? 64 : ratio > 2048 ? 2048 : ratio));
+	gl_put(&m->gpu[gpu].busy_sum_ns, all_busy / 2); /* the older half counts half */
+	gl_put(&m->gpu[gpu].cost_sum_ns, all_costs / 2);
 }
 
 /* Whether nobody else's work has been on the GPU since then, as far as the daemon knows.  Without it, or alone on the
@@ -158,8 +165,8 @@ static void account(struct gl_meter *m, struct gl_stream *stream, const struct g
 	if (busy > span)
 		busy = span;
 	busy = uncovered(gpu->device, busy, t, span);
-	if (t > gl_peek(&m->own_until_ns[gpu->index]))
-		gl_put(&m->own_until_ns[gpu->index], t);
+	if (t > gl_peek(&m->gpu[gpu->index].own_until_ns))
+		gl_put(&m->gpu[gpu->index].own_until_ns, t);
 	gl_spend_correct(m, gpu, mark->charged_ns, busy);
 	if (mark->kind != GL_MARK_AFTER || gl_peek(&mark->cost->samples) > 4)
 		follow_overlap(m, gpu->index, busy, mark->cost_ns);
@@ -229,7 +236,6 @@ static void begin(struct gl_stream *s, CUcontext context, CUstream handle, uint6
 	gl_put(&s->thread, thread);
 	s->clock = clock;
 	gl_put(&s->launches, 0);
-	gl_put(&s->cost_ns, 0);
 	gl_put(&s->charged_ns, 0);
 	gl_put(&s->waited, 0);
 	gl_put(&s->first_ns, 0);
