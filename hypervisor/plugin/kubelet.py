@@ -86,6 +86,7 @@ class Kubelet:
         if not self._kubelet.exists():
             self._fail(f"{self._kubelet} is not there")
             return False
+        self._service.refresh()  # the first list must not be empty: pods that are just admitted would fail
         server = grpc.aio.server()
         server.add_generic_rpc_handlers((self._service.handlers(),))
         try:

@@ -30,7 +30,8 @@ class Plugin:
         self.request = request
         self.channel = grpc.insecure_channel(f"unix://{path}")
         self.devices: dict[str, str] = {}
-        self.listings = 0
+        self.listings: list[int] = []
+        """How many healthy devices each list had."""
         self.has_ended = threading.Event()
         self._stream: Any = None
 
@@ -46,7 +47,7 @@ class Plugin:
             for answer in self._stream:
                 with changed:
                     self.devices = {d.ID: d.health for d in answer.devices}
-                    self.listings += 1
+                    self.listings.append(sum(h == messages.HEALTHY for h in self.devices.values()))
                     changed.notify_all()
         with changed:
             self.devices = dict.fromkeys(self.devices, messages.UNHEALTHY)

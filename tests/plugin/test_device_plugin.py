@@ -46,6 +46,7 @@ def test_cards_are_offered_in_slices(node, kubelet: Kubelet) -> None:
     uuids = [gpu["uuid"] for gpu in daemon.state()["gpus"]]
     assert sorted(kubelet.healthy()) == sorted(f"{uuid}::{n}" for uuid in uuids for n in range(4))
     assert all(len(device) <= 63 for device in kubelet.healthy())
+    assert kubelet.plugins["gpulimit.io/gpu"].listings[0] == 8, "no moment without devices"
     options = kubelet.call("GetDevicePluginOptions", messages.new("Empty"))
     assert options.get_preferred_allocation_available and not options.pre_start_required
     eventually(lambda: ready(daemon)[0] == 200)
