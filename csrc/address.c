@@ -1,7 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Where the daemon is, by the environment, the first of:
+ * Where the daemon is, by the first of:
  *
+ *   /usr/lib/gpulimit/daemon          a file that a container is handed together with the library, read-only: its first
+ *                                     line is the socket's path.  The environment then has no say, nor has it in
+ *                                     GPULIMIT_ON_LOSS
  *   GPULIMIT_SOCKET                   its socket
  *   the usual socket                  if it exists
  *   HYPERVISOR_IP, HYPERVISOR_PORT    TCP, on the same node; needs the token in GPULIMIT_TOKEN or in the file that
@@ -15,23 +18,44 @@
 
 #include "shim.h"
 
+#define NODE_FILE "/usr/lib/gpulimit/daemon"
 #define USUAL_SOCKET "/run/gpulimit/hypervisor.sock"
 #define REFUSED "every CUDA call of this process is refused"
 enum { SHORTEST_TOKEN = 16 };
 
-static int socket_address(struct gl_address *to, const char *path)
+static int socket_address(struct gl_address *to, const char *path, const char *where)
 {
 	struct gl_out out;
 	gl_out_begin(&out, to->text, sizeof to->text);
 	gl_out_text(&out, path);
 	if (*path != '/' || out.full) {
-		gl_log(GL_ERROR, "GPULIMIT_SOCKET: \"%.120s\" is not an absolute path of at most 107 characters; " REFUSED, path);
+		gl_log(GL_ERROR, "%s: \"%.120s\" is not an absolute path of at most 107 characters; " REFUSED, where, path);
 		return GL_DAEMON_WRONG;
 	}
 	to->at.un.sun_family = AF_UNIX;
 	memcpy(to->at.un.sun_path, to->text, sizeof to->text);
 	to->size = sizeof to->at.un;
 	return GL_DAEMON_THERE;
+}
+
+/* What the node says, which holds whatever the program's environment says. */
+static int address_by_node(struct gl_address *to)
+{
+	char text[160];
+	int fd = gl_open(NODE_FILE, O_RDONLY | O_NONBLOCK | O_NOFOLLOW, 0);
+	if (fd == -ENOENT || fd == -ENOTDIR)
+		return GL_DAEMON_NONE;
+	long n = fd < 0 ? fd : gl_syscall(SYS_read, fd, text, sizeof text - 1);
+	if (fd >= 0)
+		gl_close(fd);
+	if (n < 0) {
+		gl_log(GL_ERROR, NODE_FILE ": %s; " REFUSED, strerror((int)-n));
+		return GL_DAEMON_WRONG;
+	}
+	text[n] = 0;
+	text[strcspn(text, "\n")] = 0;
+	to->by_node = true;
+	return socket_address(to, text, NODE_FILE);
 }
 
 static bool parse_port(const char *text, uint16_t *port)
@@ -124,9 +148,12 @@ int gl_address_find(struct gl_address *to)
 {
 	const char *path = getenv("GPULIMIT_SOCKET"), *ip = getenv("HYPERVISOR_IP");
 	memset(to, 0, sizeof *to);
+	int said = address_by_node(to);
+	if (said != GL_DAEMON_NONE)
+		return said;
 	if (path && *path)
-		return socket_address(to, path);
+		return socket_address(to, path, "GPULIMIT_SOCKET");
 	if (gl_syscall(SYS_faccessat, AT_FDCWD, USUAL_SOCKET, F_OK) == 0)
-		return socket_address(to, USUAL_SOCKET);
+		return socket_address(to, USUAL_SOCKET, USUAL_SOCKET);
 	return ip && *ip ? tcp_address(to, ip) : GL_DAEMON_NONE;
 }

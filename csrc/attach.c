@@ -40,7 +40,7 @@ static bool parse_seconds(const char *text, uint64_t *ns)
 
 static bool read_policy_on_loss(struct gl_daemon *d)
 {
-	const char *wait = getenv("GPULIMIT_WAIT"), *loss = getenv("GPULIMIT_ON_LOSS");
+	const char *wait = getenv("GPULIMIT_WAIT"), *loss = d->address.by_node ? NULL : getenv("GPULIMIT_ON_LOSS");
 	d->wait_ns = USUAL_WAIT_S * SECOND;
 	d->closed = !loss || strcmp(loss, "open") != 0;
 	if (wait && !parse_seconds(wait, &d->wait_ns)) {

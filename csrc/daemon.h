@@ -25,6 +25,7 @@ struct gl_address {
 	} at;
 	uint32_t size;
 	char text[108];  /* for people */
+	bool by_node;    /* it was not the environment that said so */
 	char token[256]; /* shown with every request; "": none, on a Unix socket */
 };
 
@@ -52,7 +53,7 @@ struct gl_daemon {
 /* ---- address.c ---- */
 
 enum { GL_DAEMON_WRONG = -1, GL_DAEMON_NONE = 0, GL_DAEMON_THERE = 1 };
-/* Where the environment says that the daemon is: GL_DAEMON_THERE, _NONE, or _WRONG (logged). */
+/* Where the daemon is, as the node or the environment says: GL_DAEMON_THERE, _NONE, or _WRONG (logged). */
 int gl_address_find(struct gl_address *to);
 
 /* ---- attach.c ---- */

@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 
 LIBRARY_IN_CONTAINER = "/usr/lib/gpulimit/libgpulimit.so"
+DAEMON_IN_CONTAINER = "/usr/lib/gpulimit/daemon"
+"""Where the library looks first for the daemon's socket (csrc/address.c)."""
 PRELOAD_IN_CONTAINER = "/etc/ld.so.preload"
 DRIVER_IN_CONTAINER = "/usr/local/nvidia/lib64"
 SIM_STATE_IN_CONTAINER = "/run/gpulimit-sim"
@@ -47,11 +49,12 @@ class Handout:
         )
 
 
-def limits(*, library: str, preload: str, socket: str) -> Handout:
-    """Return what every limited container gets. `library` and `preload` are the node's files.
+def limits(*, library: str, preload: str, daemon: str, socket: str) -> Handout:
+    """Return what every limited container gets. `library`, `preload` and `daemon` are the node's files.
 
-    The socket's folder is mounted and not the socket, which a restarted daemon makes anew. With the variable
-    set a process without a daemon waits and then gets no GPU, instead of taking the node for one without.
+    The socket's folder is mounted and not the socket, which a restarted daemon makes anew. `daemon` says that
+    there is to be one: a process without waits and then gets no GPU, whatever its environment says. The
+    variable is for other commands of ours in the container.
     """
     folder = str(PurePosixPath(socket).parent)
     return Handout(
@@ -59,6 +62,7 @@ def limits(*, library: str, preload: str, socket: str) -> Handout:
         mounts=(
             Mount(library, LIBRARY_IN_CONTAINER),
             Mount(preload, PRELOAD_IN_CONTAINER),
+            Mount(daemon, DAEMON_IN_CONTAINER),
             Mount(folder, folder),
         ),
     )

@@ -20,7 +20,7 @@ from limiter.errors import GpulimitError
 from limiter.handout import LIBRARY_IN_CONTAINER
 
 PREFIX, SUFFIX = "libgpulimit-", ".so"
-PRELOAD = "ld.so.preload"
+PRELOAD, DAEMON = "ld.so.preload", "daemon"
 TEST_TIMEOUT_S = 10
 MODE = 0o644
 
@@ -36,20 +36,23 @@ class Placed:
     library: Path
     preload: Path
     """What containers get as /etc/ld.so.preload."""
+    daemon: Path
+    """Says where the daemon's socket is."""
 
 
-def place(library: Path, folder: Path) -> Placed:
-    """Put the library and the preload file into a folder, if they are not there yet, and try the library.
-    Raises NotPlaced.
+def place(library: Path, folder: Path, socket: str) -> Placed:
+    """Put the library and the files that go with it into a folder, if they are not there yet, and try the
+    library. Raises NotPlaced.
     """
     try:
         content = library.read_bytes()
         folder.mkdir(mode=0o755, parents=True, exist_ok=True)
         # By content and not by build id: a stripped file has the same.
         name = f"{PREFIX}{hashlib.sha256(content).hexdigest()[:16]}{SUFFIX}"
-        placed = Placed(folder / name, folder / PRELOAD)
+        placed = Placed(folder / name, folder / PRELOAD, folder / DAEMON)
         put(placed.library, content)
         put(placed.preload, f"{LIBRARY_IN_CONTAINER}\n".encode())
+        put(placed.daemon, f"{socket}\n".encode())
     except OSError as error:
         raise NotPlaced(f"{error.filename or folder}: {error.strerror}") from error
     check(placed.library)

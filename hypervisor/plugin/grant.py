@@ -29,7 +29,7 @@ class Grants:
 
     def place(self) -> Placed:
         """Put the library into place, or see that it is there and works. Raises NotPlaced, NotInstalled."""
-        return placement.place(paths.library(), self._folder)
+        return placement.place(paths.library(), self._folder, self._settings.socket)
 
     def remove_unused(self, in_use: Sequence[bytes]) -> list[Path]:
         """Remove earlier builds of the library that no container was given."""
@@ -39,7 +39,10 @@ class Grants:
         """Return what every container gets. Raises NotPlaced, NotInstalled."""
         placed = self.place()
         return handout.limits(
-            library=str(placed.library), preload=str(placed.preload), socket=self._settings.socket
+            library=str(placed.library),
+            preload=str(placed.preload),
+            daemon=str(placed.daemon),
+            socket=self._settings.socket,
         )
 
     def of(self, cards: Sequence[Gpu]) -> Handout:

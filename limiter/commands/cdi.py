@@ -57,8 +57,13 @@ def run(options: argparse.Namespace) -> int:
     if options.sim:
         environment.use_simulated_driver(variables)
     found = [] if options.no_cards else cards.cards(variables)
-    placed = placement.place(paths.library(), options.library_dir.absolute())
-    limits = handout.limits(library=str(placed.library), preload=str(placed.preload), socket=options.socket)
+    placed = placement.place(paths.library(), options.library_dir.absolute(), options.socket)
+    limits = handout.limits(
+        library=str(placed.library),
+        preload=str(placed.preload),
+        daemon=str(placed.daemon),
+        socket=options.socket,
+    )
     if options.no_daemon:
         limits = Handout({"GPULIMIT_CDI": "1"}, limits.mounts[:2])
     try:

@@ -57,7 +57,7 @@ def checks(environment: Mapping[str, str]) -> Iterator[Check]:
     yield rights(Path("/proc/self/status").read_text())
     yield pid_namespace(Path("/proc/self/ns/pid").stat().st_ino)
     yield read_only_view(told["shm_read_only"])
-    yield placed_library(Path(told["library_dir"]))
+    yield placed_library(Path(told["library_dir"]), told["socket"])
     yield folder_of_socket(Path(told["socket"]))
     yield from daemon(told["socket"])
     yield from kubelet(Path(told["kubelet_dir"]), is_wanted=told["device_plugin"] == "on")
@@ -108,11 +108,11 @@ def read_only_view(path: str) -> Check:
     return ok(name, f"at {path}")
 
 
-def placed_library(folder: Path) -> Check:
+def placed_library(folder: Path, path: str) -> Check:
     """Put the library where containers mount it from, as the daemon does, and see that it is mapped."""
     name = "library for containers"
     try:
-        placed = placement.place(paths.library(), folder)
+        placed = placement.place(paths.library(), folder, path)
     except GpulimitError as error:
         advice = f"{folder} must be on the node, writable, and not mounted noexec"
         return fail(name, str(error), advice)

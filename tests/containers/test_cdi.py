@@ -87,7 +87,7 @@ def test_real_cards_are_device_files_and_the_driver_s_libraries() -> None:
     files = (Mount("/usr/lib64/libcuda.so.1", "/usr/local/nvidia/lib64/libcuda.so.1"),)
     card = Card("GPU-1", 0, "a card", 3)
     spec = cdi.specification(
-        limits(library="/l.so", preload="/p", socket="/run/gpulimit/hypervisor.sock"),
+        limits(library="/l.so", preload="/p", daemon="/d", socket="/run/gpulimit/hypervisor.sock"),
         [card],
         {"GPU-1": plain(["/dev/nvidia3"], files), "all": plain(["/dev/nvidia3"], files)},
     )
@@ -120,13 +120,13 @@ def test_a_name_that_no_runtime_takes_is_refused() -> None:
 
 
 def test_an_upgrade_leaves_the_file_in_use_alone(built, tmp_path: Path) -> None:
-    first = placement.place(built.library, tmp_path)
+    first = placement.place(built.library, tmp_path, "/run/g.sock")
     state = first.library.stat()
-    assert placement.place(built.library, tmp_path) == first
+    assert placement.place(built.library, tmp_path, "/run/g.sock") == first
     assert first.library.stat() == state, "what is there is not written again"
     other = tmp_path / "other.so"
     other.write_bytes(built.library.read_bytes() + b"\0")
-    second = placement.place(other, tmp_path)
+    second = placement.place(other, tmp_path, "/run/g.sock")
     assert second.library != first.library
     assert first.library.stat().st_ino == state.st_ino and first.library.exists()
     assert placement.remove_unused(tmp_path, second.library, [b"..." + first.library.name.encode()]) == []
@@ -134,7 +134,7 @@ def test_an_upgrade_leaves_the_file_in_use_alone(built, tmp_path: Path) -> None:
 
 
 def test_a_hundred_upgrades_under_a_running_program(built, start_process, tmp_path: Path) -> None:
-    placed = placement.place(built.library, tmp_path)
+    placed = placement.place(built.library, tmp_path, "/run/g.sock")
     env = dict(os.environ) | {"LD_PRELOAD": str(placed.library)}
     loop = start_process(
         ["/bin/sh", "-c", "i=0; while [ $i -lt 300 ]; do /bin/true; i=$((i+1)); done"], env=env
@@ -151,4 +151,4 @@ def test_a_library_that_cannot_be_preloaded_is_not_handed_out(content: bytes, tm
     wrong = tmp_path / "wrong.so"
     wrong.write_bytes(content)
     with pytest.raises(placement.NotPlaced):
-        placement.place(wrong, tmp_path / "lib")
+        placement.place(wrong, tmp_path / "lib", "/run/g.sock")

@@ -134,3 +134,49 @@ def files_of(path: Path, tenant: str) -> list[int]:
     connection.close()
     assert len(fds) == 2
     return fds
+
+
+# ---- what the node says, the environment cannot unsay ----
+
+NODE = """
+mkdir -p "$WORK/upper"
+mount -t tmpfs none "$WORK/upper"
+mkdir "$WORK/upper/u" "$WORK/upper/w"
+mount -t overlay overlay -o "lowerdir=/usr/lib,upperdir=$WORK/upper/u,workdir=$WORK/upper/w" /usr/lib
+mkdir -p /usr/lib/gpulimit
+printf '%s\\n' "$SAID" > /usr/lib/gpulimit/daemon
+exec "$@"
+"""
+
+
+@pytest.fixture
+def in_node(built: Built, daemon_env: dict[str, str], tmp_path: Path, run_process) -> Callable[..., Any]:
+    """Run the workload where the node says that there is a daemon."""
+
+    def run(said: str, *arguments: str, **variables: str) -> Any:
+        env = daemon_env | {"LD_LIBRARY_PATH": str(built.sim), "WORK": str(tmp_path), "SAID": said}
+        limited = ["env", f"LD_PRELOAD={built.library}", *(f"{k}={v}" for k, v in variables.items())]
+        python = [sys.executable, "-P", "-m", "limiter", "load", "--json", "--seconds", "0.3", *arguments]
+        return run_process([*APART[:-1], "-ec", NODE, "sh", *limited, *python], env=env)
+
+    return run
+
+
+def test_a_program_cannot_leave_the_daemon_that_its_node_names(daemon, in_node, run_dir, tenant) -> None:
+    node = daemon()
+    quota(node, tenant, memory="2GiB")
+    for loose in ({}, {"GPULIMIT_SOCKET": "/nowhere", "GPULIMIT_ON_LOSS": "open"}):
+        done = in_node(str(run_dir / "daemon.sock"), "--memory", "3GiB", GPULIMIT_TENANT=tenant, **loose)
+        assert done.returncode != 0 and "OUT_OF_MEMORY" in done.stdout + done.stderr
+
+
+def test_a_daemon_that_the_node_names_and_that_is_away_is_no_way_out(in_node, run_dir, tenant) -> None:
+    loose = {"GPULIMIT_ON_LOSS": "open", "GPULIMIT_WAIT": "0.2"}
+    done = in_node(str(run_dir / "none.sock"), GPULIMIT_TENANT=tenant, **loose)
+    assert done.returncode != 0 and "does not answer" in done.stderr
+
+
+@pytest.mark.parametrize("said", ["", "relative", "/" + "x" * 200])
+def test_nonsense_of_the_node_is_refused(in_node, tenant, said: str) -> None:
+    done = in_node(said, GPULIMIT_TENANT=tenant, GPULIMIT_ON_LOSS="open")
+    assert done.returncode != 0 and "/usr/lib/gpulimit/daemon" in done.stderr

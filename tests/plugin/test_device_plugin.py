@@ -63,6 +63,8 @@ def test_a_container_gets_its_card_the_library_and_the_socket(node, kubelet: Kub
     preload = mounts["/etc/ld.so.preload"]
     assert preload.read_only and Path(preload.host_path).read_text() == f"{LIBRARY}\n"
     assert mounts[str(run_dir)].read_only
+    said = mounts["/usr/lib/gpulimit/daemon"]
+    assert said.read_only and Path(said.host_path).read_text() == f"{run_dir / 'daemon.sock'}\n"
     writable = {m.container_path for m in grant.mounts if not m.read_only}
     assert writable == {"/run/gpulimit-sim"}, "only the simulated machine may be written"
 
