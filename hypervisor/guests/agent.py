@@ -162,6 +162,10 @@ def device_of(view: GpuView) -> dict[str, Any]:
         value = view.values.get(f"gpu_{name}")
         return None if value is None else value * scale
 
+    def whole(name: str) -> int | None:
+        value = of(name)
+        return None if value is None else round(value)
+
     return {
         "index": view.index,
         "uuid": view.uuid,
@@ -170,15 +174,15 @@ def device_of(view: GpuView) -> dict[str, Any]:
         "is_lost": view.is_lost,
         "utilization_percent": of("utilization_ratio", 100),
         "memory_utilization_percent": of("memory_utilization_ratio", 100),
-        "memory_used_bytes": of("memory_used_bytes"),
-        "memory_total_bytes": of("memory_total_bytes"),
+        "memory_used_bytes": whole("memory_used_bytes"),
+        "memory_total_bytes": whole("memory_total_bytes"),
         "temperature_celsius": of("temperature_celsius"),
         "power_usage_milliwatts": of("power_watts", 1000),
         "ecc_errors_single_bit_total": view.ecc_errors.get("corrected"),
         "ecc_errors_double_bit_total": view.ecc_errors.get("uncorrected"),
         "encoder_utilization_percent": of("encoder_utilization_ratio", 100),
         "decoder_utilization_percent": of("decoder_utilization_ratio", 100),
-        "running_processes": of("process_count"),
+        "running_processes": whole("process_count"),
     }
 
 
