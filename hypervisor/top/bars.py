@@ -23,6 +23,7 @@ class Key:
     does: str
     hint: str = ""
     is_for_many: bool = False
+    is_for_node: bool = False
     is_change: bool = False
 
 
@@ -38,13 +39,13 @@ KEYS = (
         "sort by name, share, memory, time waited; nodes by name, load, memory, temperature, state",
         "sort",
     ),
-    Key("z", "suspend the tenant: its launches wait", "suspend", is_change=True),
-    Key("r", "resume the tenant", "resume", is_change=True),
-    Key("e", "change the tenant's quota", "quota", is_change=True),
+    Key("z", "suspend the tenant: its launches wait", "suspend", is_for_node=True, is_change=True),
+    Key("r", "resume the tenant", "resume", is_for_node=True, is_change=True),
+    Key("e", "change the tenant's quota", "quota", is_for_node=True, is_change=True),
     Key("i", "turn the order round", "invert"),
-    Key("c", "cards in two lines, in one line, or as many lines as fit", "compact"),
-    Key("f", "fold or unfold the card", "fold"),
-    Key("p", "processes on or off", "procs"),
+    Key("c", "cards in two lines, in one line, or as many lines as fit", "compact", is_for_node=True),
+    Key("f", "fold or unfold the card", "fold", is_for_node=True),
+    Key("p", "processes on or off", "procs", is_for_node=True),
     Key("a", "also tenants and processes on cards where they hold nothing and never ran"),
     Key("Space", "hold the screen still, and go on", "pause"),
     Key("+ -", "look more often, or less"),
@@ -98,12 +99,17 @@ def tab_at(nodes: Sequence[Node], selected: str, width: int, x: int) -> str | No
     return None
 
 
-def keys_line(width: int, glyphs: Glyphs, *, has_many: bool, may_change: bool) -> Line:
+def keys_line(
+    width: int, glyphs: Glyphs, *, has_many: bool, may_change: bool, is_overview: bool = False
+) -> Line:
     """Return the keys that make sense here, as many as fit; help and quit always do."""
     wanted = [
         key
         for key in KEYS
-        if key.hint and (has_many or not key.is_for_many) and (may_change or not key.is_change)
+        if key.hint
+        and (has_many or not key.is_for_many)
+        and (may_change or not key.is_change)
+        and not (is_overview and key.is_for_node)
     ]
     always = wanted[-2:]
     line, room = Line(), width - sum(hint_width(key) for key in always)

@@ -118,7 +118,7 @@ def node_columns(nodes: Sequence[Node], glyphs: Glyphs, now_s: float) -> tuple[C
         column("UTIL", 5 + BAR, lambda n: mean_cells([c.utilization for c in n.cards], "util", glyphs), 2),
         column("MEMORY", 5 + BAR, lambda n: mean_cells([c.memory_ratio for c in n.cards], "mem", glyphs), 4),
         column("POWER", 6, lambda n: [power_cell(n)], 7, ">"),
-        column("TEMP", 4, lambda n: [heat_cell(n)], 5, ">"),
+        column("TEMP", 5, lambda n: [heat_cell(n)], 5, ">"),
         column("TENANTS", 7, lambda n: bad(tenants(n), ""), 8, ">"),
         column("THROT", 5, lambda n: bad(waiting(n), "warn"), 9, ">"),
         column("NOQUOTA", 7, lambda n: bad(sum(c.unregistered or 0 for c in n.cards), "warn"), 10, ">"),

@@ -11,7 +11,6 @@ import shutil
 import sys
 import time
 from collections.abc import Sequence
-from typing import Protocol
 
 from hypervisor.top import once
 from hypervisor.top.fleet import Fleet
@@ -21,21 +20,13 @@ from hypervisor.top.look import Look
 from hypervisor.top.model import Node, totals_of
 from hypervisor.top.options import Options, options_of
 from hypervisor.top.page import page, plain
+from hypervisor.top.source import Source
 from hypervisor.top.text import ASCII, UNICODE
 from limiter.errors import GpulimitError, NotInstalled, UsageError
 
 INSTALL = "pip install 'gpulimit[top]'"
 BOOKS_NEED_S = 1.0
 """Without a daemon a share is the difference of two looks."""
-
-
-class Source(Protocol):
-    """Where nodes come from."""
-
-    @property
-    def interval_s(self) -> float: ...
-    async def read(self) -> tuple[Node, ...]: ...
-    async def close(self) -> None: ...
 
 
 def source_of(options: Options) -> Source:

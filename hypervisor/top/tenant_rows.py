@@ -87,7 +87,7 @@ def columns(glyphs: Glyphs, longest: int) -> Sequence[Column[Tenant]]:
         column("DUE", 6, lambda t: [percent_cell(t.due, 1)], 3, ">"),
         column("SHARE", BAR, lambda t: share_bar(t, BAR, glyphs), 8),
         column("LIMIT", 5, lambda t: [limit_cell(t)], 9, ">"),
-        column("MEMORY", 6, lambda t: [memory_cell(t)], 4, ">"),
+        column("MEMORY", 7, lambda t: [memory_cell(t)], 4, ">"),
         column("QUOTA", 6, lambda t: [size_cell(t.quota_bytes)], 5, ">"),
         column(
             "FULL",
@@ -96,7 +96,7 @@ def columns(glyphs: Glyphs, longest: int) -> Sequence[Column[Tenant]]:
             10,
         ),
         column("THROT", 5, lambda t: [throttled_cell(t)], 6),
-        column("WAITED", 6, lambda t: [(duration(t.waited_s), "" if t.waited_s else "dim")], 12, ">"),
+        column("WAITED", 7, lambda t: [(duration(t.waited_s), "" if t.waited_s else "dim")], 12, ">"),
         column("REFUSED", 7, lambda t: [denied_cell(t)], 11, ">"),
         column("REQ", 4, lambda t: [count_cell(t.request_percent)], 14, ">"),
         column("WEIGHT", 6, lambda t: [count_cell(t.weight)], 15, ">"),

@@ -8,7 +8,7 @@ import os
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import ClassVar, Protocol
+from typing import ClassVar
 
 from textual import events, on, work
 from textual.app import App, ComposeResult
@@ -30,19 +30,12 @@ from hypervisor.top.screen.changes import Changes
 from hypervisor.top.screen.dialogs import Help
 from hypervisor.top.screen.lines import Fixed, Rows
 from hypervisor.top.screen.palette import TEXTUAL_THEMES, guess, themes
+from hypervisor.top.source import Source
 from hypervisor.top.text import duration
 
 MOST_PROBLEM_LINES = 4
+SCROLL_BAR = 1
 NODE_WAITING = Node(host="", health="new")
-
-
-class Source(Protocol):
-    """Where nodes come from."""
-
-    @property
-    def interval_s(self) -> float: ...
-    async def read(self) -> tuple[Node, ...]: ...
-    async def close(self) -> None: ...
 
 
 class TopApp(Changes, App[None]):
@@ -163,7 +156,10 @@ class TopApp(Changes, App[None]):
         glyphs = self.look.glyphs
         self.fixed("tabs", [tabs_line(self.nodes, self.tab, width, glyphs)] if self.has_many else [])
         may_change = node is not None and node.may_change
-        self.fixed("keys", [keys_line(width, glyphs, has_many=self.has_many, may_change=may_change)])
+        keys = keys_line(
+            width, glyphs, has_many=self.has_many, may_change=may_change, is_overview=node is None
+        )
+        self.fixed("keys", [keys])
         if node is None:
             self._draw_all(width)
         else:
@@ -174,36 +170,36 @@ class TopApp(Changes, App[None]):
         self.fixed("status", [cluster_line(self.nodes, self.look, width, self.clock())])
         self.fixed("totals", totals_lines(totals, self.history, self.look, width))
         self.fixed("problems", [])
-        self.fixed("head", [cluster_head(self.nodes, self.look, width)])
-        rows = cluster_rows(self.nodes, self.look, width=width, now_s=self.now_s())
+        self.fixed("head", [cluster_head(self.nodes, self.look, width - SCROLL_BAR)])
+        rows = cluster_rows(self.nodes, self.look, width=width - SCROLL_BAR, now_s=self.now_s())
         self.query_one("#main", Rows).show(rows, self.palette)
-        self._show_processes([], width)
+        self._show_processes([], [])
 
     def _draw_node(self, node: Node, width: int) -> None:
-        problems = problem_lines(node, self.look, width)[:MOST_PROBLEM_LINES]
-        processes = process_rows(node, self.look, width) if self.look.has_processes else []
+        look, room = self.look, width - SCROLL_BAR
+        problems = problem_lines(node, look, width)[:MOST_PROBLEM_LINES]
+        processes = process_rows(node, look, room) if look.has_processes else []
         process_height = self._process_height(len(processes))
         fixed = 3 + len(problems) + int(self.has_many) + (process_height + 1 if process_height else 0)
-        rows = node_rows(node, self.look, self.history, width=width, height=max(1, self.size.height - fixed))
-        self.fixed("status", [status_line(node, self.look, width, self.clock())])
+        rows = node_rows(node, look, self.history, width=room, height=max(1, self.size.height - fixed))
+        self.fixed("status", [status_line(node, look, width, self.clock())])
         self.fixed("totals", [])
         self.fixed("problems", problems)
-        self.fixed(
-            "head", [node_head(node, self.look, width)] if any(r.kind == "tenant" for r in rows) else []
-        )
+        has_tenants = any(row.kind == "tenant" for row in rows)
+        self.fixed("head", [node_head(node, look, room)] if has_tenants else [])
         self.query_one("#main", Rows).show(rows, self.palette)
-        self._show_processes(processes if process_height else [], width)
+        self._show_processes([process_head(look, room)], processes if process_height else [])
 
     def _process_height(self, count: int) -> int:
         """Return how many lines of processes are shown: all, but at most a third of the screen."""
         return min(count, self.size.height // 3) if self.size.height >= 14 else 0
 
-    def _show_processes(self, rows: list[Row], width: int) -> None:
+    def _show_processes(self, head: list[Line], rows: list[Row]) -> None:
         listed = self.query_one("#processes", Rows)
         listed.display = bool(rows)
         listed.styles.height = max(1, self._process_height(len(rows)))
         listed.show(rows, self.palette)
-        self.fixed("process-head", [process_head(self.look, width)] if rows else [])
+        self.fixed("process-head", head if rows else [])
         if not rows and listed.has_focus:
             self.query_one("#main").focus()
 

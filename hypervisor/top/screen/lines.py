@@ -55,9 +55,14 @@ class Fixed(Widget):
 
 
 class Rows(ScrollView, can_focus=True):
-    """A list of rows with a cursor, which stays on its thing while rows come and go."""
+    """A list of rows with a cursor, which stays on its thing while rows come and go.
 
-    DEFAULT_CSS = "Rows { scrollbar-size-vertical: 1; scrollbar-gutter: stable; }"
+    Its last column is the scroll bar's, whether there is one or not.
+    """
+
+    DEFAULT_CSS = """
+    Rows { scrollbar-size-vertical: 1; scrollbar-gutter: stable; overflow-x: hidden; }
+    """
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("up,k", "move(-1)", show=False),
         Binding("down,j", "move(1)", show=False),
