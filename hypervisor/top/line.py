@@ -37,6 +37,11 @@ class Line:
         self.cells.extend(cell for cell in cells if cell[0])
         return self
 
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Line) and self.cells == other.cells
+
+    __hash__ = None  # type: ignore[assignment]  # it can be added to
+
     @property
     def width(self) -> int:
         return sum(width_of(text) for text, _ in self.cells)

@@ -41,6 +41,8 @@ class Local:
             return (await self._alone(MISSING if "no daemon listens" in str(error) else str(error)),)
         except node.NodeRefused as error:
             return (await self._alone(f"the daemon refuses: {error}"),)
+        except ValueError as error:
+            return (await self._alone(f"what listens on the daemon's socket is no daemon: {error}"),)
         await self._cards.stop()
         return (await asyncio.to_thread(self._by_daemon, state if isinstance(state, dict) else {}),)
 

@@ -40,7 +40,10 @@ class Fixed(Widget):
         self._lines: list[Line] = []
 
     def show(self, lines: Sequence[Line], theme: str) -> None:
+        """Show these from now on; nothing is drawn where nothing has changed."""
         is_other_height = len(lines) != len(self._lines)
+        if lines == self._lines and theme == self.theme:
+            return
         self._lines, self.theme = list(lines), theme
         self.display = bool(lines)
         self.refresh(layout=is_other_height)
@@ -92,14 +95,20 @@ class Rows(ScrollView, can_focus=True):
         return row if row is not None and row.kind != "note" else None
 
     def show(self, rows: Sequence[Row], theme: str) -> None:
-        before = self.chosen
+        """Show these from now on; only lines that have changed are drawn."""
+        before, shown, at, shade = self.chosen, self.rows, self.cursor, self.theme
         self.rows, self.theme = list(rows), theme
         self.virtual_size = Size(self.size.width, len(rows))
         if before is not None:
             same = [i for i, row in enumerate(self.rows) if row.key == before.key]
             self.cursor = same[0] if same else self.cursor
         self.cursor = self._nearest(self.cursor, 1)
-        self.refresh()
+        if len(shown) != len(self.rows) or at != self.cursor or shade != theme:
+            self.refresh()
+            return
+        for index, (old, new) in enumerate(zip(shown, self.rows, strict=True)):
+            if old.line != new.line:
+                self.refresh_lines(index)
 
     def choose(self, key: tuple[str, ...]) -> None:
         """Put the cursor on a thing, if it is there."""
