@@ -288,7 +288,7 @@ GUEST_SCRAPE_SECTION = Section(
         ("guest_up", G, (), "1 if the guest answered last time.", "collector"),
         ("guest_scrape_duration_seconds", G, (), "How long its answer took.", "collector"),
         ("guest_last_success_timestamp_seconds", G, (), "When it last answered.", "collector"),
-        ("guest_gpu_status", G, (), "0 if the guest's agent reaches its GPUs, else NVML's number of the error: 9 and 12 are no driver.", "guest agent"),
+        ("guest_gpu_status", G, (), "0 if the guest's agent reaches all of its GPUs, else NVML's number of the error: 9 and 12 are no driver.", "guest agent"),
         ("guest_scrape_failures_total", C, ("reason",),
          "Times that it did not answer: refused, timeout, broken, redirect, status, too_large, encoding, tls, empty or no_vsock.", "collector"),
         ("guest_samples_dropped_total", C, ("reason",),
@@ -314,7 +314,7 @@ AGENT_SECTION = Section(
     (),
     (
         ("guest_agent_info", G, ("version", "[boot_id]"), "Constant 1; boot_id changes when the machine is started.", "agent"),
-        ("guest_agent_status", G, (), "0 if NVML answers, else its number of the error.", "agent"),
+        ("guest_agent_status", G, (), "0 if NVML answers and every GPU is well, else its number of the error.", "agent"),
     ),
     NO_AGENT,
 )  # fmt: skip

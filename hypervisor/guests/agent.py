@@ -48,10 +48,10 @@ OF_THE_NODE = frozenset(
     )
 )
 """Figures about quotas, which nobody keeps in a guest."""
-CODES = {"timeout": 10, "ended": 999, "nonsense": 999}
-"""NVML's numbers for what happens to the process that asks it."""
-NOT_YET = 1
-"""NVML_ERROR_UNINITIALIZED: it has not been asked yet."""
+NOT_YET, TIMEOUT, LOST, UNKNOWN = 1, 10, 15, 999
+"""NVML's numbers; the first is NVML_ERROR_UNINITIALIZED: it has not been asked yet."""
+CODES = {"timeout": TIMEOUT, "ended": UNKNOWN, "nonsense": UNKNOWN}
+"""Of what happens to the process that asks it."""
 FRESH_LEAST_S, FRESH_PERIODS = 6.0, 3
 
 
@@ -77,21 +77,33 @@ class Agent:
         self.publish()
 
     def status(self) -> tuple[int, str]:
-        """Return NVML's number and text of what is wrong; 0 if nothing is."""
+        """Return NVML's number and text of what is wrong, with NVML or with a GPU; 0 if nothing is."""
+        code, reason = self.nvml_status()
+        if code:
+            return code, reason
+        for sample in self._samples.values():
+            if sample.is_lost or sample.gpu.uuid not in self.nvml.health.listed:
+                return LOST, f"GPU {sample.gpu.index} ({sample.gpu.uuid}) is lost"
+            if sample.error:
+                return UNKNOWN, f"GPU {sample.gpu.index} ({sample.gpu.uuid}): {sample.error}"
+        return 0, ""
+
+    def nvml_status(self) -> tuple[int, str]:
+        """Return NVML's number and text of why it does not answer; 0 if it does."""
         told = self.nvml.health
         code, reason = told.failure
         if code:
-            return CODES.get(code) or int(code) if code.isdecimal() or code in CODES else 999, reason
+            return CODES.get(code) or (int(code) if code.isdecimal() else UNKNOWN), reason
         if told.last_success_at_ns is None:
             return NOT_YET, "NVML has not answered yet"
         age_s = time.time() - told.last_success_at_ns / 1e9
         if age_s > max(FRESH_LEAST_S, FRESH_PERIODS * self._settings.nvml_interval / 1e9):
-            return CODES["timeout"], f"NVML has not answered for {age_s:.0f} s"
+            return TIMEOUT, f"NVML has not answered for {age_s:.0f} s"
         return 0, ""
 
     def gpus(self) -> list[GpuView]:
         """Return all GPUs ever seen; what NVML has not said lately is not known."""
-        is_fresh, listed = self.status()[0] == 0, self.nvml.health.listed
+        is_fresh, listed = self.nvml_status()[0] == 0, self.nvml.health.listed
         return [
             gpu_view(Card(sample, is_fresh=is_fresh, is_listed=sample.gpu.uuid in listed), (), frozenset())
             for sample in self._samples.values()
@@ -99,13 +111,15 @@ class Agent:
 
     def publish(self) -> None:
         """Make pages of what is known now."""
-        code, _ = self.status()
         views = tuple(of_a_guest(view) for view in self.gpus())
         names = {"version": about.version(), "boot_id": boot_id()}
         self.exporter.publish(
             Snapshot(
                 gpus=views,
-                values={"guest_agent_status": code, "nvml_up": int(code == 0)},
+                values={
+                    "guest_agent_status": self.status()[0],
+                    "nvml_up": int(self.nvml_status()[0] == 0),
+                },
                 agent=names,
                 build={"version": about.version(), "python_version": platform.python_version()},
             )

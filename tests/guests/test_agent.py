@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import socket
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from hypervisor.remote.exposition import Page, parse
 from tests.daemon.conftest import UnixConnection, eventually
 from tests.guests.conftest import PORT, Relay, of, relay, series
 from tests.k8s.conftest import certificate
+from tests.metrics.conftest import XID_PROGRAM
 from tests.remote.test_dial import vsock_reaches_itself
 
 
@@ -86,6 +88,34 @@ def test_a_driver_that_hangs_takes_figures_away_and_comes_back(agent, folder) ->
     page = until(path, lambda p: p if of(p, "gpulimit_guest_agent_status") == [10] else None)
     assert not of(page, "gpulimit_gpu_temperature_celsius") and of(page, "gpulimit_gpu_info") == [1]
     until(path, lambda p: of(p, "gpulimit_gpu_temperature_celsius"))
+
+
+def test_a_driver_that_comes_later_is_found(agent, folder, built) -> None:
+    libraries = folder / "lib"
+    libraries.mkdir()
+    path = folder / "a.sock"
+    options = ("--listen", f"unix://{path}", "--nvml-interval", "100ms")
+    agent(*options, is_simulated=False, env={"LD_LIBRARY_PATH": str(libraries)})
+    until(path, lambda p: of(p, "gpulimit_guest_agent_status") == [12])
+    for name in ("profiles", "libnvidia-ml.so.1"):
+        (libraries / name).symlink_to(built.sim / name)
+    page = until(path, lambda p: p if of(p, "gpulimit_guest_agent_status") == [0] else None)
+    assert of(page, "gpulimit_gpu_temperature_celsius")
+
+
+def test_a_lost_gpu_hides_no_other(agent, folder, agent_env, built, run_process) -> None:
+    path = folder / "a.sock"
+    profile = {"GPULIMIT_SIM_PROFILE": "two-h100"}
+    agent("--listen", f"unix://{path}", "--nvml-interval", "100ms", env=profile)
+    until(path, lambda p: len(of(p, "gpulimit_gpu_temperature_celsius")) == 2)
+    env = agent_env | profile | {"LD_LIBRARY_PATH": str(built.sim)}
+    run_process([sys.executable, "-c", XID_PROGRAM, "0", "79"], env=env, expect=0)
+    page = until(path, lambda p: p if of(p, "gpulimit_guest_agent_status") == [15] else None)
+    assert of(page, "gpulimit_nvml_up") == [1]
+    assert of(page, "gpulimit_gpu_lost", gpu_index="0") == [1]
+    assert not of(page, "gpulimit_gpu_temperature_celsius", gpu_index="0")
+    assert len(of(page, "gpulimit_gpu_temperature_celsius", gpu_index="1")) == 1
+    assert "is lost" in json.loads(ask(path, "/v1/gpus")[1])["error"]["message"]
 
 
 def test_token_and_tls_over_a_monitors_socket(agent, folder, collector, machine, tmp_path) -> None:
