@@ -28,9 +28,10 @@ VARIABLES = {
 @pytest.mark.parametrize(
     "arguments",
     [
-        ("check", "rules", "alerts.yml", "recording.yml"),
+        ("check", "rules", "alerts.yml", "recording.yml", "parts.yml"),
         ("check", "config", "scrape.yml"),
         ("test", "rules", "rules_test.yml"),
+        ("test", "rules", "parts_test.yml"),
     ],
     ids=" ".join,
 )
