@@ -181,16 +181,17 @@ def shortened(text: str) -> str:
 
 
 @pytest.fixture
-def prometheus(tmp_path: Path, start_process: StartProcess) -> Callable[[Node], Prometheus]:
-    def start(node: Node) -> Prometheus:
+def prometheus(tmp_path: Path, start_process: StartProcess) -> Callable[..., Prometheus]:
+    def start(node: Node, *more_rules: str) -> Prometheus:
         folder = tmp_path / "prometheus"
         folder.mkdir()
-        for name in ("alerts.yml", "recording.yml"):
+        for name in ("alerts.yml", "recording.yml", *more_rules):
             (folder / name).write_text(shortened((RULES / name).read_text()))
         config = (
             (RULES / "scrape.yml").read_text().replace("15s", "500ms").replace("127.0.0.1:9402", node.address)
         )
-        (folder / "prometheus.yml").write_text(config)
+        listed = "".join(f"  - {name}\n" for name in ("recording.yml", *more_rules))
+        (folder / "prometheus.yml").write_text(config.replace("  - recording.yml\n", listed))
         port = free_port()
         argv = [
             "prometheus",

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import re
 import subprocess
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -42,9 +43,9 @@ def test_promtool_is_content(arguments) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def queries() -> list[tuple[str, str]]:
-    """Return the dashboard's queries, (panel, expression), for one whole node."""
-    board = json.loads(DASHBOARD.read_text())
+def queries(dashboard: Path = DASHBOARD) -> list[tuple[str, str]]:
+    """Return a dashboard's queries, (panel, expression), for one whole node."""
+    board = json.loads(dashboard.read_text())
     found = []
     for panel in board["panels"]:
         for target in panel.get("targets", ()):
