@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A whole node of real parts, with a daemon of ours as device plugin, on simulated cards (make test-k8s).
 
-The tests themselves are in inside_node.py, and run in namespaces of their own.
+The tests themselves are in inside_*.py, and run in namespaces of their own.
 """
 
 from __future__ import annotations
@@ -26,12 +26,13 @@ pytestmark = [pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT), pytest.mark.tim
 HERE = Path(__file__).parent
 
 
-def test_a_whole_node(tmp_path: Path) -> None:
+@pytest.mark.parametrize("tests", ["inside_node.py", "inside_plugin.py"])
+def test_a_whole_node(tmp_path: Path, tests: str) -> None:
     if os.geteuid() != 0 or not all(shutil.which(tool) for tool in ("unshare", "ip", "gcc")):
         pytest.skip("needs root, unshare, ip and gcc")
     namespaces = ["unshare", "-m", "-n", "-p", "-f", "--kill-child", "--mount-proc"]
     inner = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--durations=5"]
-    inner += [f"--basetemp={tmp_path / 'inner'}", str(HERE / "inside_node.py")]
+    inner += [f"--basetemp={tmp_path / 'inner'}", str(HERE / tests)]
     try:
         done = run([*namespaces, str(HERE / "in_node.sh"), str(tmp_path), NAME, *inner])
     finally:
