@@ -4,9 +4,9 @@
 The first dialect of which a pod says anything holds alone, so that a pod that was moved over by adding our
 annotations is not also held to what is left of the old ones:
 
-1. `gpulimit.io/memory`, `/compute`, `/request`, `/weight`, `/priority` for the pod as a whole, and
-   `gpulimit.io/CONTAINER.memory` and so on for one container, which then has a quota of its own; what it does
-   not name is as for the pod.
+1. `gpulimit.io/memory`, `/compute`, `/request`, `/weight`, `/priority`, `/memory-wait` for the whole pod,
+   and `gpulimit.io/CONTAINER.memory` and so on for one container, which then has a quota of its own; what it
+   does not name is as for the pod.
 2. nvshare's fork: `nvshare.com/gpu-memory-limit`, `/gpu-core-limit`, or the same under `xpushare.com`.
 3. HAMi: the resources `nvidia.com/gpumem`, `gpumem-percentage`, `gpucores`, `priority` of each container.
 
@@ -33,9 +33,10 @@ FIELDS: Mapping[str, Callable[[str], str]] = {
     "request": compute_words,
     "weight": str.strip,
     "priority": lambda text: text.strip().lower(),
+    "memory-wait": str.strip,
 }
-VARIABLES = {name: f"GPULIMIT_{name.upper()}" for name in FIELDS}
-ALIKE = 0.6
+VARIABLES = {name: f"GPULIMIT_{name.upper().replace('-', '_')}" for name in FIELDS}
+ALIKE, VERY_ALIKE = 0.6, 0.85
 """How like a field's name (as difflib counts) a key is that must be a misspelling of it."""
 NVSHARE = ("nvshare.com/", "xpushare.com/")
 HAMI, WHOLE = "nvidia.com/", 100
@@ -149,7 +150,11 @@ def own(pod: Pod) -> Said:
 
 def meant_by(name: str) -> str:
     """Return the field that a key is a misspelling of."""
-    return next(iter(difflib.get_close_matches(name.lower(), FIELDS, 1, ALIKE)), "")
+    low = name.lower()
+    near = difflib.get_close_matches(low, FIELDS, 1, VERY_ALIKE)
+    # "memory-limit" is like "memory-wait", and means "memory".
+    with_more = [field for field in FIELDS if low.startswith(f"{field}-")]
+    return next(iter(near or with_more or difflib.get_close_matches(low, FIELDS, 1, ALIKE)), "")
 
 
 def take(

@@ -51,8 +51,7 @@ def run(options: argparse.Namespace) -> int:
     screen.say(f"\n{describe(outcome.verdicts, outcome.windows)}\n")
     for problem in outcome.problems:
         screen.say(f"not as promised: {problem}")
-    closing = "everything as promised" if outcome.is_good else "NOT everything was as promised"
-    screen.say(f"{closing}{' (on a simulated GPU)' if gpu['simulated'] else ''}")
+    screen.say(f"{outcome.closing}{' (on a simulated GPU)' if gpu['simulated'] else ''}")
     return 0 if outcome.is_good else 1
 
 

@@ -45,12 +45,12 @@ def show_mib(count: int) -> str:
 def roles(card_bytes: int) -> tuple[Role, ...]:
     """Return who takes part; on a small card they are content with half as much memory."""
     unit = GIB if card_bytes >= LARGE_CARD_BYTES else HALF_GIB
-    quarter, three, five = show_mib(unit // 4), show_mib(3 * unit), show_mib(5 * unit)
+    quarter, some, most = show_mib(unit // 4), show_mib(5 * unit // 2), show_mib(5 * unit)
     grow = ("--kernel", "500us", "--memory", quarter, "--grow", quarter)
     return (
         Role("small", 2 * unit, 1, grow),
-        Role("medium", 4 * unit, 2, ("--kernel", "200us", "--graph", "5", "--memory", three)),
-        Role("large", 8 * unit, 3, ("--kernel", "1ms", "--memory", five, "--alloc", "vmm")),
+        Role("medium", 4 * unit, 2, ("--kernel", "200us", "--graph", "5", "--memory", some)),
+        Role("large", 8 * unit, 3, ("--kernel", "1ms", "--memory", most, "--alloc", "vmm")),
     )
 
 

@@ -40,6 +40,10 @@ class Host:
         return self._process is not None
 
     @property
+    def pid(self) -> int | None:
+        return self._process.pid if self._process is not None else None
+
+    @property
     def command(self) -> str:
         """Return the command as a person would type it."""
         return "gpulimit daemon" + " --sim" * self._is_simulated

@@ -3,9 +3,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from limiter import segment
 from limiter.demo.cast import Actor
@@ -56,6 +58,23 @@ def look(actor: Actor) -> Look:
 def busiest(devices: Sequence[Device]) -> Device | None:
     """Return the GPU that the tenant works on; it may have only looked at others."""
     return max(devices, key=lambda d: (d.used_bytes, d.spent_ns), default=None)
+
+
+def cpu_waits_ns(pid: int) -> dict[int, int]:
+    """Return for each thread of a process how long it has waited for a CPU since it began; nothing where the
+    kernel does not count it, or for a process that has gone.
+    """
+    waits = {}
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            waits[int(task.name)] = int((task / "schedstat").read_text().split()[1])
+    return waits
+
+
+def waited(earlier: Mapping[int, int], later: Mapping[int, int], wall_s: float) -> float:
+    """Return the part of the time for which the one of the threads that waited most was without a CPU."""
+    most_ns = max((ns - earlier.get(thread, 0) for thread, ns in later.items()), default=0)
+    return most_ns / 1e9 / wall_s if wall_s > 0 else 0.0
 
 
 def share(earlier: Look, later: Look) -> float:

@@ -11,7 +11,7 @@ from typing import Any
 from limiter.demo.cast import Actor, entitled
 from limiter.demo.host import Host
 from limiter.demo.screen import Row, Screen
-from limiter.demo.stage import Look, look, share
+from limiter.demo.stage import Look, cpu_waits_ns, look, share, waited
 from limiter.demo.verdict import Verdict, Window, judge, problems_of
 from limiter.errors import GpulimitError
 from limiter.units import show_bytes
@@ -36,6 +36,19 @@ class Outcome:
     @property
     def is_good(self) -> bool:
         return not self.problems and not any(verdict.problems for verdict in self.verdicts)
+
+    @property
+    def closing(self) -> str:
+        """Return the outcome in one line."""
+        if not self.is_good:
+            return "NOT everything was as promised"
+        if not any(verdict.doubts for verdict in self.verdicts):
+            return "everything as promised"
+        starved = max(window.starved for window in self.windows)
+        return (
+            "as promised, as far as this host lets it be seen: it is so busy that a program, or the daemon, "
+            f"was without a CPU for {starved:.0%} of the time"
+        )
 
 
 class Story:
@@ -125,7 +138,13 @@ class Story:
         self._host.start()
         self._wait(self._all_are_back, "the programs to register again")
         self._pause(SETTLE_S)
-        wrong = [fault for actor in self._actors for fault in self._faults_in_books(actor)]
+        deadline = time.monotonic() + PATIENCE_S / 3
+        while wrong := [fault for actor in self._actors for fault in self._faults_in_books(actor)]:
+            if (
+                time.monotonic() > deadline
+            ):  # looked at twice, they may differ while an allocation is under way
+                break
+            self._step()
         if wrong:
             self._problems += wrong
         else:
@@ -165,14 +184,22 @@ class Story:
     def _measure(self, title: str) -> None:
         """Show the table for a while and note the shares over that time."""
         due = self._due()
-        first = dict(self._looks)
+        first, waits, began_s = dict(self._looks), self._cpu_waits(), time.monotonic()
         self._pause(self._seconds)
+        wall_s = time.monotonic() - began_s
+        starved = {name: waited(waits[name], now, wall_s) for name, now in self._cpu_waits().items()}
         got = {}
         for actor in self._actors:
             self._shares[actor.tenant] = share(first[actor.tenant], self._looks[actor.tenant])
             got[actor.role.name] = self._shares[actor.tenant]
-        self._windows.append(Window(title, due, scaled(got)))
+        self._windows.append(Window(title, due, scaled(got), max(starved.values())))
         self._screen.keep(self._rows())
+
+    def _cpu_waits(self) -> dict[str, dict[int, int]]:
+        pids = {actor.role.name: actor.process.pid for actor in self._actors if actor.process is not None}
+        if self._host.pid is not None:
+            pids["daemon"] = self._host.pid
+        return {name: cpu_waits_ns(pid) for name, pid in pids.items()}
 
     def _wait(self, condition: Callable[[], bool], what: str) -> None:
         deadline = time.monotonic() + PATIENCE_S

@@ -14,9 +14,11 @@ from limiter.units import show_bytes
 TOLERATED_POINTS = 5.0
 """Percent points by which a tenant's part of the GPU time may miss what it is entitled to: a window of some
 seconds is cut in the middle of turns, and the books may be read between a launch and its charge."""
+STARVED = 0.1
+"""Who waits that much of the time for a CPU does not ask for its due, or is not answered in time: then
+the parts say more about the host than about the daemon."""
 LEAST_IN_USE = 0.5
-"""Part of the time that the GPU should at least be in use while three programs have endless work; below, the
-host is too busy for the demo to show anything."""
+"""Part of the time that the GPU should at least be in use while programs have endless work."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +28,8 @@ class Window:
     title: str
     entitled: Mapping[str, float]
     got: Mapping[str, float]
+    starved: float = 0.0
+    """Part of the time for which the program, or the daemon, that had it worst was without a CPU."""
 
     @property
     def in_use(self) -> float:
@@ -46,12 +50,15 @@ class Verdict:
     memory_limit_bytes: int
     refused: int
     problems: tuple[str, ...]
+    doubts: tuple[str, ...] = ()
+    """What looks wrong, and may be the host's doing."""
 
 
 def judge(actor: Actor, most: Look, windows: Sequence[Window]) -> Verdict:
     """Judge a tenant by the most that it was seen to hold and by its part in every window that it was in."""
     name = actor.role.name
-    problems = []
+    problems: list[str] = []
+    doubts: list[str] = []
     if most.used_bytes > actor.role.memory_bytes:
         problems.append("more memory than its quota")
     for window in windows:
@@ -59,7 +66,8 @@ def judge(actor: Actor, most: Look, windows: Sequence[Window]) -> Verdict:
             continue
         off = 100 * (window.part(name) - window.entitled[name])
         if abs(off) > TOLERATED_POINTS:
-            problems.append(f"{abs(off):.0f} points too {'much' if off > 0 else 'little'} ({window.title})")
+            found = f"{abs(off):.0f} points too {'much' if off > 0 else 'little'} ({window.title})"
+            (problems if window.starved < STARVED else doubts).append(found)
     for result in actor.results:
         if result["completed"] is not None and result["completed"] != result["kernels"]:
             problems.append("kernels were lost")
@@ -69,15 +77,16 @@ def judge(actor: Actor, most: Look, windows: Sequence[Window]) -> Verdict:
         memory_limit_bytes=actor.role.memory_bytes,
         refused=most.refused,
         problems=tuple(problems),
+        doubts=tuple(doubts),
     )
 
 
 def problems_of(windows: Sequence[Window]) -> list[str]:
-    """Return what is wrong with the GPU as a whole."""
+    """Return what is wrong with the GPU as a whole, where the host gave the programs the time to use it."""
     return [
-        f"the GPU was in use only {window.in_use:.0%} of the time ({window.title}): this host is too busy"
+        f"the GPU was in use only {window.in_use:.0%} of the time ({window.title})"
         for window in windows
-        if window.in_use < LEAST_IN_USE
+        if window.in_use < LEAST_IN_USE and window.starved < STARVED
     ]
 
 
@@ -92,7 +101,7 @@ def describe(verdicts: Sequence[Verdict], windows: Sequence[Window]) -> str:
             show_bytes(v.memory_bytes),
             str(v.refused),
             *(cell for window in windows for cell in cells(window, v.name)),
-            "; ".join(v.problems) or "yes",
+            "; ".join((*v.problems, *(f"{doubt}, busy host" for doubt in v.doubts))) or "yes",
         )
         for v in verdicts
     ]

@@ -60,7 +60,9 @@ def test_what_is_no_amount_is_refused(text: str) -> None:
 
 
 def test_a_pod_s_own_words() -> None:
-    found = ours(memory="4Gi", compute="30%", request="20", weight="7", priority="High")
+    found = ours(
+        memory="4Gi", compute="30%", request="20", weight="7", priority="High", **{"memory-wait": "30"}
+    )
     assert found.troubles == ()
     assert found.pod is not None
     assert found.pod.environ() == {
@@ -69,6 +71,7 @@ def test_a_pod_s_own_words() -> None:
         "GPULIMIT_REQUEST": "20",
         "GPULIMIT_WEIGHT": "7",
         "GPULIMIT_PRIORITY": "high",
+        "GPULIMIT_MEMORY_WAIT": "30",
     }
     assert (found.containers, found.dialect) == ({}, "gpulimit.io")
 
@@ -124,6 +127,8 @@ def test_nothing_said_is_nothing() -> None:
         ("gpulimit.io/request", "101", ""),
         ("gpulimit.io/weight", "0", ""),
         ("gpulimit.io/priority", "urgent", ""),
+        ("gpulimit.io/memory-wait", "30s", ""),
+        ("gpulimit.io/memory-wiat", "30", "gpulimit.io/memory-wait is"),
         ("gpulimit.io/memroy", "4Gi", "gpulimit.io/memory is"),
         ("gpulimit.io/Memory", "4Gi", "gpulimit.io/memory is"),
         ("gpulimit.io/memory-limit", "4Gi", "gpulimit.io/memory is"),

@@ -4,13 +4,14 @@
 from __future__ import annotations
 
 import io
+import os
 
 import pytest
 
 from limiter.demo import screen as screen_module
 from limiter.demo.cast import Actor, Role, entitled, roles
 from limiter.demo.screen import Row, Screen, bar
-from limiter.demo.stage import Look, share
+from limiter.demo.stage import Look, cpu_waits_ns, share, waited
 from limiter.demo.story import Outcome, scaled
 from limiter.demo.verdict import Window, describe, judge, problems_of
 
@@ -20,8 +21,8 @@ SEEN = Look(at_s=2.0, registered=True, used_bytes=GIB, limit_bytes=2 * GIB, refu
 ROW = Row("small", "2GiB", SEEN, 0.2, 0.25)
 
 
-def window(small: float, other: float) -> Window:
-    return Window("three", {"small": 0.25, "other": 0.75}, {"small": small, "other": other})
+def window(small: float, other: float, starved: float = 0.0) -> Window:
+    return Window("three", {"small": 0.25, "other": 0.75}, {"small": small, "other": other}, starved)
 
 
 @pytest.mark.parametrize(
@@ -48,6 +49,26 @@ def test_who_was_not_there_is_not_judged() -> None:
     alone = Window("two", {"other": 1.0}, {"small": 0.0, "other": 0.9})
     assert judge(ACTOR, SEEN, [alone]).problems == ()
     assert "-" in describe([judge(ACTOR, SEEN, [alone])], [alone])
+
+
+def test_what_may_be_the_hosts_doing_is_said_and_not_held_against_anybody() -> None:
+    busy = [window(0.4, 0.6, starved=0.3)]
+    verdict = judge(ACTOR, SEEN, busy)
+    assert (verdict.problems, verdict.doubts) == ((), ("15 points too much (three)",))
+    assert "15 points too much (three), busy host" in describe([verdict], busy)
+    outcome = Outcome([verdict], busy)
+    assert outcome.is_good
+    assert "without a CPU for 30% of the time" in outcome.closing
+    assert Outcome([], []).closing == "everything as promised"
+    assert Outcome([], [], ["x"]).closing == "NOT everything was as promised"
+    assert problems_of([window(0.1, 0.1, starved=0.3)]) == []
+
+
+def test_waiting_for_a_cpu_is_counted_by_thread() -> None:
+    assert waited({1: 0, 2: 5 * 10**8}, {1: 10**8, 2: 6 * 10**8, 3: 4 * 10**8}, 1.0) == 0.4
+    assert waited({}, {}, 1.0) == 0.0
+    assert os.getpid() in cpu_waits_ns(os.getpid())
+    assert cpu_waits_ns(1 << 30) == {}
 
 
 def test_lost_kernels_are_a_problem() -> None:

@@ -15,13 +15,14 @@ from textual.widgets import Button, Input, Label, Static
 
 from hypervisor.top.bars import KEYS
 
-PARTS = ("memory", "compute", "request", "weight", "priority")
+PARTS = ("memory", "compute", "request", "weight", "priority", "memory_wait")
 EXAMPLES = {
     "memory": "4GiB or 50%; empty: no limit",
     "compute": "percent of a GPU, 1-100; empty: no limit",
     "request": "percent that is guaranteed; empty: none",
     "weight": "share of spare time; empty: by request",
     "priority": "high, normal or low",
+    "memory_wait": "seconds to wait for memory; empty: none",
 }
 
 
