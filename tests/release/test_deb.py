@@ -96,6 +96,9 @@ def test_an_upgrade_under_fifty_tenants_loses_nothing(
     assert told["lost"] == [], told
     assert told["old_library_still_mapped"] == TENANTS
     assert told["new_process_maps"] != told["old_library"]
+    # The folder for containers got the new build; nobody mapped the one of before.
+    assert len(told["shelf_after"]) == len(told["shelf_before"]) == 4
+    assert told["shelf_after"] != told["shelf_before"]
 
 
 def test_install_remove_and_purge_leave_what_they_should(deb: Path, tmp_path: Path) -> None:

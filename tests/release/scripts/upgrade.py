@@ -108,6 +108,9 @@ out("gpulimit", "tenant", "suspend", "t1")
 before = until(lambda: registered(COUNT), "all tenants are shown")
 old = mapped(tenants[0].pid)
 
+SHELF = Path("/var/lib/gpulimit/lib")
+out("gpulimit", "lib", "--install", str(SHELF))
+shelf_before = sorted(p.name for p in SHELF.iterdir())
 subprocess.run(["dpkg", "-i", "/mnt/new.deb"], check=True, stdout=subprocess.DEVNULL)
 daemon.send_signal(signal.SIGTERM)
 daemon.wait(20)
@@ -140,6 +143,8 @@ print(
             "old_library_still_mapped": still,
             "new_process_maps": new,
             "new_process_ended": fresh.returncode,
+            "shelf_before": shelf_before,
+            "shelf_after": sorted(p.name for p in SHELF.iterdir()),
         }
     )
 )
