@@ -61,12 +61,19 @@ class Cluster:
             for tenant in list(self._node.registry.tenants.values()):
                 self.adopted(tenant)
 
-    def learn_containers(self, items: Iterable[Any]) -> None:
-        """Take from a list only which containers are whose, of pods that are known."""
-        for pod in self._readable(items):
+    def learn(self, items: Iterable[Any], *, is_trusted: bool) -> bool:
+        """Take from a list which containers are whose and, if it is trusted, pods that are not known at all;
+        True if there were such.
+        """
+        pods = self._readable(items)
+        for pod in pods:
             known = self.pods.get(pod.uid)
             if known is not None and known.title == pod.title:
                 self.pods.put(replace(known, containers=pod.containers))
+        unknown = [pod for pod in pods if self.pods.get(pod.uid) is None and not pod.has_ended]
+        if is_trusted:
+            self._apply(self.pods.replace(unknown, is_whole=False))
+        return is_trusted and bool(unknown)
 
     def put(self, item: Any) -> None:
         """A pod is new or has changed."""
@@ -215,10 +222,7 @@ class Cluster:
         pod = self.pods.get(origin.pod_uid)
         if pod is None or pod.has_ended:
             self._wanted()
-            why = (
-                "has ended" if pod else "is not known here" if self._is_complete else "is not known here yet"
-            )
-            raise Refused(503, f"pod {origin.pod_uid} {why}: neither the API server nor the kubelet names it")
+            raise Refused(503, f"pod {origin.pod_uid} {self._why_unknown(pod)}")
         said = self.quotas[pod.uid]
         if said.troubles:
             self._complain(pod, said)
@@ -231,6 +235,12 @@ class Cluster:
             self._wanted()
             raise Refused(503, f"pod {pod.title}: the cluster does not say yet which container this is")
         return PodPlace(tenant_in(pod, said, name or ""), pod.namespace, pod.name, name or "")
+
+    def _why_unknown(self, pod: Pod | None) -> str:
+        if pod is not None:
+            return "has ended"
+        yet = "" if self._is_complete else " yet"
+        return f"is not known here{yet}: neither the API server nor the kubelet names it"
 
     def _joined(self, origin: Origin) -> PodPlace | None:
         """Return the place of a container that is in a tenant: it stays there, whatever its pod says now."""

@@ -55,6 +55,8 @@ class Kubernetes:
         self._is_known = False
         self._is_fallback = False
         self._kubelet_trouble = ""
+        self._doubted_at_s = -KUBELET_PERIOD_S
+        """When the kubelet last knew a pod that the watch had not named."""
         self._refused: dict[Key, int] = {}
         """How often each tenant was refused memory on each card, at the last look."""
         self.cluster = Cluster(node, tell=self._tell, wanted=self._wanted.set)
@@ -115,7 +117,10 @@ class Kubernetes:
         self._kubelet_trouble = ""
         if not self._watch_is_down():
             # The watch is the newer word, but for what only the kubelet knows at once.
-            self.cluster.learn_containers(listing.items)
+            may_doubt = time.monotonic() - self._doubted_at_s >= KUBELET_PERIOD_S
+            if self.cluster.learn(listing.items, is_trusted=may_doubt):
+                self._doubted_at_s = time.monotonic()
+                self._watch.start_over()
             return
         # One that has just started without an API server knows no pods: that one is missing says nothing.
         self.cluster.listed(listing.items, is_whole=False)

@@ -50,6 +50,7 @@ class Client:
         self._trust = Trust(access)
         self._timeout_s = timeout_s
         self._session: aiohttp.ClientSession | None = None
+        self._streams: set[asyncio.Transport] = set()
 
     async def __aenter__(self) -> Client:
         return self
@@ -125,8 +126,7 @@ class Client:
         """Yield the lines of a stream until the server ends it. Raises KubeError, also when nothing comes
         for `silence_s`. The first is empty: the stream is open.
         """
-        async with self._open("GET", path, query, read_s=silence_s) as response:
-            keep_alive(response)
+        async with self._open("GET", path, query, read_s=silence_s) as response, self._cuttable(response):
             yield b""
             rest = b""
             async for chunk in response.content.iter_any():
@@ -137,6 +137,24 @@ class Client:
                     raise KubeError(0, f"a line of more than {LONGEST_LINE} bytes")
             if rest.strip():
                 raise KubeError(0, "the stream ends within a line")
+
+    def cut(self) -> None:
+        """Break all streams as a failing network would; who reads them begins anew."""
+        for transport in self._streams:
+            transport.abort()
+
+    @contextlib.asynccontextmanager
+    async def _cuttable(self, response: aiohttp.ClientResponse) -> AsyncIterator[None]:
+        transport = response.connection.transport if response.connection is not None else None
+        if not isinstance(transport, asyncio.Transport):
+            yield  # a short answer, which has ended already
+            return
+        keep_alive(transport)
+        self._streams.add(transport)
+        try:
+            yield
+        finally:
+            self._streams.discard(transport)
 
     @contextlib.asynccontextmanager
     async def _open(
@@ -220,10 +238,9 @@ def refusal(status: int, body: bytes) -> KubeError:
         return KubeError(status, body[:200].decode("utf-8", "replace").strip())
 
 
-def keep_alive(response: aiohttp.ClientResponse) -> None:
+def keep_alive(transport: asyncio.Transport) -> None:
     """Have the kernel find out within half a minute that the other machine is gone."""
-    transport = response.connection.transport if response.connection is not None else None
-    plug = transport.get_extra_info("socket") if transport is not None else None
+    plug = transport.get_extra_info("socket")
     if plug is None:
         return
     with contextlib.suppress(OSError):

@@ -89,8 +89,9 @@ class Watch:
         """When the server last said something; at first, when this began."""
 
     def start_over(self) -> None:
-        """Begin with a list next time, and soon: somebody has doubts about what is known."""
+        """Begin with a list, at once: somebody has doubts about what is known."""
         self._version, self._newest = None, ""
+        self._client.cut()
 
     async def changes(self) -> AsyncGenerator[Change, None]:
         """Yield the collection, then its changes, for ever."""

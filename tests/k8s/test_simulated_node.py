@@ -84,7 +84,8 @@ class Course:
         if self.pods:
             steps += [self.spawn, self.spawn, self.kill, self.annotate, self.annotate, self.restart_container]
             steps += [self.delete, self.finish]
-        steps += [self.restart_daemon, self.api_away] if self.random.random() < 0.3 else []
+        if self.random.random() < 0.3:
+            steps += [self.restart_daemon, self.api_away, self.lose_events, self.kubelet_away]
         chosen = self.random.choice(steps)
         self.done.append(chosen.__name__)
         chosen()
@@ -172,6 +173,21 @@ class Course:
         if self.random.random() < 0.5:
             self.api.compact()
         self.api.start()
+
+    def lose_events(self) -> None:
+        """Let the API server forget to tell, which shows in its next list."""
+        self.api.is_deaf = True
+        for _ in range(2):
+            self.random.choice((self.delete, self.annotate) if self.pods else (self.create,))()
+        self.api.is_deaf = False
+        self.api.stop()
+        self.api.compact()
+        self.api.start()
+
+    def kubelet_away(self) -> None:
+        self.kubelet.stop()
+        self.spawn() if self.pods else self.create()
+        self.kubelet.start()
 
     # ---- what must hold ----
 

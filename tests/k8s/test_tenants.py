@@ -240,9 +240,8 @@ def test_a_container_that_only_the_kubelet_knows_yet(
     assert memory(node, made, "a") == GIB
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_quotas_hold_through_a_restart_of_the_daemon_while_all_else_is_away(
-    cluster: Start, fake_api: FakeApi, kubelet: FakeApi, in_pod: InPod, number: int
+    cluster: Start, fake_api: FakeApi, kubelet: FakeApi, in_pod: InPod
 ) -> None:
     made = fake_api.put(pod("train", annotations={"memory": "4Gi"}))
     gone = fake_api.put(pod("gone", annotations={"memory": "5Gi"}))
@@ -251,7 +250,7 @@ def test_quotas_hold_through_a_restart_of_the_daemon_while_all_else_is_away(
     show_up(node, one, other)
     fake_api.stop()
     kubelet.stop()
-    node.stop(number)
+    node.stop(signal.SIGKILL)
     assert one.tell(order="look")["devices"][0]["memory_limit_bytes"] == 4 * GIB
     again = cluster()
     eventually(lambda: memory(again, made) == 4 * GIB)
@@ -417,3 +416,20 @@ def test_a_pod_that_asks_for_too_much_is_told_so(cluster: Start, fake_api: FakeA
     one.tell(order="refuse")
     time.sleep(1)
     assert len(fake_api.events) == 1
+
+
+def test_a_pod_that_the_watch_never_named(
+    cluster: Start, fake_api: FakeApi, kubelet: FakeApi, in_pod: InPod
+) -> None:
+    node = cluster()
+    eventually(lambda: value(node, "kube_watch_up") == 1)
+    fake_api.is_deaf = True
+    made = fake_api.put(pod("untold", annotations={"memory": "4Gi"}))
+    kubelet.put(made)
+    in_pod(made)
+    assert memory(node, made) == 4 * GIB
+    fake_api.delete("untold")  # nobody tells that either
+    kubelet.delete("untold")
+    other = kubelet.put(fake_api.put(pod("other", annotations={"memory": "1Gi"})))
+    in_pod(other)  # brings another list
+    eventually(lambda: value(node, "kube_pods") == 1)

@@ -186,6 +186,20 @@ def test_a_silent_stream_is_not_trusted_for_ever(fake_api: FakeApi) -> None:
         reader.wait(lambda r: r.pods == {})
 
 
+@pytest.mark.parametrize("is_secure", [False, True])
+def test_who_doubts_gets_a_new_list_at_once(secure_api: Secure, fake_api: FakeApi, is_secure: bool) -> None:
+    server = secure_api.server if is_secure else fake_api
+    server.put(pod("first"))
+    with reading(Access(server.url, str(secure_api.token_file), str(secure_api.ca_file))) as reader:
+        reader.wait(lambda r: r.watch.is_up)
+        server.is_deaf = True
+        server.delete("first")
+        begin = time.monotonic()
+        reader._loop.call_soon_threadsafe(reader.watch.start_over)
+        reader.wait(lambda r: r.pods == {} and r.watch.is_up)
+        assert time.monotonic() - begin < 5
+
+
 def test_a_server_with_older_versions_than_ours_is_believed(fake_api: FakeApi, reader: Reader) -> None:
     fake_api.stop()
     fake_api.delete("first")
