@@ -105,9 +105,10 @@ class Terminal:
 
     def colours(self) -> set[tuple[str, str]]:
         """Return (text, background) colours of all cells that show something."""
-        return {
-            (cell.bg, cell.fg) if cell.reverse else (cell.fg, cell.bg)
-            for row in self.screen.buffer.values()
-            for cell in row.values()
-            if cell.data.strip()
-        }
+        found = set()
+        for row in self.screen.buffer.values():
+            for cell in row.values():
+                ink, ground = cell.fg, cell.bg if cell.bg != "default" else "default-reversed"
+                if cell.data.strip():
+                    found.add((ground, ink) if cell.reverse else (ink, ground))
+        return found

@@ -72,15 +72,22 @@ async def arrange(name: str, app: TopApp, pilot: Pilot[Any]) -> None:
     await pilot.pause()
 
 
-def drawn(name: str, size: tuple[int, int], theme: str) -> tuple[str, dict[tuple[str, str], str]]:
+Drawn = tuple[str, dict[tuple[str, str], str]]
+
+
+def drawn(name: str, size: tuple[int, int]) -> tuple[Drawn, Drawn]:
+    """Return text and colours, dark and light."""
     is_many = name.startswith("fleet")
-    found: list[Any] = []
+    found: list[Drawn] = []
 
     async def story(app: TopApp, pilot: Pilot[Any]) -> None:
         await arrange(name, app, pilot)
-        found.extend((text_of(app), styles_of(app)))
+        found.append((text_of(app), styles_of(app)))
+        await pilot.press("t")
+        await pilot.pause()
+        found.append((text_of(app), styles_of(app)))
 
-    options = Options(theme=theme, hosts=("x",) if is_many else ())
+    options = Options(theme="dark", hosts=("x",) if is_many else ())
     play(story, *(fleet() if is_many else SCREENS[name]), size=size, options=options)
     return found[0], found[1]
 
@@ -104,8 +111,7 @@ def compare(path: Path, text: str) -> None:
 @pytest.mark.parametrize("name", SCREENS)
 def test_screens_are_the_golden_ones(name: str, size: tuple[int, int]) -> None:
     """Light and dark show the same, each in colours that can be read."""
-    dark, dark_styles = drawn(name, size, "dark")
-    light, light_styles = drawn(name, size, "light")
+    (dark, dark_styles), (light, light_styles) = drawn(name, size)
     assert light == dark
     for styles in (dark_styles, light_styles):
         for (text, ground), example in styles.items():
@@ -119,7 +125,7 @@ def test_screens_are_the_golden_ones(name: str, size: tuple[int, int]) -> None:
 def test_the_document_shows_the_golden_screens_and_all_keys() -> None:
     """The blocks of docs/top.md are made here, so that they stay true."""
     text = DOCUMENT.read_text()
-    screens = {name: drawn(name, (100, 30), "dark")[0] for name in ("node", "fleet")}
+    screens = {name: drawn(name, (100, 30))[0][0] for name in ("node", "fleet")}
     for name, screen in screens.items():
         text = re.sub(
             rf"(<!-- screen: {name} -->\n\n```text\n).*?(\n```)",
@@ -288,8 +294,10 @@ def test_a_tiny_terminal_and_a_resized_one() -> None:
 
 
 def test_the_theme_follows_the_terminal_or_the_key() -> None:
-    assert guess("15;0") == guess("") == "dark"
-    assert guess("0;15") == guess("0;default;15") == "light"
+    rich = {"TERM": "xterm-256color"}
+    assert guess(rich) == guess({**rich, "COLORFGBG": "15;0"}) == guess({"COLORTERM": "truecolor"}) == "dark"
+    assert guess({**rich, "COLORFGBG": "0;default;15"}) == "light"
+    assert guess({"TERM": "linux"}) == guess({}) == guess({**rich, "NO_COLOR": "1"}) == "ansi"
 
     async def story(app: TopApp, pilot: Pilot[Any]) -> None:
         dark = set(styles_of(app))

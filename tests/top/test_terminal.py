@@ -122,8 +122,7 @@ def test_hostile_exporters_do_nothing_to_the_screen_but_are_counted(terminal) ->
     assert b"\x1b[2J" not in screen.raw
 
 
-def test_a_dumb_terminal_gets_plain_pages(node, terminal) -> None:
-    node()
+def test_a_dumb_terminal_gets_plain_pages(terminal) -> None:
     screen = terminal("--interval", "0.3", columns=100, lines=30, TERM="dumb")
     screen.until(lambda text: text.count("GPU 0") >= 2)
     assert b"\x1b" not in screen.raw
@@ -131,8 +130,7 @@ def test_a_dumb_terminal_gets_plain_pages(node, terminal) -> None:
     assert screen.wait() == 130
 
 
-def test_a_terminal_without_unicode_gets_letters(node, terminal) -> None:
-    node()
+def test_a_terminal_without_unicode_gets_letters(terminal) -> None:
     screen = terminal(columns=100, lines=30, LANG="C", LC_ALL="C", PYTHONUTF8="0", PYTHONCOERCECLOCALE="0")
     text = screen.until(lambda text: "GPU 0" in text and "|" not in text)
     assert text.isascii()
@@ -140,8 +138,25 @@ def test_a_terminal_without_unicode_gets_letters(node, terminal) -> None:
     assert screen.wait() == 0
 
 
-def test_a_terminal_that_goes_away_ends_the_program(node, terminal) -> None:
-    node()
+@pytest.mark.parametrize(
+    "variables",
+    [
+        {"TERM": "linux", "COLORTERM": ""},
+        {"NO_COLOR": "1"},
+    ],
+    ids=lambda variables: "-".join(variables),
+)
+def test_few_colours_or_none_leave_everything_to_be_seen(terminal, variables: dict[str, str]) -> None:
+    screen = terminal(columns=100, lines=30, **variables)
+    screen.until(lambda text: "GPU 0" in text and "q quit" in text)
+    assert all(ink != ground for ink, ground in screen.colours())
+    if "NO_COLOR" in variables:
+        assert {colour for pair in screen.colours() for colour in pair} == {"default", "default-reversed"}
+    screen.type("q")
+    assert screen.wait() == 0
+
+
+def test_a_terminal_that_goes_away_ends_the_program(terminal) -> None:
     screen = terminal()
     screen.until(lambda text: "GPU 0" in text)
     screen.hang_up()

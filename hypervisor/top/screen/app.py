@@ -66,10 +66,10 @@ class TopApp(Changes, App[None]):
     ]
 
     def __init__(self, source: Source, options: Options, look: Look) -> None:
-        super().__init__()
+        self.palette = guess(os.environ) if options.theme == "auto" else options.theme
+        super().__init__(ansi_color=True if self.palette == "ansi" else None)
         for theme in themes():
             self.register_theme(theme)
-        self.palette = guess(os.environ.get("COLORFGBG", "")) if options.theme == "auto" else options.theme
         self.theme = TEXTUAL_THEMES[self.palette]
         self.source = source
         self.look = look
@@ -266,6 +266,8 @@ class TopApp(Changes, App[None]):
         self.look_now()
 
     def action_theme(self) -> None:
+        if self.palette == "ansi":
+            return  # the terminal's own colours are neither
         self.palette = "light" if self.palette == "dark" else "dark"
         self.theme = TEXTUAL_THEMES[self.palette]
         self.draw()

@@ -14,6 +14,7 @@ from textual.theme import Theme
 
 from hypervisor.top.line import Style as Name
 
+MANY_COLOURS = ("256color", "-direct", "kitty")
 THEMES = ("dark", "light", "ansi")
 
 
@@ -99,7 +100,14 @@ CHOSEN: Mapping[str, Style] = {
 TEXTUAL_THEMES = {"dark": "gpulimit-dark", "light": "gpulimit-light", "ansi": "ansi-dark"}
 
 
-def guess(colorfgbg: str) -> str:
-    """Return the theme that goes with what some terminals say of their colours: "15;0" is light on dark."""
-    background = colorfgbg.rpartition(";")[2]
+def guess(environment: Mapping[str, str]) -> str:
+    """Return the theme that goes with what a terminal says of itself.
+
+    One with few colours, or none, gets its own: shades would become one. "15;0" is light on dark.
+    """
+    term = environment.get("TERM", "")
+    is_rich = environment.get("COLORTERM", "") in ("truecolor", "24bit") or term.endswith(MANY_COLOURS)
+    if not is_rich or environment.get("NO_COLOR"):
+        return "ansi"
+    background = environment.get("COLORFGBG", "").rpartition(";")[2]
     return "light" if background in ("7", "15") else "dark"
