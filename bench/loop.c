@@ -38,7 +38,7 @@ struct calls {
 };
 
 /* An empty launch is about 2 us, so a batch lasts about a millisecond. */
-enum { BATCHES = 1000, BATCH = 400, SLOW_BATCHES = 200, SLOW_BATCH = 20 };
+enum { BATCHES = 500, BATCH = 400, SLOW_BATCHES = 200, SLOW_BATCH = 20 };
 
 static const char ptx[] = ".version 6.0\n.target sm_50\n.address_size 64\n.visible .entry empty(){ret;}\n";
 static CUfunction empty;

@@ -3,9 +3,8 @@
 
     python bench/overhead.py --library build/shim/libgpulimit.so --out overhead.json
 
-Host-bound loops vary by 15 % from process to process and from second to second. So `launch`, `sync` (a launch and a
-wait) and `malloc` (with free) are measured within one process, through the library and straight into the driver, batch
-by batch in turn (loop.c); `without` is the same program without the library and shows the noise. The others are steps
+Host-bound loops vary by 15 % from process to process and from second to second. So `launch` and `malloc` (with free)
+are measured within one process, through the library and straight into the driver, batch by batch in turn (loop.c); `without` is the same program without the library and shows the noise. The others are steps
 a second of the workloads in workloads.py: processes of both sides live side by side and take short turns on the
 otherwise idle card. With the library means with GPULIMIT_MEMORY and GPULIMIT_COMPUTE=100: metered, not limited.
 """
@@ -23,7 +22,7 @@ from pathlib import Path
 from child import Child, prepare
 
 HERE = Path(__file__).resolve().parent
-LOOPS = ("launch", "sync", "malloc")
+LOOPS = ("launch", "malloc")
 STEPS = ("memory_bound", "training", "gemm_512")
 SIDES = ("without", "quota")
 

@@ -287,7 +287,7 @@ class Arbiter:
 
     def _watched(self) -> frozenset[TenantName]:
         """Return who does not ring when something changes: everybody but those who wait for a grant."""
-        quiet = {n for n, s in self._standings.items() if not s.seen.waiting or s.queued_ns}
+        quiet = {n for n, s in self._standings.items() if s.queued_ns or not s.waits_for_grant}
         return frozenset(quiet | {n for n in (self._holder, self._draining) if n is not None})
 
     def _say_who_is_exclusive(self, now_ns: int) -> None:
@@ -320,7 +320,9 @@ class Arbiter:
             due.append(self._standings[self._draining].queued_ns - HANDOVER_NS)
         for name, standing in self._standings.items():
             if self._urgent and self._rank(name)[0] == self._urgent and standing.is_working:
-                due.append(standing.queued_ns + LINGER_NS)  # others wait for it, and it does not ring
+                due.append(
+                    max(0, standing.work_left_ns) + LINGER_NS
+                )  # others wait for it, and it does not ring
             if not standing.seen.waiting or self._is_hushed(name):
                 continue
             if not standing.may_run and not standing.terms.is_suspended:

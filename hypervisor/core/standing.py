@@ -54,6 +54,8 @@ class Standing:
         self.grant = Grant(seen.spent_ns, 0, is_shared=True)
         self._demand_ns = 0.0
         self._queue_end_ns = now_ns - ACTIVE_NS
+        self._work_end_ns = self._queue_end_ns
+        """The same, if what was idle began just before it was looked at, since it rings."""
         self._spent_at_ns = now_ns - ACTIVE_NS
         self._at_ns = now_ns
         self.slip = Bucket(KEEP_SLIP_NS, level_ns=2 * MS, debt_ns=DEBT_SLIP_NS)
@@ -76,6 +78,8 @@ class Standing:
         is_blocked = seen.waiting > 0 and seen.spent_ns >= self.grant.granted_ns and self.grant.is_shared
         if spent_ns or seen.spent_ns < before.spent_ns:
             self._spent_at_ns = now_ns
+            was_idle = self._work_end_ns <= now_ns - elapsed_ns
+            self._work_end_ns = (now_ns if was_idle else self._work_end_ns) + spent_ns
             self._queue_end_ns = max(self._queue_end_ns, now_ns - elapsed_ns) + spent_ns
         if is_blocked:
             self.was_blocked_at_ns = now_ns
@@ -93,15 +97,19 @@ class Standing:
         self._queues = float(waiting) if waiting > self._queues else self._queues - lost
         self._queues = min(MOST_QUEUES, self._queues)
 
+    @property
+    def waits_for_grant(self) -> bool:
+        """It waits, and not only for its own work to finish."""
+        is_used_up = self.grant.is_shared and self.grant.granted_ns <= self.seen.spent_ns
+        return self.seen.waiting > 0 and is_used_up
+
     def is_parked(self, seen: Seen, now_ns: int) -> bool:
         """Nothing can have changed since the last look but time: it waits, with nothing granted and nothing
         under way. Its buckets are filled again after a while.
         """
         return (
             seen is self.seen
-            and seen.waiting > 0
-            and self.grant.is_shared
-            and self.grant.granted_ns <= seen.spent_ns
+            and self.waits_for_grant
             and self._queue_end_ns <= self._at_ns
             and not self._is_out_of_limit
             and now_ns - self._at_ns < PARKED_NS
@@ -166,9 +174,14 @@ class Standing:
         return max(0, min(self.seen.outstanding_ns, self._queue_end_ns - self._at_ns))
 
     @property
+    def work_left_ns(self) -> int:
+        """How long its work lasts at most; less than 0 if it has ended."""
+        return min(self._work_end_ns - self._at_ns, self.seen.outstanding_ns or MOST_SPENT_NS)
+
+    @property
     def is_working(self) -> bool:
         """It has work on the GPU, had until just now, or waits to put some there."""
-        return self.seen.waiting > 0 or self._at_ns - self._queue_end_ns < LINGER_NS
+        return self.seen.waiting > 0 or self.work_left_ns > -LINGER_NS
 
     @property
     def has_work(self) -> bool:
