@@ -50,12 +50,12 @@ measure() { # CARD NAME PROGRAM OPTIONS…: its last lines are the table
 first=memory_bound,gemm_512,long_12ms,graph,training,cooperative,four_streams
 second=gemm_4096,long_300ms,bursts,triton,compiled,jax
 limits=10,25,50,75,90
-measure 0 soak soak.py --minutes "${SOAK_MINUTES:-8}" &
+measure 3 soak soak.py --minutes "${SOAK_MINUTES:-8}" &
 measure 1 share-1 share.py --workloads $first --limits $limits --seconds 10 --free-seconds 2 &
 measure 2 share-2 share.py --workloads $second --limits $limits --seconds 10 --free-seconds 2 &
 {
-	measure 3 overhead overhead.py --rounds 3
-	measure 3 fair fair.py --seconds 6
+	measure 0 overhead overhead.py --rounds 3 --turns 8
+	measure 0 fair fair.py --seconds 5
+	CUDA_VISIBLE_DEVICES=0 COMMIT=$COMMIT bash "$root/bench/on_gpu.sh" -q || true
 } &
 wait
-CUDA_VISIBLE_DEVICES=3 OUT=$OUT COMMIT=$COMMIT bash "$root/bench/on_gpu.sh" -q || true

@@ -34,7 +34,7 @@ def resources() -> dict[str, int]:
     return {
         "resident_kib": int(status["VmRSS"].split()[0]),
         "threads": int(status["Threads"]),
-        "files": len(os.listdir("/proc/self/fd")),
+        "files": len(list(Path("/proc/self/fd").iterdir())),
         "device_bytes": total - free,
     }
 
