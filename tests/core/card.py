@@ -98,7 +98,7 @@ class Tenant:
         is_ours = self.grant.is_shared and self.grant.exclusive_from_ns
         if self.outstanding_ns == 0 and now - self._rang_at_ns > MS and not is_ours:
             self._rang_at_ns = now
-            self.world.ring()
+            self.world.ring(self.name)
         self.spent_ns += charged
         self.outstanding_ns += charged
         self.launched_at_ns.append(now)
@@ -117,12 +117,12 @@ class Tenant:
         before = self.outstanding_ns
         self._collect()
         if before and not self.outstanding_ns:
-            self.world.ring()
+            self.world.ring(self.name)
         half = self.grant.run_ahead_ns / 2
         is_granted = not self.grant.is_shared or self.spent_ns < self.grant.granted_ns
         if not is_granted and not self._has_rung:
             self._has_rung = True
-            self.world.ring()
+            self.world.ring(self.name)
         if is_granted and (not self.grant.is_shared or not half or self.outstanding_ns <= half):
             self.waiting = 0
             self.go()
@@ -170,6 +170,10 @@ class World:
         self._card_number = 0
         self._step_at_ns: int | None = None
         self._stepped_at_ns = -S
+        self._seen: dict[TenantName, Seen] = {}
+        self._rang: set[TenantName] = set()
+        self._watched: frozenset[TenantName] = frozenset()
+        self._beat_at_ns = -S
 
     def after(self, ns: int, call: Callable[[], None]) -> None:
         heapq.heappush(self._events, (self.now_ns + max(0, ns), next(self._numbers), call))
@@ -236,7 +240,9 @@ class World:
 
     # the daemon
 
-    def ring(self) -> None:
+    def ring(self, who: TenantName | None = None) -> None:
+        """Somebody rings, or the daemon looks at all of them by itself."""
+        self._rang.update([who] if who is not None else self.tenants)
         self._wake_daemon(max(self.now_ns + WAKE_NS, self._stepped_at_ns + DAEMON_GAP_NS))
 
     def _wake_daemon(self, at_ns: int) -> None:
@@ -252,14 +258,26 @@ class World:
         self.steps += 1
         if not self.tenants:
             return
-        seen = {t.name: Seen(t.spent_ns, t.outstanding_ns, t.waiting) for t in self.tenants.values()}
+        self._look()
+        seen = {name: self._seen[name] for name in self.tenants}
         decision = self.arbiter.step(self.now_ns, seen, self.terms)
+        self._watched = decision.watched
         self.decisions.append((self.now_ns, decision))
         for name, grant in decision.grants.items():
             if grant != self.tenants[name].grant:
                 self.changes += 1
                 self.tenants[name].granted(grant)
         self._wake_daemon(max(decision.next_at_ns + WAKE_NS // 2, self.now_ns + DAEMON_GAP_NS))
+
+    def _look(self) -> None:
+        """Read the books of who has rung or is watched, and now and then of everybody."""
+        is_beat_due = self.now_ns >= self._beat_at_ns + 100 * MS
+        if is_beat_due:
+            self._beat_at_ns = self.now_ns
+        for t in self.tenants.values():
+            if is_beat_due or t.name in self._rang or t.name in self._watched or t.name not in self._seen:
+                self._seen[t.name] = Seen(t.spent_ns, t.outstanding_ns, t.waiting)
+        self._rang.clear()
 
 
 # scripts
