@@ -15,8 +15,10 @@ import fcntl
 import mmap
 import os
 import stat
+import struct
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import posix_ipc
@@ -28,6 +30,11 @@ from limiter import segment
 
 DIRECTORY = segment.DIRECTORY
 USAGE, POLICY, ASIDE = "gpulimit.u.", "gpulimit.p.", "gpulimit.aside."
+HEADER = struct.Struct("<QI")  # magic, version
+MAGICS = (int(lib.GL_USAGE_MAGIC), int(lib.GL_POLICY_MAGIC))
+OWN_LAYOUT = int(lib.GL_LAYOUT_VERSION)
+LAYOUTS = 1000
+"""More than there will be; what says that it has a later one is damaged."""
 MOST_DEVICES = int(lib.GL_MAX_NODE_DEVICES)
 PRIORITIES = {"low": 1, "normal": 2, "high": 3}
 
@@ -42,6 +49,26 @@ def check(result: int, what: str) -> int:
     if result < 0:
         raise SegmentError(f"{what}: {os.strerror(-result)}")
     return result
+
+
+def layout_of(path: Path) -> int | None:
+    """Return which other version of the layout a file has; None for any other file."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
+    except OSError:
+        return None
+    try:
+        header = os.pread(fd, HEADER.size, 0) if stat.S_ISREG(os.fstat(fd).st_mode) else b""
+    finally:
+        os.close(fd)
+    magic, version = HEADER.unpack(header) if len(header) == HEADER.size else (0, 0)
+    return version if magic in MAGICS and version != OWN_LAYOUT and version < LAYOUTS else None
+
+
+def aside_name(name: str, layout: int | None) -> str:
+    """Return where a file goes that is in the way; the daemon whose layout it has looks for it there."""
+    rest = name.removeprefix("gpulimit.")
+    return f"{ASIDE}{rest}" if layout is None else f"{ASIDE}v{layout}.{rest}"
 
 
 class Segment:
@@ -192,12 +219,9 @@ class Segments:
     def usage(self, tenant: str, uid: int) -> UsageSegment:
         """Open a tenant's usage segment if it can be used, else make a new one that belongs to `uid`."""
         size = segment.SIZE
-        fd = self._open(USAGE + tenant, size, owner=uid)
-        found = UsageSegment(tenant, fd) if fd is not None else None
-        if found is not None and lib.gl_node_sample(found.view, found._sample) < 0:
-            found.close()
-            self._aside(USAGE + tenant, "its header is not of this layout")
-            found = None
+        found = self._usage(tenant, uid)
+        if found is None and self._take_back(USAGE + tenant):
+            found = self._usage(tenant, uid)
         if found is None:
             fd = self._create(USAGE + tenant, size, mode=0o600, owner=uid)
             found = UsageSegment(tenant, fd)
@@ -205,19 +229,36 @@ class Segments:
         check(lib.gl_node_hold(found.fd), found.name)
         return found
 
+    def _usage(self, tenant: str, uid: int) -> UsageSegment | None:
+        """Open a tenant's usage segment; None if there is none that can be used."""
+        fd = self._open(USAGE + tenant, segment.SIZE, owner=uid)
+        found = UsageSegment(tenant, fd) if fd is not None else None
+        if found is not None and lib.gl_node_sample(found.view, found._sample) < 0:
+            found.close()
+            self._aside(USAGE + tenant, "its header is not of this layout")
+            return None
+        return found
+
     def policy(self, tenant: str) -> PolicySegment:
         """Open the policy of an earlier daemon, which processes may still have mapped, or make one."""
         size = ffi.sizeof("struct gl_policy")
+        found = self._policy(tenant, size)
+        if found is None and self._take_back(POLICY + tenant):
+            found = self._policy(tenant, size)
+        if found is None:
+            fd = self._create(POLICY + tenant, size, mode=0o644, owner=os.geteuid())
+            found = PolicySegment(tenant, fd)
+            check(lib.gl_node_policy_begin(found.view, tenant.encode(), time.time_ns()), found.name)
+        return found
+
+    def _policy(self, tenant: str, size: int) -> PolicySegment | None:
+        """Open a tenant's policy; None if there is none that can be used."""
         fd = self._open(POLICY + tenant, size, owner=os.geteuid())
         found = PolicySegment(tenant, fd) if fd is not None else None
         if found is not None and lib.gl_node_policy_check(found.view) < 0:
             found.close()
             self._aside(POLICY + tenant, "its header is not of this layout")
-            found = None
-        if found is None:
-            fd = self._create(POLICY + tenant, size, mode=0o644, owner=os.geteuid())
-            found = PolicySegment(tenant, fd)
-            check(lib.gl_node_policy_begin(found.view, tenant.encode(), time.time_ns()), found.name)
+            return None
         return found
 
     def state(self, name: str) -> StateSegment:
@@ -274,15 +315,26 @@ class Segments:
 
     def _aside(self, name: str, reason: str) -> None:
         """Rename a file out of the way: whoever has it mapped goes on undisturbed. One is kept per name."""
+        path = DIRECTORY / name
         try:
-            (DIRECTORY / name).rename(DIRECTORY / (ASIDE + name.removeprefix("gpulimit.")))
+            path.rename(DIRECTORY / aside_name(name, layout_of(path)))
         except FileNotFoundError:
             return
         except OSError as error:
-            raise SegmentError(
-                f"{DIRECTORY / name} cannot be used ({reason}) nor set aside: {error}"
-            ) from error
+            raise SegmentError(f"{path} cannot be used ({reason}) nor set aside: {error}") from error
         self._told(name, reason)
+
+    @staticmethod
+    def _take_back(name: str) -> bool:
+        """Give a file its name again that a daemon of another version set aside; _open checks what it is."""
+        aside = DIRECTORY / aside_name(name, OWN_LAYOUT)
+        try:
+            # Not by rename, which would take the place of what a process has made meanwhile.
+            os.link(aside, DIRECTORY / name, follow_symlinks=False)
+            aside.unlink()
+        except OSError:
+            return False
+        return True
 
     @staticmethod
     def _create(name: str, size: int, *, mode: int, owner: int) -> int:

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 from limiter._native import lib
 
-from ..conftest import ROOT, Built, locked, make
+from ..conftest import ROOT, SHM, Built, locked, make
 from .conftest import eventually
 
 NOW, NEXT = int(lib.GL_LAYOUT_VERSION), int(lib.GL_LAYOUT_VERSION) + 1
@@ -160,7 +160,7 @@ def test_a_tenant_outlives_an_upgrade_to_the_next_daemon_and_back(
 ) -> None:
     """Its limit holds all the while. The next daemon takes no process of it; the one of before takes it back.
 
-    The next daemon has set its books aside, so the last one knows the process but not its memory.
+    The next daemon sets its books aside, and the one of before finds them there.
     """
     small = {"GPULIMIT_SIM_PROFILE": "small"}
     node = daemon(env=small)
@@ -178,6 +178,22 @@ def test_a_tenant_outlives_an_upgrade_to_the_next_daemon_and_back(
     assert more(process) == "more 2"
 
     again = daemon(env=small)
-    eventually(lambda: (row := again.tenant(tenant)) and row.get("workers"))
+    shown = eventually(lambda: (row := again.tenant(tenant)) and row.get("workers") and row)
+    assert shown["gpus"][0]["memory_used_bytes"] == 32 << 20
     assert more(process) == "more 2"
+    process.kill()
+
+
+def test_what_somebody_put_where_such_books_would_be_is_not_taken(
+    daemon: Any, start_process: Any, hold: Path, env: dict[str, str], tenant: str, tmp_path: Path
+) -> None:
+    """A link, a folder, a file of no layout: set aside like anything else in the way."""
+    (tmp_path / "secret").write_text("not to be touched")
+    for prefix in ("u", "p"):
+        (SHM / f"gpulimit.aside.v{NOW}.{prefix}.{tenant}").symlink_to(tmp_path / "secret")
+    node = daemon(env={"GPULIMIT_SIM_PROFILE": "small"})
+    process = start_process([hold], env=env | {"GPULIMIT_SOCKET": node.socket})
+    assert line(process) == "began 0"
+    assert more(process) == "more 2"
+    assert (tmp_path / "secret").read_text() == "not to be touched"
     process.kill()
