@@ -17,6 +17,8 @@ DAEMON_IN_CONTAINER = "/usr/lib/gpulimit/daemon"
 PRELOAD_IN_CONTAINER = "/etc/ld.so.preload"
 DRIVER_IN_CONTAINER = "/usr/local/nvidia/lib64"
 SIM_STATE_IN_CONTAINER = "/run/gpulimit-sim"
+NOT_BY_NVIDIA = {"NVIDIA_VISIBLE_DEVICES": "void"}
+"""Where NVIDIA's runtime is the default, many images make it bring every card."""
 CONTROL_NODES = ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools")
 
 
@@ -70,23 +72,18 @@ def limits(*, library: str, preload: str, daemon: str, socket: str) -> Handout:
 
 def by_nvidia(uuids: Iterable[str]) -> Handout:
     """Return what makes NVIDIA's container runtime bring cards and driver."""
-    return Handout(
-        variables={
-            "NVIDIA_VISIBLE_DEVICES": ",".join(uuids),
-            "NVIDIA_DRIVER_CAPABILITIES": "compute,utility",
-        }
-    )
+    return Handout(variables={"NVIDIA_VISIBLE_DEVICES": ",".join(uuids)})
 
 
 def by_cdi(uuids: Iterable[str], kinds: Iterable[str]) -> Handout:
     """Return the names of cards as CDI devices of some kinds, "nvidia.com/gpu"."""
     named = list(uuids)
-    return Handout(cdi=tuple(f"{kind}={uuid}" for kind in kinds for uuid in named))
+    return Handout(NOT_BY_NVIDIA, cdi=tuple(f"{kind}={uuid}" for kind in kinds for uuid in named))
 
 
 def plain(cards: Iterable[str], files: Iterable[Mount], controls: Iterable[str] = CONTROL_NODES) -> Handout:
     """Return device files and the driver's libraries themselves. `cards` are paths as /dev/nvidia0."""
-    return Handout(mounts=tuple(files), nodes=(*cards, *controls))
+    return Handout(NOT_BY_NVIDIA, tuple(files), (*cards, *controls))
 
 
 def simulated(uuids: Iterable[str], *, driver: str, state: str, variables: dict[str, str]) -> Handout:

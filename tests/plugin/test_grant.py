@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a container is handed in each way of handing over, on cards that are not simulated."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("google.protobuf", reason="needs the extra k8s")
+
+from hypervisor.config import Settings
+from hypervisor.core.model import Gpu, GpuUuid
+from hypervisor.plugin.grant import Grants, answer_of
+
+A, B = (Gpu(GpuUuid(f"GPU-{n}"), n, 80 << 30, "card", minor) for n, minor in ((0, 4), (1, 5)))
+
+
+@pytest.fixture
+def grants(built: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.setenv("GPULIMIT_LIB_DIR", str(built.lib))
+
+    def make(hand_over: str, root: Path = Path("/")) -> Grants:
+        settings = Settings(hand_over=hand_over, library_dir=str(tmp_path / "lib"), driver_root=str(root))
+        return Grants(settings, is_simulated=False)
+
+    return make
+
+
+def test_by_nvidia_s_runtime(grants) -> None:
+    grant = grants("nvidia").of([A, B])
+    assert grant.variables["NVIDIA_VISIBLE_DEVICES"] == "GPU-0,GPU-1"
+    assert "NVIDIA_DRIVER_CAPABILITIES" not in grant.variables, "which are the image's to say"
+    assert grant.nodes == grant.cdi == ()
+
+
+def test_by_cdi(grants) -> None:
+    answer = answer_of(grants("cdi").of([A, B]))
+    assert [device.name for device in answer.cdi_devices] == ["nvidia.com/gpu=GPU-0", "nvidia.com/gpu=GPU-1"]
+    assert answer.envs["NVIDIA_VISIBLE_DEVICES"] == "void"
+
+
+def test_by_the_plugin_itself(grants, tmp_path: Path) -> None:
+    for name in ("dev/nvidiactl", "dev/nvidia-uvm", "usr/lib64/libcuda.so.1", "usr/lib64/libnvidia-ml.so.1"):
+        (tmp_path / "host" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "host" / name).write_text("")
+    answer = answer_of(grants("plain", tmp_path / "host").of([B]))
+    assert [d.host_path for d in answer.devices] == ["/dev/nvidia5", "/dev/nvidiactl", "/dev/nvidia-uvm"]
+    assert all(d.permissions == "rw" for d in answer.devices)
+    mounts = {m.container_path: m for m in answer.mounts}
+    assert mounts["/usr/local/nvidia/lib64/libcuda.so.1"].host_path == "/usr/lib64/libcuda.so.1", (
+        "the node's path"
+    )
+    assert all(m.read_only for m in answer.mounts)
+    assert answer.envs["NVIDIA_VISIBLE_DEVICES"] == "void", "else NVIDIA's runtime would add every card"
+
+
+def test_what_is_missing_is_said(grants, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="libraries are not found"):
+        grants("plain", tmp_path).of([A])
+    with pytest.raises(ValueError, match="device file"):
+        grants("plain", tmp_path).of([Gpu(GpuUuid("GPU-9"), 0, 1)])
