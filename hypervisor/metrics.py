@@ -27,8 +27,12 @@ KUBERNETES = (
     *("kube_watch_up", "kube_watch_restarts_total", "kube_kubelet_fallback", "kube_pods"),
     *("kube_quota_invalid", "kube_objects_unreadable_total", "kube_events_total"),
 )
+PLUGIN = (
+    *("device_plugin_registrations_total", "device_plugin_allocations_total"),
+    *("device_plugin_slices", "device_plugin_card_returns_total"),
+)
 NO_GUESTS, NO_COLLECTOR, NO_AGENT = "no guest answers", "no guests are collected", "not a guest's agent"
-NO_KUBERNETES = "not in a cluster"
+NO_KUBERNETES, NO_PLUGIN = "not in a cluster", "no device plugin"
 
 
 @dataclass(frozen=True, slots=True)
@@ -343,9 +347,13 @@ DAEMON_SECTION = Section(
         ("kube_quota_invalid", G, ("namespace", "pod"), "1 for each pod that names a quota that cannot be followed.", "annotations"),
         ("kube_objects_unreadable_total", C, (), "Objects that were no pods, or none that can be read.", "Kubernetes"),
         ("kube_events_total", C, ("result",), "Events about pods: sent, failed, or dropped since too many were waiting.", "Kubernetes"),
+        ("device_plugin_registrations_total", C, (), "Times that the kubelet was told of the cards.", "device plugin"),
+        ("device_plugin_allocations_total", C, ("result",), "Containers that were handed cards (granted) or could not be (refused).", "device plugin"),
+        ("device_plugin_slices", G, (*GPU, "state"), "Slices of a card: offered, withheld while it does not answer well, and allotted to pods.", "device plugin"),
+        ("device_plugin_card_returns_total", C, GPU, "Times that a card was offered again after it had not answered well.", "device plugin"),
         ("series_dropped_total", C, ("reason",), "Clients left out of a scrape: too many of them.", "exporter"),
     ),
-    exceptions=dict.fromkeys(KUBERNETES, NO_KUBERNETES),
+    exceptions=dict.fromkeys(KUBERNETES, NO_KUBERNETES) | dict.fromkeys(PLUGIN, NO_PLUGIN),
 )  # fmt: skip
 
 SECTIONS = (

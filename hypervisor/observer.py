@@ -26,7 +26,7 @@ from hypervisor.edge.traffic import Traffic
 from hypervisor.exporter.clients import Clients
 from hypervisor.exporter.gpus import NO_WAITS, Card, Schedulers, gpu_view, mig_view, vgpu_host_view
 from hypervisor.exporter.looks import Look
-from hypervisor.exporter.snapshot import KubeView, PartView, SchedulerView, Snapshot
+from hypervisor.exporter.snapshot import KubeView, PartView, PluginView, SchedulerView, Snapshot
 from hypervisor.node import Node
 from hypervisor.survey import Survey
 from limiter import about
@@ -101,6 +101,7 @@ class Observer:
         self._errors: Counter[str] = Counter()
         self._rejected = rejected
         self.more_parts: Callable[[], tuple[PartView, ...]] = tuple
+        self.plugin: Callable[[], PluginView | None] = lambda: None
         self.looked: Callable[[list[Look]], None] = lambda _: None
 
     async def run(self) -> None:
@@ -157,6 +158,7 @@ class Observer:
             messages=dict(self._traffic.messages),
             counts=self._counts(),
             kubernetes=self._kubernetes(),
+            plugin=self.plugin(),
             build=BUILD,
             node=node,
         )

@@ -8,7 +8,9 @@ record of who has which slices cannot be read.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import cast
@@ -19,7 +21,7 @@ from hypervisor.core import slices
 from hypervisor.core.model import Gpu, GpuUuid, Origin, TenantName
 from hypervisor.core.slices import Placement
 from hypervisor.errors import Refused
-from hypervisor.exporter.snapshot import PartView
+from hypervisor.exporter.snapshot import PartView, PluginView, SlicesView
 from hypervisor.node import Node
 from hypervisor.observer import Observer
 from hypervisor.plugin.allotments import Allotments
@@ -58,6 +60,7 @@ class Offer:
         self._ready = asyncio.Event()
         node.before = self.before
         observer.more_parts = self.parts
+        observer.plugin = self.view
 
     def _note(self, kind: str, text: str, level: int) -> None:
         self._node.note(kind, text, level=level)
@@ -172,3 +175,20 @@ class Offer:
     def parts(self) -> tuple[PartView, ...]:
         """Return how the plugin is, for readiness and metrics."""
         return (PartView("device_plugin", self._kubelet.is_up, None),)
+
+    def view(self) -> PluginView:
+        """Return what it has done, for metrics."""
+        health = self._service.health
+        allotted: Counter[GpuUuid] = Counter()
+        for containers in self._allotments.devices.values():
+            for devices in containers.values():
+                with contextlib.suppress(ValueError):
+                    allotted += slices.count(devices)
+        cards = []
+        for uuid, is_healthy in sorted(health.healthy.items()):
+            gpu = self.gpu(uuid)
+            if gpu is not None:
+                offered = self._per_gpu if is_healthy else 0
+                states = {"offered": offered, "withheld": self._per_gpu - offered, "allotted": allotted[uuid]}
+                cards.append(SlicesView(uuid, gpu.index, states, health.flaps[uuid]))
+        return PluginView(self._kubelet.registrations, dict(self._service.allocations), tuple(cards))

@@ -16,6 +16,7 @@ from hypervisor.exporter.snapshot import (
     GpuView,
     KubeView,
     PartView,
+    PluginView,
     SchedulerView,
     Snapshot,
 )
@@ -46,6 +47,8 @@ def families_of(snapshot: Snapshot, *, has_debug_labels: bool) -> list[Family]:
         add_part(sheet, part)
     if snapshot.kubernetes is not None:
         add_kubernetes(sheet, snapshot.kubernetes)
+    if snapshot.plugin is not None:
+        add_plugin(sheet, snapshot.plugin)
     sheet.put_all(NONE, snapshot.values)
     for (kind, direction), count in snapshot.messages.items():
         sheet.put("scheduler_messages_total", Labels([("type", kind), ("direction", direction)]), count)
@@ -115,6 +118,15 @@ def add_kubernetes(sheet: Sheet, view: KubeView) -> None:
     sheet.put_each("kube_events_total", NONE, "result", view.events)
     for namespace, pod in view.invalid[:MOST_CLIENTS]:
         sheet.put("kube_quota_invalid", Labels([("namespace", namespace), ("pod", pod)]), 1)
+
+
+def add_plugin(sheet: Sheet, view: PluginView) -> None:
+    sheet.put("device_plugin_registrations_total", NONE, view.registrations)
+    sheet.put_each("device_plugin_allocations_total", NONE, "result", view.allocations)
+    for card in view.cards:
+        labels = Labels([("gpu_uuid", card.uuid), ("gpu_index", str(card.index))])
+        sheet.put_each("device_plugin_slices", labels, "state", card.slices)
+        sheet.put("device_plugin_card_returns_total", labels, card.returns)
 
 
 def add_pods(sheet: Sheet, clients: Iterable[ClientView]) -> None:

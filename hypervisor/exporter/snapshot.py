@@ -103,6 +103,26 @@ class KubeView:
 
 
 @dataclass(frozen=True, slots=True)
+class SlicesView:
+    """A card as the kubelet is offered it."""
+
+    uuid: str
+    index: int
+    slices: Mapping[str, int]
+    """By state."""
+    returns: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class PluginView:
+    """How offering cards to the kubelet goes."""
+
+    registrations: int = 0
+    allocations: Mapping[str, int] = field(default_factory=dict)
+    cards: tuple[SlicesView, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class GuestGpu:
     """A GPU as a virtual machine describes it, checked."""
 
@@ -146,6 +166,8 @@ class Snapshot:
     parts: tuple[PartView, ...] = ()
     kubernetes: KubeView | None = None
     """None: not in a cluster."""
+    plugin: PluginView | None = None
+    """None: no cards are offered to a kubelet."""
     values: Mapping[str, float | None] = field(default_factory=dict)
     messages: Mapping[tuple[str, str], int] = field(default_factory=dict)
     """By (type, direction)."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any, Protocol
 
@@ -47,6 +48,7 @@ class Service:
         self._per_gpu = per_gpu
         self._placement: Placement = placement
         self.health = CardHealth()
+        self.allocations: Counter[str] = Counter(granted=0, refused=0)
         self._streams: set[asyncio.Event] = set()
         self.lost_stream = asyncio.Event()
         """The kubelet has hung up."""
@@ -144,6 +146,7 @@ class Service:
     async def allocate(self, request: Any, context: Any) -> Any:
         """Say what containers with these devices get; nothing while limits could not be kept."""
         reasons = self._node.reasons_not_ready()
+        self.allocations["refused"] += 1  # until it is granted
         if reasons:
             await context.abort(grpc.StatusCode.UNAVAILABLE, f"not ready: {reasons[0]}")
         try:
@@ -155,6 +158,8 @@ class Service:
         except (GpulimitError, OSError) as error:
             self._note("not_allocated", str(error), logging.ERROR)
             await context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(error))
+        self.allocations["refused"] -= 1
+        self.allocations["granted"] += len(grants)
         for of_container, one in zip(cards, request.container_requests, strict=True):
             text = ", ".join(gpu.uuid for gpu in of_container)
             self._note("allocated", f"{len(one.devices_ids)} slices of {text}", logging.INFO)

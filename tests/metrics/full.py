@@ -10,7 +10,15 @@ from hypervisor.core.turns import Turns
 from hypervisor.exporter.clients import Clients
 from hypervisor.exporter.gpus import Card, Schedulers, gpu_view
 from hypervisor.exporter.looks import Books, Held, Look
-from hypervisor.exporter.snapshot import Identity, KubeView, PartView, SchedulerView, Snapshot
+from hypervisor.exporter.snapshot import (
+    Identity,
+    KubeView,
+    PartView,
+    PluginView,
+    SchedulerView,
+    SlicesView,
+    Snapshot,
+)
 from tests.metrics import guests, partitioned
 
 GIB, MIB = 1 << 30, 1 << 20
@@ -135,6 +143,14 @@ def snapshot() -> Snapshot:
             pods=12,
             invalid=(("research", "train-1"),),
             events={"sent": 3, "failed": 0, "dropped": 0},
+        ),
+        plugin=PluginView(
+            registrations=2,
+            allocations={"granted": 5, "refused": 1},
+            cards=(
+                SlicesView(GPU.uuid, 0, {"offered": 10, "withheld": 0, "allotted": 7}),
+                SlicesView(OTHER_GPU.uuid, 1, {"offered": 0, "withheld": 10, "allotted": 3}, returns=1),
+            ),
         ),
         values={
             "up": 1,

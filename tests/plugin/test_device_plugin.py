@@ -24,8 +24,12 @@ LIBRARY = "/usr/lib/gpulimit/libgpulimit.so"
 
 
 def ready(node: Any) -> tuple[int, str]:
+    return page(node, "/readyz")
+
+
+def page(node: Any, path: str) -> tuple[int, str]:
     connection = http.client.HTTPConnection("127.0.0.1", node.metrics_port, timeout=10)
-    connection.request("GET", "/readyz")
+    connection.request("GET", path)
     answer = connection.getresponse()
     text = answer.read().decode()
     connection.close()
@@ -229,6 +233,8 @@ def test_a_restarting_pod_does_not_take_a_new_one_s_quota(node, kubelet: Kubelet
         again.result()
     assert tenant_of(daemon, new)["gpus"][0]["compute_request_percent"] == 10
     assert tenant_of(daemon, old)["gpus"][0]["compute_request_percent"] == 40
+    eventually(lambda: 'state="allotted"} 5' in page(daemon, "/metrics")[1])
+    assert 'gpulimit_device_plugin_allocations_total{result="granted"} 2' in page(daemon, "/metrics")[1]
 
 
 def test_quota_of_slices_is_enforced_and_cannot_be_raised(node, kubelet: Kubelet, pod, load) -> None:
