@@ -157,16 +157,23 @@ def event_data(events: Iterable[Event]) -> list[dict[str, Any]]:
 def observed_data(seen: Snapshot, tenants: Container[str] | None) -> dict[str, Any]:
     """Return what metrics are made of, values by the catalogue's names; `tenants` None: everybody's.
 
-    What is not known is not there.
+    What is not known is not there. Who sees some tenants only sees no virtual machines, and of MIG devices
+    those that these are on.
     """
     clients = [c for c in seen.clients if tenants is None or c.who.tenant in tenants]
-    return {
+    data: dict[str, Any] = {
         "gpus": [observed_gpu(gpu) for gpu in seen.gpus],
         "clients": [observed_client(client) for client in clients],
-        "schedulers": [{"uuid": s.gpu_uuid, "values": known(s.values)} for s in seen.schedulers],
-        "vgpu_hosts": [dataclasses.asdict(host) for host in seen.vgpu_hosts],
         "mig_gpus": [dataclasses.asdict(gpu) for gpu in seen.mig_gpus],
     }
+    if tenants is None:
+        data["schedulers"] = [{"uuid": s.gpu_uuid, "values": known(s.values)} for s in seen.schedulers]
+        data["vgpu_hosts"] = [dataclasses.asdict(host) for host in seen.vgpu_hosts]
+        return data
+    own = {client.gpu_uuid for client in clients}
+    for gpu in data["mig_gpus"]:
+        gpu["instances"] = [device for device in gpu["instances"] if device["uuid"] in own]
+    return data
 
 
 def observed_gpu(gpu: GpuView) -> dict[str, Any]:

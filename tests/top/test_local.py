@@ -11,8 +11,10 @@ from typing import Any
 import pytest
 
 from hypervisor.top import daemon_state
+from hypervisor.view import observed_data
 from tests.conftest import ROOT
 from tests.daemon.conftest import eventually, needs_root
+from tests.metrics import full
 
 GIB, MIB = 1 << 30, 1 << 20
 MIDDLE = "MIG-6e88e836-6dae-5b63-1274-06f6808f4420"
@@ -234,3 +236,15 @@ def test_vgpus_are_shown_on_hosts_that_have_some(node, top, daemon_env) -> None:
         assert {card["vgpu_host"]["mode"] for card in one["cards"]} == {"SR-IOV"}
     served.daemon.stop()
     assert sum(len(card["vgpus"]) for card in look(top)["cards"]) == 8
+
+
+def test_who_sees_some_tenants_sees_no_virtual_machines_nor_others_mig_devices() -> None:
+    snapshot = full.snapshot()
+    everything, some = observed_data(snapshot, None), observed_data(snapshot, {"batch"})
+    assert everything["vgpu_hosts"]
+    assert any(gpu["instances"] for gpu in everything["mig_gpus"])
+    assert {client["tenant"] for client in some["clients"]} == {"batch"}
+    assert not any(gpu["instances"] for gpu in some["mig_gpus"])
+    text = json.dumps(some)
+    assert full.partitioned.VGPU.vm_id not in text
+    assert "pod-6f1" not in text
