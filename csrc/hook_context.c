@@ -17,6 +17,20 @@ static void end(struct gl_gpu *gpu, CUcontext context)
 	gl_context_gone(gpu, context);
 }
 
+static uint64_t cost_on(const struct gl_gpu *gpu)
+{
+	return gpu ? gl_load(&gpu->device->context_bytes) : 0;
+}
+
+/* To make one takes the driver a while, also where it then says that there is no memory. */
+#define CONTEXT_HOOK(name, params, args)                                                            \
+	CUresult name params                                                                        \
+	{                                                                                           \
+		GL_ENTER(name, args);                                                               \
+		struct gl_gpu *gpu_of_dev = gl_gpu_of(dev);                                         \
+		return GL_PATIENTLY(gpu_of_dev, cost_on(gpu_of_dev), GL_SELDOM, once_##name args);  \
+	}
+
 /* The versions of cuCtxCreate differ in how the context is described. */
 #define CREATE(name, ctx, dev, args)                                                   \
 	do {                                                                           \
@@ -42,29 +56,33 @@ static void end(struct gl_gpu *gpu, CUcontext context)
 		return result;                                                         \
 	} while (0)
 
-CUresult cuCtxCreate(CUcontext *ctx, unsigned int flags, CUdevice dev)
+static CUresult once_cuCtxCreate(CUcontext *ctx, unsigned int flags, CUdevice dev)
 {
-	GL_ENTER(cuCtxCreate, (ctx, flags, dev));
 	CREATE(cuCtxCreate, ctx, dev, (ctx, flags, dev));
 }
 
-CUresult cuCtxCreate_v2(CUcontext *ctx, unsigned int flags, CUdevice dev)
+CONTEXT_HOOK(cuCtxCreate, (CUcontext *ctx, unsigned int flags, CUdevice dev), (ctx, flags, dev))
+
+static CUresult once_cuCtxCreate_v2(CUcontext *ctx, unsigned int flags, CUdevice dev)
 {
-	GL_ENTER(cuCtxCreate_v2, (ctx, flags, dev));
 	CREATE(cuCtxCreate_v2, ctx, dev, (ctx, flags, dev));
 }
 
-CUresult cuCtxCreate_v3(CUcontext *ctx, CUexecAffinityParam *affinity, int naffinity, unsigned int flags, CUdevice dev)
+CONTEXT_HOOK(cuCtxCreate_v2, (CUcontext *ctx, unsigned int flags, CUdevice dev), (ctx, flags, dev))
+
+static CUresult once_cuCtxCreate_v3(CUcontext *ctx, CUexecAffinityParam *affinity, int naffinity, unsigned int flags, CUdevice dev)
 {
-	GL_ENTER(cuCtxCreate_v3, (ctx, affinity, naffinity, flags, dev));
 	CREATE(cuCtxCreate_v3, ctx, dev, (ctx, affinity, naffinity, flags, dev));
 }
 
-CUresult cuCtxCreate_v4(CUcontext *ctx, CUctxCreateParams *cp, unsigned int flags, CUdevice dev)
+CONTEXT_HOOK(cuCtxCreate_v3, (CUcontext *ctx, CUexecAffinityParam *affinity, int naffinity, unsigned int flags, CUdevice dev), (ctx, affinity, naffinity, flags, dev))
+
+static CUresult once_cuCtxCreate_v4(CUcontext *ctx, CUctxCreateParams *cp, unsigned int flags, CUdevice dev)
 {
-	GL_ENTER(cuCtxCreate_v4, (ctx, cp, flags, dev));
 	CREATE(cuCtxCreate_v4, ctx, dev, (ctx, cp, flags, dev));
 }
+
+CONTEXT_HOOK(cuCtxCreate_v4, (CUcontext *ctx, CUctxCreateParams *cp, unsigned int flags, CUdevice dev), (ctx, cp, flags, dev))
 
 typedef CUresult context_call(CUcontext ctx);
 
@@ -130,14 +148,15 @@ CUresult cuCtxDetach(CUcontext ctx)
 	return result;
 }
 
-CUresult cuDevicePrimaryCtxRetain(CUcontext *ctx, CUdevice dev)
+static CUresult once_cuDevicePrimaryCtxRetain(CUcontext *ctx, CUdevice dev)
 {
-	GL_ENTER(cuDevicePrimaryCtxRetain, (ctx, dev));
 	struct gl_gpu *gpu = ctx ? gl_gpu_of(dev) : NULL;
 	if (gpu)
 		return gl_primary_retain(gpu, ctx);
 	return gl_device_barred(dev) ? GL_FAILED_RESULT : REAL(cuDevicePrimaryCtxRetain)(ctx, dev);
 }
+
+CONTEXT_HOOK(cuDevicePrimaryCtxRetain, (CUcontext *ctx, CUdevice dev), (ctx, dev))
 
 static CUresult leave_primary(gl_type_cuDevicePrimaryCtxRelease_v2 *real, CUdevice dev)
 {

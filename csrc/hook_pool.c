@@ -145,7 +145,7 @@ static CUresult allocate(const struct request *request)
 			return ask_driver(request, request->out);
 	}
 	if (!graph)
-		return GL_PATIENTLY(gpu, request->bytes, allocate_once(gpu, pool, request));
+		return GL_PATIENTLY(gpu, request->bytes, GL_OFTEN, allocate_once(gpu, pool, request));
 	gl_lock(&gpu->pool_lock);
 	CUresult result = allocate_in_graph(gpu, graph, request);
 	gl_unlock(&gpu->pool_lock);

@@ -5,7 +5,7 @@
  * refusal stands.  What can never fit is refused at once, and so is everything while a stream is being captured.
  *
  * Between two tries nothing is held: no lock, no reservation.  Who waits counts itself in account->memory_waiting, says so
- * in device->memory_wanted and sleeps on device->memory_change, LONGEST_SLEEP_NS at most, since memory also comes free
+ * in device->memory_wanted and sleeps on device->memory_change, for a while at most, since memory also comes free
  * where nobody tells.  Who tells:
  *   - a process of the tenant that gives memory back and finds memory_wanted;
  *   - the daemon, for other tenants' memory: their policies then say memory_wanted, and who gives back counts it in
@@ -14,8 +14,6 @@
 #include <limits.h>
 
 #include "shim.h"
-
-enum { LONGEST_SLEEP_NS = 50000000 };
 
 /* This thread's wait, or its try that may become one. */
 static __thread struct gl_patience *current;
@@ -94,7 +92,7 @@ bool gl_patience_again(struct gl_patience *p)
 		return give_up(p);
 	uint64_t left = bound - waited;
 	/* A signal handler runs, and we try again. */
-	gl_futex_wait(&p->gpu->device->memory_change, p->seen, left < LONGEST_SLEEP_NS ? left : LONGEST_SLEEP_NS);
+	gl_futex_wait(&p->gpu->device->memory_change, p->seen, left < p->poll_ns ? left : p->poll_ns);
 	look(p);
 	p->by_card = false;
 	return true;

@@ -249,7 +249,8 @@ void gl_count_card_refusal(struct gl_gpu *gpu);
 
 struct gl_patience {
 	struct gl_gpu *gpu; /* NULL: no waiting */
-	uint64_t bytes;     /* wanted */
+	uint64_t bytes;     /* wanted; 0: not known */
+	uint64_t poll_ns;   /* longest sleep between two tries */
 	uint64_t start_ns;  /* 0: not refused yet */
 	uint32_t seen;      /* memory_change before the try */
 	bool may_wait, by_card;
@@ -265,11 +266,15 @@ bool gl_patience_hides(bool by_card);
 /* Memory of this process was given back: tells who waits. */
 void gl_memory_freed(struct gl_gpu *gpu);
 
+/* How long a try may be off, since memory also comes free where nobody tells: it costs a call of the driver each time. */
+#define GL_OFTEN UINT64_C(50000000)
+#define GL_SELDOM UINT64_C(500000000)
 /* The value of `try`, a call that holds no lock, tried again while it is out of memory and waiting is allowed.  gpu_ is
  * only looked at if it might be. */
-#define GL_PATIENTLY(gpu_, bytes_, try)                                                                              \
+#define GL_PATIENTLY(gpu_, bytes_, poll, try)                                                                              \
 	(__extension__({                                                                                             \
-		struct gl_patience patience_ = {.gpu = gl_patience_possible() ? (gpu_) : NULL, .bytes = (bytes_)};   \
+		struct gl_patience patience_ = {                                                                     \
+			.gpu = gl_patience_possible() ? (gpu_) : NULL, .bytes = (bytes_), .poll_ns = (poll)};        \
 		CUresult result_;                                                                                    \
 		gl_patience_begin(&patience_);                                                                       \
 		do                                                                                                   \
@@ -283,7 +288,7 @@ void gl_memory_freed(struct gl_gpu *gpu);
 	CUresult name params                                                                                         \
 	{                                                                                                            \
 		GL_ENTER(name, args);                                                                                \
-		return GL_PATIENTLY(gpu, bytes, once_##name args);                                                   \
+		return GL_PATIENTLY(gpu, bytes, GL_OFTEN, once_##name args);                                         \
 	}
 
 /* ---- identity.c: who this process is ---- */

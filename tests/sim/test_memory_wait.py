@@ -169,3 +169,34 @@ def test_status_shows_who_waits(start: Start, gpulimit: Any, tenant: str, sim_en
     env = sim_env | {"GPULIMIT_SOCKET": str(Path("/nonexistent"))}
     shown = gpulimit("status", "--over", "0", env=env).stdout
     assert "1 wait" in next(line for line in shown.splitlines() if line.startswith(tenant))
+
+
+@pytest.mark.parametrize("gives_back", [True, False])
+def test_a_context_is_waited_for_on_a_full_card(
+    start: Start,
+    program: Program,
+    start_process: Any,
+    limited_env: dict[str, str],
+    tenant: str,
+    gives_back: bool,
+) -> None:
+    """The first thing that a program needs; on this card one takes 600 MiB."""
+    env = limited_env | {
+        "GPULIMIT_SIM_PROFILE": "small",
+        "GPULIMIT_SIM_SET": "context=600MiB",
+        "GPULIMIT_MEMORY": "4GiB",
+    }
+    binary = program("waiting/patient")
+    holder = Patient(
+        start_process([binary], env=env | {"GPULIMIT_TENANT": f"{tenant}-b"}, stdin=subprocess.PIPE)
+    )
+    assert holder.ask("take", PLAIN, 3 * GIB)[0] == OK
+    wait = {"GPULIMIT_MEMORY_WAIT": "20" if gives_back else "1"}
+    process = start_process([binary], env=env | wait, stdin=subprocess.PIPE)
+    if gives_back:
+        wait_until(lambda: waiting(tenant) == 1)
+        assert holder.ask("give") == [OK]
+        assert Patient(process).ask("take", PLAIN, MIB)[0] == OK
+    else:
+        assert process.stdout.readline().strip() == str(OUT_OF_MEMORY)
+        assert settled(tenant).refused_by_card + settled(tenant).refused == 1

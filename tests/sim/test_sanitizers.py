@@ -42,6 +42,7 @@ CASES: list[tuple[str, tuple[str, ...], int, dict[str, str]]] = [
     ("capture/beside", ("0", "1"), 0, LIMITED),
     ("capture/beside", ("1", "1"), 0, LIMITED),
     ("kills/churn", ("3", "3000", "1"), 0, {}),
+    ("memory_churn", ("3", "40", "3"), 0, {"GPULIMIT_MEMORY_WAIT": "1"}),
     ("fork/storm", ("30",), 0, {}),
     ("compute/load", ("seconds=1", "threads=3", "streams=2", "kernel=100000"), 0, LIMITED),
     ("compute/load", ("seconds=1", "threads=3", "own=1", "kernel=100000"), 0, LIMITED),
