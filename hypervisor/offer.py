@@ -181,9 +181,8 @@ class Offer:
         health = self._service.health
         allotted: Counter[GpuUuid] = Counter()
         for containers in self._allotments.devices.values():
-            for devices in containers.values():
-                with contextlib.suppress(ValueError):
-                    allotted += slices.count(devices)
+            with contextlib.suppress(ValueError):
+                allotted += slices.count(device for devices in containers.values() for device in devices)
         cards = []
         for uuid, is_healthy in sorted(health.healthy.items()):
             gpu = self.gpu(uuid)

@@ -39,8 +39,10 @@ def number_of(device: str) -> int:
 
 
 def count(devices: Iterable[str]) -> Counter[GpuUuid]:
-    """Return how many slices of each card are among the devices. Raises ValueError."""
-    return Counter(gpu_of(device) for device in devices)
+    """Return how many slices of each card are among the devices; one that comes twice is one: containers are
+    given those of init containers before them. Raises ValueError.
+    """
+    return Counter(gpu_of(device) for device in set(devices))
 
 
 def preferred(

@@ -59,6 +59,7 @@ def test_a_quota_of_slices() -> None:
     assert said.memory_bytes(CARD, uuid=B) == pytest.approx(CARD * 0.1, rel=1e-6)
     assert said.memory_bytes(CARD, uuid="GPU-cccc0000-0000-0000-0000-000000000003") == 0
     assert said.request_percent == 10
+    assert slices.quota_of([*of(A, 0, 1), *of(A, 1, 2)], 10).request_percent == 30, "1 is one slice"
     assert slices.quota_of(of(A, *range(3)), 3).memory_bytes(CARD, uuid=A) == CARD
     assert sum(slices.quota_of(of(A, n), 3).memory_bytes(CARD, uuid=A) or 0 for n in range(3)) <= CARD
 

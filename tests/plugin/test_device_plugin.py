@@ -260,6 +260,17 @@ def test_a_second_container_of_a_pod_adds_its_slices(node, kubelet: Kubelet, pod
     eventually(lambda: tenant_of(daemon, one)["gpus"][0]["compute_request_percent"] == 50)
 
 
+def test_an_init_container_s_slices_are_used_again(node, kubelet: Kubelet, pod, load) -> None:
+    daemon = node()
+    one = pod()
+    devices = kubelet.healthy()
+    kubelet.allocate(*devices[:3], pod=one.uid, container="init")
+    kubelet.allocate(*devices[:3], pod=one.uid, container="main")
+    load(one, "--idle", "--seconds", "20")
+    assert tenant_of(daemon, one)["gpus"][0]["compute_request_percent"] == 30
+    eventually(lambda: 'state="allotted"} 3' in page(daemon, "/metrics")[1])
+
+
 def test_pods_keep_their_quota_over_restarts_and_a_lost_record(node, kubelet: Kubelet, pod, load) -> None:
     daemon = node()
     one = pod()
