@@ -65,10 +65,15 @@ static void forget_proposal(struct gl_gpu *gpu)
 		gpu->own_compute_percent = 100;
 }
 
-/* Of a MIG device the newer call gives its own UUID and the older one the card's. */
+/* For show only.  A MIG device's name ends in its profile, "… MIG 1g.10gb"; where it does not, the newer call for the
+ * UUID gives the device's own and the older one the card's. */
 static bool is_mig(CUdevice device, const CUuuid *uuid)
 {
 	CUuuid cards;
+	char name[128] = "";
+	if (gl_has(GL_ID_cuDeviceGetName) && REAL(cuDeviceGetName)(name, sizeof name, device) == CUDA_SUCCESS &&
+	    strstr(name, " MIG "))
+		return true;
 	return gl_has(GL_ID_cuDeviceGetUuid_v2) && gl_has(GL_ID_cuDeviceGetUuid) &&
 	       REAL(cuDeviceGetUuid)(&cards, device) == CUDA_SUCCESS && memcmp(&cards, uuid, sizeof cards) != 0;
 }

@@ -30,7 +30,8 @@ TIMEOUT_S = 5.0
 FIRST_TIMEOUT_S = 30.0
 """For the first answer: where nothing keeps the driver loaded, it takes seconds for each card."""
 LONGEST_PAUSE_S = 30.0
-LONGEST_LINE = 1 << 20
+LONGEST_LINE = 16 << 20
+"""Of the largest host with every list at its bound; anything longer is nonsense."""
 MOST_CARDS = 64
 MOST_XIDS = 1024
 
