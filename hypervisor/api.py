@@ -23,6 +23,7 @@ from hypervisor.view import event_data, gpu_data, observed_data, processes_data,
 from limiter.errors import LayoutMismatch
 from limiter.quota import Quota
 from limiter.segment import Usage
+from limiter.tenants import start_ticks
 
 
 class Api:
@@ -68,6 +69,7 @@ class Api:
         state: dict[str, Any] = {
             "daemon": {
                 "pid": os.getpid(),
+                "start_ticks": start_ticks(os.getpid()),
                 "admission": node.registry.book.admission,
                 "arbitration_steps": self._arbitration.steps,
                 "not_ready": node.reasons_not_ready(),

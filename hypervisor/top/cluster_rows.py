@@ -155,4 +155,4 @@ def cluster_rows(nodes: Sequence[Node], look: Look, *, width: int, now_s: float)
     if rows:
         return rows
     text = f"nothing matches {look.filter.text!r}" if look.filter.text else "no nodes"
-    return [Row(Line(("  " + text, "dim")))]
+    return [Row(Line(("  " + text, "dim")).fitted(width, look.glyphs))]

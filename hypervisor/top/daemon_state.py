@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The node by its daemon's word: what it answers to `GET /v1/state`, as the model. Pure."""
+"""The node by its daemon's word: what it answers to `GET /v1/state`, as the model."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from hypervisor.top.assemble import (
 from hypervisor.top.model import Card, Now, Tenant
 from hypervisor.top.processes import Held
 from hypervisor.top.text import clean
+from limiter.tenants import start_ticks
 
 MIG = "MIG-"
 WORKS = 0.001
@@ -150,6 +151,13 @@ def problems_in(state: Facts) -> tuple[str, ...]:
     if not isinstance(reasons, list):
         return ()
     return tuple(f"daemon not ready: {clean(reason, 200)}" for reason in reasons)
+
+
+def is_in_sight(state: Facts) -> bool:
+    """Whether the daemon's pids mean the same here: from another pid namespace they would name others."""
+    daemon = map_in(state, "daemon")
+    pid = whole(number_in(daemon, "pid"))
+    return bool(pid) and start_ticks(pid or 0) == whole(number_in(daemon, "start_ticks"))
 
 
 def may_change(state: Mapping[str, Any]) -> bool:

@@ -50,6 +50,7 @@ class Local:
         await self._cards.stop()
 
     def _by_daemon(self, state: Facts) -> Node:
+        self._processes.can_see_them = daemon_state.is_in_sight(state)
         cards = daemon_state.cards_in(state)
         problems = daemon_state.problems_in(state)
         now_ns = time.monotonic_ns()
@@ -61,6 +62,7 @@ class Local:
             processes=self._processes.look(daemon_state.held_in(state), now_ns=now_ns),
             problems=problems,
             may_change=daemon_state.may_change(state),
+            sees_all=daemon_state.may_change(state),
         )
 
     async def _alone(self, why: str) -> Node:
@@ -69,6 +71,7 @@ class Local:
         return await asyncio.to_thread(self._by_books, why)
 
     def _by_books(self, why: str) -> Node:
+        self._processes.can_see_them = True
         samples = self._cards.samples if self._cards.is_fresh() else ()
         by_card, held, unreadable = self._books.look()
         owners = {row.pid: row.tenant for row in held}

@@ -179,6 +179,8 @@ class Node:
     has_daemon: bool = True
     may_change: bool = False
     """Its daemon lets this user suspend tenants and set quotas."""
+    sees_all: bool = True
+    """Otherwise its daemon shows this user's own tenants only."""
     version: str = ""
     dropped: int = 0
     """Samples and texts of it that were not taken over."""

@@ -37,7 +37,7 @@ def rows_of(node: Node, look: Look, history: History, width: int, *, compact: bo
             rows.append(mig_row(node, card, mig, look, width))
             rows += tenant_rows(node, card, mig.key, here, table, look, width)
     if not rows:
-        rows.append(Row(Line(("  " + nothing(node, look), "dim"))))
+        rows.append(Row(Line(("  " + nothing(node, look), "dim")).fitted(width, look.glyphs)))
     return rows
 
 
@@ -59,7 +59,9 @@ def tenant_rows(
 def nothing(node: Node, look: Look) -> str:
     if look.filter.text and node.cards:
         return f"nothing here matches {look.filter.text!r}"
-    return "waiting for the first answer" if node.health == "new" else "no GPUs"
+    return {"new": "waiting for the first answer", "down": "nothing is known of it now"}.get(
+        node.health, "no GPUs"
+    )
 
 
 def node_head(node: Node, look: Look, width: int) -> Line:

@@ -66,7 +66,7 @@ def as_json(nodes: Sequence[Node], *, at_s: float) -> str:
 
 def node_data(node: Node) -> dict[str, Any]:
     data = dataclasses.asdict(node)
-    del data["at_s"], data["may_change"]
+    del data["at_s"], data["may_change"], data["sees_all"]
     return data
 
 

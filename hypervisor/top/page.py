@@ -29,6 +29,8 @@ def status_line(node: Node, look: Look, width: int, right: str = "") -> Line:
         line.add(f" {node.health.upper()} ", "bad")
     if not node.has_daemon:
         line.add(" no daemon ", "warn")
+    if not node.sees_all:
+        line.add(" your own tenants ", "warn")
     pieces = [
         (f" {counted(len(node.cards), 'GPU')}", ""),
         (f"  {counted(totals.tenants, 'tenant')}", ""),

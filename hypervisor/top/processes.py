@@ -33,6 +33,8 @@ class Processes:
 
     def __init__(self, proc: Path = PROC) -> None:
         self._proc = proc
+        self.can_see_them = True
+        """Pids are those of this pid namespace; otherwise /proc is somebody else's."""
         self._names = Names()
         self._spent: dict[tuple[int, str], int] = {}
         self._at_ns = 0
@@ -56,8 +58,8 @@ class Processes:
             card=row.card,
             card_index=row.card_index,
             tenant=row.tenant,
-            user=self._user(row.pid),
-            command=self._command(row.pid) or row.name,
+            user=self._user(row.pid) if self.can_see_them else "",
+            command=(self.can_see_them and self._command(row.pid)) or row.name,
             memory_bytes=row.memory_bytes,
             got=got,
         )

@@ -134,6 +134,9 @@ def test_others_see_their_own_tenants_only(node, work, tenant, run_dir, run_proc
     assert state["observed"]["clients"] == []
     assert len(state["observed"]["gpus"]) == 1
     assert "processes" not in state
+    assert daemon_state.is_in_sight(state)
+    state["daemon"]["start_ticks"] += 1  # as it would be seen from another pid namespace
+    assert not daemon_state.is_in_sight(state)
     assert daemon_state.may_change(state) is False
     assert len(daemon_state.cards_in(state)) == 1
 
