@@ -20,11 +20,11 @@ from typing import Any, get_args
 from hypervisor.core.model import NO_QUOTA
 from hypervisor.core.quota_policy import Admission
 from hypervisor.errors import ConfigError
+from hypervisor.values import address, choice, choices, duration, number, switch, url
 from limiter import quota
 from limiter.errors import QuotaError
 from limiter.quota import Quota
 from limiter.segment import TENANT
-from limiter.units import parse_ns
 
 PREFIX = "GPULIMITD_"
 ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
@@ -32,66 +32,6 @@ QUOTA_KEYS = {
     key: f"GPULIMIT_{key.upper()}"
     for key in ("memory", "compute", "request", "weight", "priority", "memory_wait")
 }
-
-
-def choice(*values: str) -> Callable[[str], str]:
-    def read(text: str) -> str:
-        if text not in values:
-            raise ValueError(f"{text!r} is none of {', '.join(values)}")
-        return text
-
-    return read
-
-
-def duration(lowest: str, highest: str) -> Callable[[str], int]:
-    def read(text: str) -> int:
-        ns = parse_ns(text)
-        if not parse_ns(lowest) <= ns <= parse_ns(highest):
-            raise ValueError(f"{text!r} is not between {lowest} and {highest}")
-        return ns
-
-    return read
-
-
-def number(lowest: int, highest: int) -> Callable[[str], int]:
-    """As `percent`, of anything."""
-    return percent(lowest, highest)
-
-
-def percent(lowest: int, highest: int) -> Callable[[str], int]:
-    def read(text: str) -> int:
-        if not text.isdecimal() or not lowest <= int(text) <= highest:
-            raise ValueError(f"{text!r} is not a number between {lowest} and {highest}")
-        return int(text)
-
-    return read
-
-
-def choices(*values: str) -> Callable[[str], tuple[str, ...]]:
-    def read(text: str) -> tuple[str, ...]:
-        return tuple(choice(*values)(part.strip()) for part in text.split(",") if part.strip())
-
-    return read
-
-
-def switch(text: str) -> bool:
-    return choice("on", "off")(text) == "on"
-
-
-def address(text: str) -> str:
-    """Check HOST:PORT; nothing means off."""
-    host, colon, port = text.rpartition(":")
-    if text and not (colon and host and port.isdecimal() and int(port) < 1 << 16):
-        raise ValueError(f"{text!r} is not HOST:PORT")
-    return text
-
-
-def url(text: str) -> str:
-    """Check http(s)://HOST[:PORT]; nothing means off."""
-    scheme, colon, rest = text.partition("://")
-    if text and not (colon and scheme in ("http", "https") and rest.strip("/") and " " not in rest):
-        raise ValueError(f"{text!r} is not https://HOST:PORT")
-    return text
 
 
 def option(parse: Callable[[str], Any], default: str, reason: str) -> Any:
@@ -151,7 +91,7 @@ class Settings:
         duration("100ms", "60s"), "5s", "how long NVML may take to answer before it is asked anew"
     )
     memory_overcommit: int = option(
-        percent(1, 1000), "100", "percent of a card's memory that quotas may promise in sum"
+        number(1, 1000), "100", "percent of a card's memory that quotas may promise in sum"
     )
     linger: int = option(
         duration("0s", "60m"), "30s", "how long a tenant's books are kept after its last process"

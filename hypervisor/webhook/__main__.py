@@ -17,7 +17,7 @@ from typing import TypeVar
 
 from aiohttp import web
 
-from hypervisor import config, log
+from hypervisor import config, log, values
 from hypervisor.core.admission import Rules
 from hypervisor.errors import ConfigError, KubeError
 from hypervisor.k8s.access import api_server
@@ -86,13 +86,13 @@ def rules_of(options: argparse.Namespace) -> Rules:
         if rule.is_share:
             raise ConfigError("--card-memory", "", "must be an amount, not a share")
         card_bytes = rule.amount
-    per_gpu = read(config.number(1, 100), options.slices_per_gpu, "slices-per-gpu")
+    per_gpu = read(values.number(1, 100), options.slices_per_gpu, "slices-per-gpu")
     return Rules(
         resource=options.resource_name,
         per_gpu=per_gpu,
         card_bytes=card_bytes,
-        may_be_privileged=read(config.choice("deny", "allow"), options.privileged, "privileged") == "allow",
-        hides_others=read(config.switch, options.hide_others, "hide-others"),
+        may_be_privileged=read(values.choice("deny", "allow"), options.privileged, "privileged") == "allow",
+        hides_others=read(values.switch, options.hide_others, "hide-others"),
     )
 
 
@@ -149,7 +149,7 @@ async def listen(
     step: Step | None,
     stopping: asyncio.Event,
 ) -> None:
-    host, _, port = config.address(options.listen).rpartition(":")
+    host, _, port = values.address(options.listen).rpartition(":")
     try:
         tls = Tls(certificate, key)
     except (OSError, ssl.SSLError) as error:

@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Forms of options' values: functions that read a text, or raise ValueError with what is wrong. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from limiter.units import parse_ns
+
+
+def choice(*values: str) -> Callable[[str], str]:
+    def read(text: str) -> str:
+        if text not in values:
+            raise ValueError(f"{text!r} is none of {', '.join(values)}")
+        return text
+
+    return read
+
+
+def duration(lowest: str, highest: str) -> Callable[[str], int]:
+    def read(text: str) -> int:
+        ns = parse_ns(text)
+        if not parse_ns(lowest) <= ns <= parse_ns(highest):
+            raise ValueError(f"{text!r} is not between {lowest} and {highest}")
+        return ns
+
+    return read
+
+
+def number(lowest: int, highest: int) -> Callable[[str], int]:
+    def read(text: str) -> int:
+        if not text.isdecimal() or not lowest <= int(text) <= highest:
+            raise ValueError(f"{text!r} is not a number between {lowest} and {highest}")
+        return int(text)
+
+    return read
+
+
+def choices(*values: str) -> Callable[[str], tuple[str, ...]]:
+    def read(text: str) -> tuple[str, ...]:
+        return tuple(choice(*values)(part.strip()) for part in text.split(",") if part.strip())
+
+    return read
+
+
+def switch(text: str) -> bool:
+    return choice("on", "off")(text) == "on"
+
+
+def address(text: str) -> str:
+    """Check HOST:PORT; nothing means off."""
+    host, colon, port = text.rpartition(":")
+    if text and not (colon and host and port.isdecimal() and int(port) < 1 << 16):
+        raise ValueError(f"{text!r} is not HOST:PORT")
+    return text
+
+
+def url(text: str) -> str:
+    """Check http(s)://HOST[:PORT]; nothing means off."""
+    scheme, colon, rest = text.partition("://")
+    if text and not (colon and scheme in ("http", "https") and rest.strip("/") and " " not in rest):
+        raise ValueError(f"{text!r} is not https://HOST:PORT")
+    return text
