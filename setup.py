@@ -51,6 +51,8 @@ def collect(work: Path, lib: Path) -> None:
 
 def make(directory: str, out: Path) -> None:
     jobs = f"-j{min(4, os.cpu_count() or 1)}"
+    if shutil.which("make") is None:
+        raise SystemExit("gpulimit is built with make, which is not installed; a wheel needs no build")
     part = "SIM" if directory.endswith("sim") else "SHIM"
     given = {name: os.environ.get(f"GPULIMIT_{part}_{name}") for name in ("CFLAGS", "LDFLAGS")}
     given["CC"] = os.environ.get("CC")

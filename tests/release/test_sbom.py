@@ -60,6 +60,12 @@ def extras_not_locked() -> set[str]:
     return {lock.normal(need.partition(">")[0]) for need in lock.missing()}
 
 
+def test_changelog_and_readme_know_the_version() -> None:
+    now = version.version()
+    assert f"\n## {now}, " in (version.ROOT / "CHANGELOG.md").read_text()
+    assert f"gpulimit_{now}_amd64.deb" in (version.ROOT / "README.md").read_text()
+
+
 def test_the_version_is_semantic_and_stands_once(tmp_path: Path) -> None:
     assert SEMANTIC.fullmatch(version.version())
     (tmp_path / "pyproject.toml").write_text('[project]\nversion = "1.0"\n')

@@ -17,6 +17,8 @@ from limiter import shelf
 from limiter.build_id import build_id
 from limiter.shelf import CannotInstall
 
+from ..conftest import ROOT
+
 
 @pytest.fixture
 def source(built: Any, tmp_path: Path) -> Path:
@@ -112,11 +114,26 @@ def test_a_damaged_copy_is_replaced_not_repaired(source: Path, tmp_path: Path) -
     assert (tmp_path / "mapped").stat().st_size == 100
 
 
-def test_there_is_a_library_at_every_moment(source: Path, tmp_path: Path) -> None:
-    """A hundred upgrades under programs that start: none of them misses the library, none dies of it."""
+@pytest.mark.timeout(180)
+def test_there_is_a_library_at_every_moment(
+    built: Any,
+    source: Path,
+    tmp_path: Path,
+    compile_c: Any,
+    start_process: Any,
+    sim_env: dict[str, str],
+) -> None:
+    """A hundred upgrades under programs that start, and under one that works: none misses it or dies."""
     folder = tmp_path / "shelf"
     path = shelf.publish(folder, source)
     done = threading.Event()
+    tests = ROOT / "tests" / "c"
+    driver = ("-Wl,--no-as-needed", "-L", str(built.sim), "-lcuda", "-lnvidia-ml")
+    flags = ("-D_GNU_SOURCE", f"-I{tests}", *driver)
+    tenant = compile_c(tests / "release" / "tenant.c", *flags, name="release-tenant")
+    quota = {"LD_PRELOAD": str(path), "GPULIMIT_MEMORY": "64MiB", "GPULIMIT_SIM_PROFILE": "small"}
+    working = start_process([tenant, "7"], env=sim_env | quota)
+    assert working.stdout.readline() == "ready\n"
 
     def upgrade() -> None:
         try:
@@ -134,6 +151,9 @@ def test_there_is_a_library_at_every_moment(source: Path, tmp_path: Path) -> Non
         assert (ended.returncode, ended.stderr) == (0, b"")
         starts += 1
     upgrader.join()
+    working.terminate()
+    said, _ = working.communicate(timeout=30)
+    assert working.returncode == 0, said
 
 
 def test_two_at_once_agree(source: Path, tmp_path: Path) -> None:
