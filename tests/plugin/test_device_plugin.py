@@ -14,6 +14,7 @@ import grpc
 import pytest
 
 from hypervisor.plugin import messages
+from tests.conftest import remove_segments
 from tests.daemon.conftest import eventually
 from tests.plugin.conftest import tenant_of
 from tests.plugin.kubelet import Kubelet, Plugin
@@ -288,6 +289,32 @@ def test_pods_keep_their_quota_over_restarts_and_a_lost_record(node, kubelet: Ku
         kubelet.wait_for(lambda: False, within_s=2.5)
     assert tenant_of(daemon, one)["gpus"][0]["compute_request_percent"] == 30
     assert process.poll() is None
+
+
+def test_a_pod_that_starts_before_the_daemon_after_a_reboot(
+    node, kubelet: Kubelet, pod, load, run_dir
+) -> None:
+    """What a reboot leaves: the kubelet's record and /var/lib, but nothing of /run and /dev/shm."""
+    daemon = node()
+    one, late = pod(), pod()
+    kubelet.allocate(*kubelet.healthy()[:3], pod=one.uid)
+    before = load(one, "--idle", "--seconds", "50")
+    tenant_of(daemon, one)
+    for process in (before, daemon.process):
+        process.send_signal(signal.SIGKILL)
+        process.wait(timeout=10)
+    kubelet.stop()
+    (run_dir / "daemon.sock").unlink()
+    remove_segments(f"pod-{one.uid}")
+
+    impatient = load(late, "--seconds", "0.2", GPULIMIT_WAIT="0.5")
+    patient = load(one, "--idle", "--seconds", "50", GPULIMIT_WAIT="40")
+    assert impatient.wait(30) != 0 and "does not answer" in impatient.stderr.read()
+    kubelet.start()
+    daemon = node()
+    tenant = eventually(lambda: tenant_of(daemon, one)["workers"] and tenant_of(daemon, one))
+    assert tenant["gpus"][0]["compute_request_percent"] == 30 and tenant["source"] == "slices"
+    assert patient.poll() is None
 
 
 def test_a_record_that_cannot_be_read_takes_nobody_in(node, kubelet: Kubelet, pod, load) -> None:
