@@ -123,6 +123,8 @@ class MigReader:
         self._raw = raw
         self._gpm = Gpm(raw)
         self._trouble = ""
+        self._kept: dict[str, dict[str, Any]] = {}
+        """Last good row of each card; served once more when the card fails."""
         self._known: dict[tuple[str, int], dict[str, Any]] = {}
         """Last good row of each MIG device; served once more when its handle cannot be had."""
 
@@ -131,21 +133,29 @@ class MigReader:
         self._gpm.close()
 
     def of(self, handle: Any, uuid: str) -> dict[str, Any] | None:
-        """Return the row of a card; None: it does not know MIG, or did not say."""
+        """Return the row of a card; None: it does not know MIG, or has failed to say so twice running."""
         now, pending = c_uint(), c_uint()
         try:
             if not self._raw.has("nvmlDeviceGetMigMode", handle, ctypes.byref(now), ctypes.byref(pending)):
                 return None
         except Failed:
-            return None
+            return self.failed(uuid)
+        row = self._kept[uuid] = self._card(handle, uuid, is_enabled=now.value == 1)
+        return row
+
+    def failed(self, uuid: str) -> dict[str, Any] | None:
+        """The card did not answer: return its last row once more, or None."""
+        return self._kept.pop(uuid, None)
+
+    def _card(self, handle: Any, uuid: str, *, is_enabled: bool) -> dict[str, Any]:
         self._trouble = ""
-        rows = self._devices(handle, uuid) if now.value == 1 else []
+        rows = self._devices(handle, uuid) if is_enabled else []
         instances = {int(row["gpu_instance"]) for row in rows if row["gpu_instance"] is not None}
         self._gpm.keep(uuid, instances)
         if rows and self._gpm.is_supported(handle):
             busy = {instance: self._gpm.of(handle, uuid, instance) for instance in instances}
             rows = [row | busy.get(row["gpu_instance"], {}) for row in rows]
-        return {"enabled": now.value == 1, "instances": rows, "error": self._trouble}
+        return {"enabled": is_enabled, "instances": rows, "error": self._trouble}
 
     def _devices(self, handle: Any, uuid: str) -> list[dict[str, Any]]:
         count = self._raw.number("nvmlDeviceGetMaxMigDeviceCount", handle) or 0

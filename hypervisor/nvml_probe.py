@@ -69,8 +69,8 @@ class Probe:
             last = self._known.get(index)
             if last is None:
                 return None
-            kept = self._vgpu.failed(last["uuid"])
-            return {**last, "error": str(error), "lost": error.value == GPU_IS_LOST, "vgpu": kept}
+            kept = {"vgpu": self._vgpu.failed(last["uuid"]), "mig": self._mig.failed(last["uuid"])}
+            return {**last, "error": str(error), "lost": error.value == GPU_IS_LOST, **kept}
         return self._known[index]
 
     def read(self, index: int) -> dict[str, Any]:

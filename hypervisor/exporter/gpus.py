@@ -91,7 +91,7 @@ def vgpu_host_view(card: Card, node: str) -> VgpuHost | None:
 
 def mig_view(card: Card, looks: Sequence[Look], node: str) -> MigGpu | None:
     """Return a card that knows MIG, with what quotas have set aside of each MIG device."""
-    mig = card.sample.mig if card.is_fresh and card.is_listed and not card.sample.error else None
+    mig = card.sample.mig if card.is_fresh and card.is_listed else None
     if mig is None:
         return None
     here: dict[str, list[Look]] = {}

@@ -484,6 +484,20 @@ def test_a_device_whose_handle_fails_is_served_once_more_and_then_gone() -> None
     assert errors["999"] == 14
 
 
+def test_a_card_that_fails_to_say_its_mode_keeps_its_devices_for_one_poll() -> None:
+    gpm, errors = Gpm(), Counter[str]()
+    library = mig_library(gpm)
+    read = MigReader(Raw(errors, library))
+    read.of(HANDLE, UUID)
+    good = read.of(HANDLE, UUID)
+    library.set("nvmlDeviceGetMigMode", 999)
+    assert read.of(HANDLE, UUID) == good
+    assert read.of(HANDLE, UUID) is None
+    library.set("nvmlDeviceGetMigMode", NOT_SUPPORTED)
+    assert read.of(HANDLE, UUID) is None
+    assert errors == {"999": 2}
+
+
 @pytest.mark.parametrize("claimed", [65, 0xFFFFFFFF])
 def test_more_mig_devices_than_can_be_are_not_asked_for(claimed: int) -> None:
     library = mig_library(Gpm(), nvmlDeviceGetMaxMigDeviceCount=out(claimed))

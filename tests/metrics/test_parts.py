@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -257,3 +258,49 @@ def test_top_shows_tenants_under_their_mig_device(
     assert not whole["migs"]
     mine = [p for p in seen["processes"] if p["tenant"] == f"{tenant}-a"]
     assert len(mine) == 1 and mine[0]["card"] == MIDDLE
+
+
+def test_a_tenant_stays_on_its_mig_device_when_daemon_and_layout_change(node, work, tell, tenant) -> None:
+    """Places in policies are other ones then; its quota and its GPU time go by the UUID."""
+    served: Node = node(env=MIG)
+    work("-a", "--seconds", "60", "--memory", "300MiB", memory="6GiB", env={"CUDA_VISIBLE_DEVICES": LARGE})
+    work("-b", "--seconds", "60", "--memory", "300MiB", memory="3GiB", env={"CUDA_VISIBLE_DEVICES": "0"})
+    a, b = f"{tenant}-a", f"{tenant}-b"
+    served.until(lambda s: all((s.one("client_gpu_seconds_total", tenant=n) or 0) > 0.2 for n in (a, b)))
+    served.daemon.stop()
+    tell("mig", 0, "1g.10gb,1g.10gb,2g.20gb,1g.10gb,3g.40gb")
+    again: Node = node(env=MIG)
+    page = again.until(lambda s: s.one("client_enforcement_state", tenant=a, state="enforced") == 1 and s)
+    assert page.one("client_memory_quota_bytes", tenant=a, gpu_uuid=LARGE) == 6 * GIB
+    before = {n: page.one("client_gpu_seconds_total", tenant=n) or 0 for n in (a, b)}
+    page = again.until(
+        lambda s: (
+            all((s.one("client_gpu_seconds_total", tenant=n) or 0) > before[n] + 0.5 for n in (a, b)) and s
+        )
+    )
+    assert page.one("client_memory_quota_bytes", tenant=b, gpu_uuid=WHOLE_CARD) == 3 * GIB
+    assert page.of("client_allocations_denied_total", tenant=a, reason="quota") == [0]
+
+
+@pytest.mark.parametrize(
+    ("profile", "fault", "family", "count"),
+    [  # four polls pass, then each card fails once
+        ("mig-h100", "nvmlDeviceGetMigMode:fail=999:after=8:count=2", "mig_instance_info", 4),
+        ("mig-h100", "nvmlDeviceGetMemoryInfo:fail=999:after=24:count=2", "mig_instance_info", 4),
+        ("vgpu-sriov", "nvmlDeviceGetActiveVgpus:fail=999:after=24:count=3", "vgpu_active", 8),
+    ],
+)
+def test_series_last_through_one_poll_that_fails(
+    node, profile: str, fault: str, family: str, count: int
+) -> None:
+    """Whoever scrapes meanwhile sees no gap."""
+    served: Node = node(env={"GPULIMIT_SIM_PROFILE": profile, "GPULIMIT_SIM_FAULTS": fault})
+    served.until(lambda s: len(s.of(family)) == count)
+    end = time.monotonic() + 15
+    seen, after_it = set(), 0
+    while after_it < 20 and time.monotonic() < end:
+        page = served.metrics()
+        seen.add(len(page.of(family)))
+        after_it += bool(page.of("sampler_errors_total", sampler="nvml", code="999"))
+        time.sleep(0.05)
+    assert after_it == 20 and seen == {count}
