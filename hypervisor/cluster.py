@@ -111,6 +111,7 @@ class Cluster:
         if pod is not None and not pod.has_ended:
             tenant.pod = pod.title
             if not self.quotas[pod.uid].troubles:
+                self._write_down(pod, self.quotas[pod.uid])
                 self._decide(tenant.name, pod)
         elif pod is not None or self._is_complete:
             self._end(tenant.pod_uid)
@@ -162,9 +163,19 @@ class Cluster:
             fresh[tenant_of(pod.uid)] = said.pod
         for container, quota in said.containers.items():
             fresh[tenant_of(pod.uid, container)] = quota
+        for tenant in self._node.registry.of_pod(pod.uid):
+            kept = self._kept(tenant, pod, said) if tenant.name not in fresh else None
+            if kept is not None:
+                fresh[tenant.name] = kept
         for name in [name for name in book if is_of(name, pod.uid) and name not in fresh]:
             del book[name]
         book.update(fresh)
+
+    def _kept(self, tenant: Tenant, pod: Pod, said: PodQuotas) -> Quota | None:
+        """Return what a tenant has that the pod is no longer divided into, until its containers restart."""
+        if tenant.name != tenant_of(pod.uid):
+            return said.pod
+        return self._node.registry.book.pods.get(tenant.name) if said.containers else None
 
     def _decide(self, name: TenantName, pod: Pod | None) -> None:
         """Let a tenant that is there have the quota that its pod now names, if it fits."""

@@ -433,3 +433,38 @@ def test_a_pod_that_the_watch_never_named(
     other = kubelet.put(fake_api.put(pod("other", annotations={"memory": "1Gi"})))
     in_pod(other)  # brings another list
     eventually(lambda: value(node, "kube_pods") == 1)
+
+
+def test_containers_that_are_divided_otherwise_while_they_run_are_never_without_a_quota(
+    cluster: Start, fake_api: FakeApi, in_pod: InPod
+) -> None:
+    together = fake_api.put(pod("together", annotations={"memory": "4Gi"}, containers=("a", "b")))
+    said = {"a.memory": "1Gi", "b.memory": "2Gi"}
+    apart = fake_api.put(pod("apart", annotations=said, containers=("a", "b")))
+    node = cluster()
+    in_pod(together, "a")
+    in_pod(together, "b")
+    in_pod(apart, "a")
+    fake_api.put({**together, "metadata": {**together["metadata"], "annotations": named(**said)}})
+    fake_api.put({**apart, "metadata": {**apart["metadata"], "annotations": named(memory="3Gi")}})
+    eventually(lambda: "QuotaNeedsRestart" in reasons(fake_api, "together"))
+    assert memory(node, together) == 4 * GIB
+    eventually(lambda: memory(node, apart, "a") == 3 * GIB)
+
+
+def named(**said: str) -> dict[str, str]:
+    return {f"gpulimit.io/{key}": text for key, text in said.items()}
+
+
+def test_an_annotation_that_was_removed_while_the_daemon_was_away(
+    cluster: Start, fake_api: FakeApi, in_pod: InPod
+) -> None:
+    made = fake_api.put(pod("train", annotations={"memory": "4Gi"}))
+    node = cluster()
+    in_pod(made)
+    node.stop(signal.SIGKILL)
+    fake_api.annotate("train", memory=None)
+    again = cluster()
+    shown = eventually(lambda: again.tenant(f"pod-{made['metadata']['uid']}"))
+    eventually(lambda: memory(again, made) is None)
+    assert shown["workers"] == []
