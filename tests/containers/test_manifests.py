@@ -21,6 +21,7 @@ import pytest
 from hypervisor import config
 from hypervisor.core.pod_quota import quotas_of
 from hypervisor.core.pods import pod_of
+from release.version import version
 from tests.conftest import ROOT
 
 yaml = pytest.importorskip("yaml", reason="needs PyYAML")
@@ -107,7 +108,7 @@ def test_every_file_is_of_objects(path: Path) -> None:
 def test_kustomize_takes_it(folder: Path) -> None:
     made = kustomize(folder)
     images = {c["image"] for _, spec in pod_specs(made) for c in spec["containers"]}
-    assert images <= {"gpulimit:0.1.0"}
+    assert images <= {f"gpulimit:{version()}"}
     listed = yaml.safe_load((folder / "kustomization.yaml").read_text())["resources"]
     assert sorted(listed) == sorted(p.name for p in folder.glob("*.yaml") if p.name != "kustomization.yaml")
 

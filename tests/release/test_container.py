@@ -21,7 +21,7 @@ from ..conftest import ROOT
 from . import root
 
 SMALL = {"GPULIMIT_SIM_PROFILE": "small"}
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(200)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(700)]
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from .conftest import newest, quiet
 SCRIPTS = Path(__file__).parent / "scripts"
 TENANTS = 50
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 
 
 def readme(mark: str) -> str:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 import sysconfig
 from importlib.metadata import PackageNotFoundError
@@ -60,10 +61,28 @@ def extras_not_locked() -> set[str]:
     return {lock.normal(need.partition(">")[0]) for need in lock.missing()}
 
 
-def test_changelog_and_readme_know_the_version() -> None:
+def test_what_names_the_version_names_this_one() -> None:
     now = version.version()
     assert f"\n## {now}, " in (version.ROOT / "CHANGELOG.md").read_text()
-    assert f"gpulimit_{now}_amd64.deb" in (version.ROOT / "README.md").read_text()
+    named = version.named()
+    assert {"README.md", "deploy/helm/gpulimit/Chart.yaml", "deploy/k8s/kustomization.yaml"} <= set(named)
+    for name, found in named.items():
+        assert now in found if name.startswith("docs/") else found == {now}, name
+
+
+def test_a_new_version_is_set_everywhere(tmp_path: Path) -> None:
+    for name in ["pyproject.toml", *version.named()]:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(version.ROOT / name, tmp_path / name)
+    before = version.named(tmp_path)
+    now = version.version(tmp_path)
+    version.set_version("12.0.3rc1", tmp_path)
+    assert version.version(tmp_path) == "12.0.3rc1"
+    assert version.named(tmp_path) == {
+        name: found - {now} | {"12.0.3rc1"} for name, found in before.items() if now in found
+    }
+    with pytest.raises(ValueError, match="MAJOR"):
+        version.set_version("1.2", tmp_path)
 
 
 def test_the_version_is_semantic_and_stands_once(tmp_path: Path) -> None:

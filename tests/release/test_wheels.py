@@ -23,7 +23,7 @@ PRELOADED = {"libgpulimit.so", "libgpupath.so"}
 # What every glibc has beside the loader's own name.
 SYSTEM = {"libc.so.6", "libdl.so.2", "libpthread.so.0", "ld-linux-x86-64.so.2", "ld-linux-aarch64.so.1"}
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 @pytest.fixture(scope="module", params=sorted(MACHINES))
