@@ -5,12 +5,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from functools import partial
 
 from hypervisor.top.history import History
 from hypervisor.top.line import Cell, Line, beside
 from hypervisor.top.look import Look
 from hypervisor.top.model import Card, Mig, Node, Vgpu, VgpuHost
-from hypervisor.top.row import Row, bar_cells, heat_style, memory_style, of_text
+from hypervisor.top.row import Kind, Row, bar_cells, heat_style, memory_style, of_text
 from hypervisor.top.tenant_rows import INDENT
 from hypervisor.top.text import Glyphs, duration, number, percent, size
 
@@ -36,10 +37,12 @@ def card_rows(
     """Return a card's own lines: two, or one where it has to be compact."""
     is_folded = (node.host, card.uuid) in look.folded
     if compact:
-        return [Row(compact_line(node, card, look, history, width, is_folded), "card", node.host, card.uuid)]
+        line = partial(compact_line, node, card, look, history, width, is_folded)
+        return [Row(line, "card", node.host, card.uuid)]
+    place: tuple[Kind, str, str] = "card", node.host, card.uuid
     return [
-        Row(title_line(node, card, look, history, width), "card", node.host, card.uuid, has_more=True),
-        Row(figures_line(node, card, look, history, width), "card", node.host, card.uuid),
+        Row(partial(title_line, node, card, look, history, width), *place, has_more=True),
+        Row(partial(figures_line, node, card, look, history, width), *place),
     ]
 
 
@@ -163,8 +166,8 @@ def vgpu_rows(node: Node, card: Card, look: Look, width: int) -> Iterator[Row]:
     title = Line((" " * INDENT, ""), ("vGPU  ", "head"), ("  ".join(words), "dim"))
     yield Row(title.fitted(width, look.glyphs))
     for vgpu in card.vgpus:
-        line = vgpu_line(vgpu, look.glyphs, width)
-        yield Row(line.fitted(width, look.glyphs), "vgpu", node.host, card.uuid, vgpu.key)
+        line = partial(vgpu_line, vgpu, look.glyphs, width)
+        yield Row(line, "vgpu", node.host, card.uuid, vgpu.key)
 
 
 def instance_figures(
@@ -190,7 +193,7 @@ def vgpu_line(vgpu: Vgpu, glyphs: Glyphs, width: int) -> Line:
         line.add(f"  {vgpu.licence}", "warn")
     if vgpu.driver and width >= WIDE:
         line.add(f"  driver {vgpu.driver}", "dim")
-    return line
+    return line.fitted(width, glyphs)
 
 
 NO_MIG = Line((" " * INDENT, ""), ("MIG", "head"), ("  on, no instances", "dim"))
@@ -198,12 +201,13 @@ NO_MIG = Line((" " * INDENT, ""), ("MIG", "head"), ("  on, no instances", "dim")
 
 def mig_row(node: Node, card: Card, mig: Mig, look: Look, width: int) -> Row:
     """Return a MIG device's line."""
-    return Row(mig_line(mig, look.glyphs).fitted(width, look.glyphs), "mig", node.host, card.uuid, mig.key)
+    return Row(partial(mig_line, mig, look.glyphs, width), "mig", node.host, card.uuid, mig.key)
 
 
-def mig_line(mig: Mig, glyphs: Glyphs) -> Line:
+def mig_line(mig: Mig, glyphs: Glyphs, width: int) -> Line:
     line = Line((" " * INDENT, ""), ("MIG ", "head"))
     line.add(glyphs.pad(mig.profile or mig.key, 18), "strong").add(" ")
     line.extend(instance_figures(mig.utilization, mig.memory_bytes, mig.total_bytes, glyphs))
     numbers = [f"gi {mig.gpu_instance}" if mig.gpu_instance else "", f"ci {mig.compute_instance}"]
-    return line.add("  " + " ".join(n for n in numbers if n.strip() != "ci"), "dim")
+    line.add("  " + " ".join(n for n in numbers if n.strip() != "ci"), "dim")
+    return line.fitted(width, glyphs)

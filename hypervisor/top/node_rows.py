@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import partial
+from typing import TypeVar
 
 from hypervisor.top.card_rows import NO_MIG, card_rows, mig_row, vgpu_rows
 from hypervisor.top.history import History
@@ -12,6 +14,8 @@ from hypervisor.top.look import Look, cards_shown, processes_shown
 from hypervisor.top.model import Card, Node, Process, Tenant
 from hypervisor.top.row import Row, percent_cell, size_cell
 from hypervisor.top.tenant_rows import marks, tenant_table
+
+T = TypeVar("T")
 
 
 def node_rows(node: Node, look: Look, history: History, *, width: int, height: int) -> list[Row]:
@@ -29,13 +33,13 @@ def rows_of(node: Node, look: Look, history: History, width: int, *, compact: bo
         rows += card_rows(node, card, look, history, width, compact=compact)
         if (node.host, card.uuid) in look.folded:
             continue
-        rows += tenant_rows(node, card, card.uuid, here, table, look, width)
+        rows += tenant_rows(node, card, card.uuid, here, table, width)
         rows += vgpu_rows(node, card, look, width)
         if card.mig_mode and not card.migs:
             rows.append(Row(NO_MIG))
         for mig in card.migs:
             rows.append(mig_row(node, card, mig, look, width))
-            rows += tenant_rows(node, card, mig.key, here, table, look, width)
+            rows += tenant_rows(node, card, mig.key, here, table, width)
     if not rows:
         rows.append(Row(Line(("  " + nothing(node, look), "dim")).fitted(width, look.glyphs)))
     return rows
@@ -47,13 +51,16 @@ def tenant_rows(
     uuid: str,
     here: Mapping[str, list[Tenant]],
     table: Table[Tenant],
-    look: Look,
     width: int,
 ) -> Iterator[Row]:
     """Yield a line for each tenant on a card or MIG device."""
     for tenant in here.get(uuid, ()):
-        line = table.row(tenant).fitted(width, look.glyphs)
+        line = partial(fitted_row, table, tenant, width)
         yield Row(line, "tenant", node.host, card.uuid, tenant.key or tenant.name, part=uuid)
+
+
+def fitted_row(table: Table[T], of: T, width: int) -> Line:
+    return table.row(of).fitted(width, table.glyphs)
 
 
 def nothing(node: Node, look: Look) -> str:
@@ -96,6 +103,6 @@ def process_rows(node: Node, look: Look, width: int) -> list[Row]:
     """Return the processes on the node's cards."""
     table = table_for(process_columns(), width, look.glyphs)
     return [
-        Row(table.row(p).fitted(width, look.glyphs), "process", node.host, p.card, str(p.pid))
+        Row(partial(fitted_row, table, p, width), "process", node.host, p.card, str(p.pid))
         for p in processes_shown(node, look)
     ]

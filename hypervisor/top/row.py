@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -14,11 +15,12 @@ FULL, NEARLY_FULL = 0.97, 0.90
 HOT_C, WARM_C = 87.0, 80.0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Row:
     """One line; a note stands for nothing and cannot be chosen."""
 
-    line: Line
+    made: Line | Callable[[], Line]
+    """The line, or what makes it: of thousands, a screen shows a few."""
     kind: Kind = "note"
     host: str = ""
     card: str = ""
@@ -28,6 +30,12 @@ class Row:
     """UUID of the MIG device that a tenant is on; of the card where it is on that."""
     has_more: bool = False
     """The next row belongs to the same thing."""
+
+    @property
+    def line(self) -> Line:
+        if not isinstance(self.made, Line):
+            self.made = self.made()
+        return self.made
 
     @property
     def key(self) -> tuple[str, ...]:

@@ -18,8 +18,10 @@ from hypervisor.exporter.page import render
 from hypervisor.remote.exposition import parse
 from hypervisor.top.assemble import cards_of
 from hypervisor.top.fleet import Fleet, node_of, pace_for
+from hypervisor.top.history import History
 from hypervisor.top.look import Look
 from hypervisor.top.model import Node
+from hypervisor.top.node_rows import node_rows
 from hypervisor.top.page import page as whole_page
 from hypervisor.top.page import plain
 from hypervisor.view import observed_data
@@ -175,6 +177,10 @@ def test_a_page_full_of_clients_takes_bounded_time() -> None:
     assert time.process_time() - begin < 10
     assert sum(1 for _ in node.tenants()) == 4096
     assert node.dropped > 20_000
+    begin = time.process_time()
+    shown = node_rows(replace(node, health="up"), Look(), History(), width=200, height=50)
+    assert len([row.line for row in shown[:50]]) == 50
+    assert time.process_time() - begin < 2, "only lines that are seen are made"
 
 
 def test_a_daemon_that_is_not_well_says_so() -> None:

@@ -106,8 +106,9 @@ class Rows(ScrollView, can_focus=True):
         if len(shown) != len(self.rows) or at != self.cursor or shade != theme:
             self.refresh()
             return
-        for index, (old, new) in enumerate(zip(shown, self.rows, strict=True)):
-            if old.line != new.line:
+        top = self.scroll_offset.y
+        for index in range(top, min(top + self.size.height, len(shown))):
+            if shown[index].line != self.rows[index].line:
                 self.refresh_lines(index)
 
     def choose(self, key: tuple[str, ...]) -> None:
