@@ -8,11 +8,8 @@ with debug labels. Rows with `silent` say when there is nothing to show yet.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Literal
+from hypervisor.metric import Kind, Metric, Section
 
-PREFIX = "gpulimit_"
-Kind = Literal["gauge", "counter", "histogram"]
 GPU = ("gpu_uuid", "gpu_index")
 CLIENT = ("[namespace]", "[pod]", "[container]", "[tenant]", *GPU, "[client_id]", "[host_pid]")
 POD = ("[namespace]", "[pod]", "[tenant]", "gpu_id")
@@ -33,56 +30,6 @@ PLUGIN = (
 )
 NO_GUESTS, NO_COLLECTOR, NO_AGENT = "no guest answers", "no guests are collected", "not a guest's agent"
 NO_KUBERNETES, NO_PLUGIN = "not in a cluster", "no device plugin"
-
-
-@dataclass(frozen=True, slots=True)
-class Metric:
-    """One family."""
-
-    name: str
-    kind: Kind
-    labels: tuple[str, ...]
-    help: str
-    source: str
-    """Where the value comes from."""
-    section: str = ""
-    silent: str = ""
-
-    @property
-    def full_name(self) -> str:
-        """The name as it is served."""
-        return self.name if self.name.startswith("kubevirt_") else PREFIX + self.name
-
-    @property
-    def label_names(self) -> tuple[str, ...]:
-        return tuple(label.strip("[]") for label in self.labels)
-
-
-@dataclass(frozen=True, slots=True)
-class Section:
-    """Families with common labels. `rows`: (name, kind, further labels, help, source)."""
-
-    title: str
-    about: str
-    labels: tuple[str, ...]
-    rows: tuple[tuple[str, Kind, tuple[str, ...], str, str], ...]
-    silent: str = ""
-    exceptions: dict[str, str] = field(default_factory=dict)
-    """Rows that are silent where the section is not."""
-
-    def metrics(self) -> tuple[Metric, ...]:
-        return tuple(
-            Metric(
-                name,
-                kind,
-                (*self.labels, *labels),
-                text,
-                source,
-                self.title,
-                self.exceptions.get(name, self.silent),
-            )
-            for name, kind, labels, text, source in self.rows
-        )
 
 
 G: Kind = "gauge"

@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 from hypervisor.exporter.compat import ALIASES, Alias
-from hypervisor.metrics import CATALOGUE, SECTIONS, Metric, Section
+from hypervisor.metric import Metric, Section
+from hypervisor.metrics import CATALOGUE, SECTIONS
 
 HEAD = """\
 <!-- SPDX-License-Identifier: Apache-2.0 -->

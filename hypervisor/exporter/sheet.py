@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 
 from hypervisor.core.turns import Histogram
 from hypervisor.exporter.labels import Labels
-from hypervisor.metrics import CATALOGUE, Metric
+from hypervisor.metric import Metric
+from hypervisor.metrics import CATALOGUE
 
 Value = float | Histogram
 
