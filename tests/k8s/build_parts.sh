@@ -59,7 +59,8 @@ fetch_lists() {
 
 unpack() {
 	local root=$work/root
-	(cd "$work" && apt_here download etcd-server etcd-client containerd runc containernetworking-plugins)
+	(cd "$work" && apt_here download etcd-server etcd-client containerd runc containernetworking-plugins) ||
+		cannot "the Debian archive lacks a package, or does not answer"
 	for package in "$work"/*.deb; do dpkg -x "$package" "$root"; done
 	cp "$root"/usr/bin/{etcd,etcdctl,containerd,containerd-shim-runc-v2,ctr} "$bin/"
 	cp "$root"/usr/sbin/runc "$bin/"
@@ -68,10 +69,12 @@ unpack() {
 
 fetch_source() {
 	[[ -e $work/k8s/.complete ]] && return
-	(cd "$work" && apt_here download golang-1.19-go golang-1.19-src golang-github-modern-go-reflect2-dev)
+	(cd "$work" && apt_here download golang-1.19-go golang-1.19-src golang-github-modern-go-reflect2-dev) ||
+		cannot "the Debian archive lacks a package, or does not answer"
 	for package in "$work"/golang-*.deb; do dpkg -x "$package" "$work/root"; done
 	rm -rf "$work/k8s"
-	(cd "$work" && apt_here source --download-only kubernetes && dpkg-source --no-check -x kubernetes_*.dsc k8s >/dev/null)
+	(cd "$work" && apt_here source --download-only kubernetes) || cannot "the Debian archive lacks the source package"
+	(cd "$work" && dpkg-source --no-check -x kubernetes_*.dsc k8s >/dev/null)
 	mkdir -p "$work/k8s/.go/src/k8s.io"
 	ln -sfn ../../.. "$work/k8s/.go/src/k8s.io/kubernetes"
 	# reflect2 1.0.1 built by Go 1.18 or later crashes the API server on managed fields: Debian's 1.0.2 does not.

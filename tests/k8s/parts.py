@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import signal
 import socket
 import ssl
@@ -30,6 +31,8 @@ def missing(*names: str) -> str:
     """Return why tests with real parts cannot run; empty: they can."""
     if not os.environ.get("GPULIMIT_TEST_K8S"):
         return "real parts of Kubernetes: make test-k8s"
+    if shutil.which("openssl") is None:
+        return "openssl is not installed"
     lacking = [name for name in names if not (PARTS / name).exists()]
     return f"{', '.join(lacking)} not in {PARTS}: run tests/k8s/build_parts.sh" if lacking else ""
 
