@@ -304,3 +304,17 @@ def test_series_last_through_one_poll_that_fails(
         after_it += bool(page.of("sampler_errors_total", sampler="nvml", code="999"))
         time.sleep(0.05)
     assert after_it == 20 and seen == {count}
+
+
+def test_status_joins_a_mig_devices_books_with_what_the_daemon_says(
+    node, work, tenant, daemon_env, run_dir, run_process
+) -> None:
+    served: Node = node(env=MIG)
+    load = ("--seconds", "30", "--memory", "300MiB")
+    work("-a", *load, memory="6GiB", weight=7, env={"CUDA_VISIBLE_DEVICES": MIDDLE})
+    served.until(lambda s: s.of("client_nvml_used_bytes", tenant=f"{tenant}-a"))
+    env = daemon_env | {"GPULIMIT_SOCKET": str(run_dir / "daemon.sock")}
+    argv = [sys.executable, "-P", "-m", "limiter", "status", "--json", "--over", "0.2"]
+    told = json.loads(run_process(argv, env=env, cwd=ROOT, expect=0).stdout)
+    (row,) = (r for r in told["tenants"] if r["tenant"] == f"{tenant}-a")
+    assert (row["gpu"], row["weight"], row["source"]) == (MIDDLE, 7, "environment")
