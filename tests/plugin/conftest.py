@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import Built, RunProcess, StartProcess
+from tests.conftest import Built, RunProcess, StartProcess, remove_segments
 from tests.daemon.conftest import client, daemon, daemon_env, eventually, run_dir
 from tests.plugin.kubelet import Kubelet
 
@@ -73,7 +73,10 @@ class Pod:
         return self._start(["/bin/sh", "-c", script, "sh", *argv], **popen)
 
     def close(self) -> None:
-        """Remove the cgroup, once its processes are gone, and the folders above that nobody else is in."""
+        """Remove the cgroup, once its processes are gone, the folders above that nobody else is in, and the
+        pod's shared memory.
+        """
+        remove_segments(f"pod-{self.uid}")
         for _ in range(200):
             with contextlib.suppress(OSError):
                 self.folder.rmdir()
