@@ -36,12 +36,13 @@
 #define SHORTEST_MARK_NS UINT64_C(250000)
 #define RING_NS UINT64_C(1000000)
 #define STUCK_NS UINT64_C(200000000)   /* unfinished work that does not get less for so long is not waited for */
-enum { LONGEST_SLEEP_NS = 50000000, SHORTEST_SLEEP_NS = 30000, SHORTEST_LOOK_NS = 50000, LONGEST_LOOK_NS = 500000 };
+enum { LONGEST_SLEEP_NS = 50000000, SHORTEST_SLEEP_NS = 30000, SHORTEST_LOOK_NS = 50000, LONGEST_LOOK_NS = 500000,
+       OWN_LOOK_NS = 2000000 };
 
 /* A bucket filled by the wall clock. */
 struct clocked {
 	uint64_t *granted_ns, *at_ns;
-	const uint64_t *spent_ns;
+	const uint64_t *spent_ns, *refund_ns;
 	uint32_t percent;
 };
 
@@ -91,16 +92,23 @@ uint64_t gl_bucket_mark_ns(const struct gl_gpu *gpu)
 
 /* ---- by the wall clock ---- */
 
-static struct clocked tenants_bucket(struct gl_gpu *gpu, uint32_t percent)
+static struct clocked tenants_bucket(struct gl_meter *m, struct gl_gpu *gpu, uint32_t percent)
 {
 	struct gl_device *d = gpu->device;
-	return (struct clocked){&d->granted_ns, &d->granted_at_ns, &d->spent_ns, percent};
+	return (struct clocked){&d->granted_ns, &d->granted_at_ns, &d->spent_ns, &m->gpu[gpu->index].refund_ns, percent};
 }
 
 static struct clocked own_bucket(struct gl_meter *m, struct gl_gpu *gpu)
 {
 	return (struct clocked){&m->gpu[gpu->index].own_granted_ns, &m->gpu[gpu->index].own_at_ns, &gpu->account->spent_ns,
-				gpu->own_compute_percent};
+				&m->gpu[gpu->index].refund_ns, gpu->own_compute_percent};
+}
+
+/* What was spent in truth: spent_ns only grows, so what was charged too much is taken off later charges. */
+static uint64_t really_spent(const uint64_t *spent_ns, const uint64_t *refund_ns)
+{
+	uint64_t spent = gl_peek(spent_ns), refund = gl_peek(refund_ns);
+	return spent > refund ? spent - refund : 0;
 }
 
 static void refill(struct clocked b)
@@ -110,7 +118,7 @@ static void refill(struct clocked b)
 		return;
 	if (!__atomic_compare_exchange_n(b.at_ns, &at, now, false, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED))
 		return; /* another thread or process does it */
-	uint64_t granted = gl_peek(b.granted_ns), spent = gl_peek(b.spent_ns);
+	uint64_t granted = gl_peek(b.granted_ns), spent = really_spent(b.spent_ns, b.refund_ns);
 	uint64_t earned = (at ? now - at : KEEP_NS) / 100 * b.percent, ceiling = spent + KEEP_NS / 100 * b.percent;
 	if (granted + earned > ceiling)
 		earned = ceiling > granted ? ceiling - granted : 0;
@@ -119,7 +127,7 @@ static void refill(struct clocked b)
 
 static int64_t in_hand(struct clocked b)
 {
-	return (int64_t)(gl_peek(b.granted_ns) - gl_peek(b.spent_ns));
+	return (int64_t)(gl_peek(b.granted_ns) - really_spent(b.spent_ns, b.refund_ns));
 }
 
 static bool clocked_open(struct gl_meter *m, struct gl_gpu *gpu, struct clocked b)
@@ -152,7 +160,7 @@ static void begin_pacing(struct gl_meter *m, struct gl_gpu *gpu)
 	struct gl_device *d = gpu->device;
 	if (GL_LIKELY(!gl_peek(&m->gpu[gpu->index].unpaced)) || !__atomic_exchange_n(&m->gpu[gpu->index].unpaced, 0, __ATOMIC_RELAXED))
 		return;
-	uint64_t granted = gl_peek(&d->granted_ns), spent = gl_peek(&d->spent_ns);
+	uint64_t granted = gl_peek(&d->granted_ns), spent = really_spent(&d->spent_ns, &m->gpu[gpu->index].refund_ns);
 	if (granted < spent)
 		gl_add(&d->granted_ns, spent - granted);
 	gl_put(&d->granted_at_ns, gl_now_ns());
@@ -160,9 +168,9 @@ static void begin_pacing(struct gl_meter *m, struct gl_gpu *gpu)
 
 /* ---- by the daemon ---- */
 
-static bool granted(const struct gl_gpu *gpu, const struct gl_policy_device *p)
+static bool granted(const struct gl_meter *m, const struct gl_gpu *gpu, const struct gl_policy_device *p)
 {
-	return gl_peek(&gpu->device->spent_ns) < gl_peek(&p->granted_ns);
+	return really_spent(&gpu->device->spent_ns, &m->gpu[gpu->index].refund_ns) < gl_peek(&p->granted_ns);
 }
 
 static bool within_run_ahead(const struct gl_gpu *gpu, const struct gl_policy_device *p)
@@ -215,7 +223,7 @@ bool gl_bucket_open(struct gl_meter *m, struct gl_gpu *gpu)
 	if (has_own(gpu, percent) && !clocked_open(m, gpu, own_bucket(m, gpu)))
 		return false;
 	if (shared(p)) {
-		bool go = granted(gpu, p) && within_run_ahead(gpu, p);
+		bool go = granted(m, gpu, p) && within_run_ahead(gpu, p);
 		if (go)
 			goes_unpaced(m, gpu);
 		if (go || gl_policy_fresh(gl_now_ns()))
@@ -227,7 +235,7 @@ bool gl_bucket_open(struct gl_meter *m, struct gl_gpu *gpu)
 		return true;
 	}
 	begin_pacing(m, gpu);
-	return clocked_open(m, gpu, tenants_bucket(gpu, percent));
+	return clocked_open(m, gpu, tenants_bucket(m, gpu, percent));
 }
 
 struct wait {
@@ -250,10 +258,11 @@ static void collect(struct gl_meter *m, struct gl_gpu *gpu, CUcontext context, s
 
 /* Whoever waits for its own work goes on when half of the run-ahead is done: in bursts too.  Work that nobody here can
  * see finish (of another thread's default stream, say) must not hold it for ever. */
-static uint64_t policy_sleep(const struct gl_gpu *gpu, const struct gl_policy_device *p, uint64_t now, struct wait *w)
+static uint64_t policy_sleep(const struct gl_meter *m, const struct gl_gpu *gpu, const struct gl_policy_device *p, uint64_t now,
+			     struct wait *w)
 {
 	uint64_t outstanding = w->outstanding_ns, half = gl_peek(&p->run_ahead_ns) / 2;
-	if (!granted(gpu, p)) {
+	if (!granted(m, gpu, p)) {
 		if (!w->throttled)
 			ring(); /* the daemon can do something about it, which it cannot about our own work */
 		w->throttled = true;
@@ -273,10 +282,10 @@ static uint64_t sleep_for(struct gl_meter *m, struct gl_gpu *gpu, const struct g
 	if (!ns && has_own(gpu, percent))
 		ns = clocked_sleep(own_bucket(m, gpu));
 	if (!ns && by_daemon)
-		return policy_sleep(gpu, p, now, w);
+		return policy_sleep(m, gpu, p, now, w);
 	if (!ns && percent < 100) {
 		begin_pacing(m, gpu);
-		ns = clocked_sleep(tenants_bucket(gpu, percent));
+		ns = clocked_sleep(tenants_bucket(m, gpu, percent));
 	}
 	w->throttled |= ns != 0;
 	return ns;
@@ -296,6 +305,8 @@ void gl_bucket_wait(struct gl_meter *m, struct gl_gpu *gpu, CUcontext context)
 		uint64_t ns = sleep_for(m, gpu, p, &w);
 		if (ns == 0)
 			break;
+		if (w.outstanding_ns && ns > OWN_LOOK_NS)
+			ns = OWN_LOOK_NS; /* it may turn out to have taken less than was charged */
 		gl_futex_wait(word, seen, ns); /* a signal handler runs, and we look again */
 	}
 	gl_sub(&gpu->account->waiting, 1);

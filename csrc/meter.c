@@ -11,7 +11,8 @@
 
 #define LOOK_NS UINT64_C(200000)       /* between looks at the marks under way */
 #define UNKNOWN_NS UINT64_C(20000)     /* charged for a launch that nothing is known of */
-enum { CLOCK_EVERY = 8, UNKNOWN_AHEAD = 2, UNKNOWN_WAIT_NS = 100000000 };
+#define FREE_SAMPLE_NS UINT64_C(4000000) /* between samples, as between marks, where launches are not held back */
+enum { KNOWN = 4, CLOCK_EVERY = 8, UNKNOWN_AHEAD = 2, UNKNOWN_WAIT_NS = 100000000 };
 
 /* What this thread used last, valid while `epoch` is the process's. */
 static __thread struct {
@@ -142,10 +143,22 @@ static void pass_gate(struct gl_meter *m, struct gl_launch *l)
 	gl_bucket_wait(m, l->gpu, l->stream ? l->stream->context : NULL);
 }
 
+/* Where nobody is held back, costs serve statistics alone: then samples of known launches are rare in time, too. */
+static bool is_too_soon(struct gl_meter *m, const struct gl_launch *l)
+{
+	if (gl_bucket_mark_ns(l->gpu) < FREE_SAMPLE_NS || gl_peek(&l->cost->samples) < KNOWN)
+		return false;
+	uint64_t now = gl_now_ns(), *at = &m->gpu[l->gpu->index].sampled_at_ns;
+	if (now - gl_peek(at) < FREE_SAMPLE_NS)
+		return true;
+	gl_put(at, now);
+	return false;
+}
+
 static void start_sample(struct gl_meter *m, struct gl_launch *l)
 {
 	struct gl_stream *s = l->stream;
-	if (!gl_cost_wants_sample(l->cost) || !gl_try_lock(&s->lock))
+	if (!gl_cost_wants_sample(l->cost) || is_too_soon(m, l) || !gl_try_lock(&s->lock))
 		return;
 	gl_marks_collect(m, s);
 	if (s->head - s->tail + 2 <= GL_MARKS && gl_mark_put(s, GL_MARK_BEFORE, NULL, 0, 0)) {
@@ -209,7 +222,7 @@ static void after_launch(struct gl_meter *m, struct gl_launch *l)
 	(void)gl_policy_fresh(now);
 	if (estimate >= every || now - gl_peek(&s->marked_ns) >= every)
 		mark(m, s);
-	else if (now - gl_peek(&s->looked_ns) >= LOOK_NS)
+	else if (now - gl_peek(&s->looked_ns) >= (every < FREE_SAMPLE_NS ? LOOK_NS : FREE_SAMPLE_NS))
 		look(m, s);
 }
 

@@ -28,7 +28,8 @@ struct gl_cost {
 	uint64_t key;        /* hash of function and shape, or of a graph; 0: free */
 	uint64_t cost_ns;    /* running mean */
 	uint32_t samples;
-	uint32_t sure;       /* of them taken while the GPU was ours alone */
+	uint16_t sure;       /* of them taken while the GPU was ours alone; no more than are counted */
+	int16_t odd;         /* such samples in a row of more than twice the mean, or, negative, of less than half */
 	uint32_t countdown;  /* launches until the next sample */
 	uint32_t unsampled;  /* launches under way while no sample has come back */
 } __attribute__((aligned(32)));
@@ -105,6 +106,7 @@ struct gl_gpu_meter {
 	uint32_t waiting;             /* threads of this process waiting for GPU time */
 	uint64_t rang_ns;             /* when it last told the daemon that it has work */
 	uint64_t busy_sum_ns, cost_sum_ns;   /* for the overlap */
+	uint64_t sampled_at_ns;       /* when a known launch was last measured, while nobody is held back */
 	uint64_t own_until_ns;        /* when the GPU reached this process's last mark */
 	uint64_t own_granted_ns, own_at_ns;  /* bucket of a process below its tenant */
 } __attribute__((aligned(64)));

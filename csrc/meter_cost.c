@@ -5,7 +5,7 @@
  */
 #include "meter.h"
 
-enum { PROBES = 32, FIRST_SAMPLES = 4, LONG_NS = 1000000, MEDIUM_NS = 100000 };
+enum { PROBES = 32, FIRST_SAMPLES = 4, MOST_WEIGHT = 32, IN_A_ROW = 8, LONG_NS = 1000000, MEDIUM_NS = 100000 };
 
 struct gl_cost *gl_cost_of(struct gl_meter *m, uint64_t key)
 {
@@ -29,14 +29,32 @@ static void learned(struct gl_cost *cost, uint64_t ns)
 	gl_put(&cost->unsampled, 0);
 }
 
+/* The launches have become others, by their arguments: the mean would take long to follow. */
+static bool is_another(struct gl_cost *cost, uint64_t ns)
+{
+	uint64_t old = gl_peek(&cost->cost_ns);
+	int16_t odd = gl_peek(&cost->odd);
+	if (!gl_peek(&cost->sure))
+		odd = 0;
+	else if (ns > 2 * old)
+		odd = odd > 0 ? (int16_t)(odd + 1) : 1;
+	else if (ns < old / 2)
+		odd = odd < 0 ? (int16_t)(odd - 1) : -1;
+	else
+		odd = 0;
+	bool another = odd >= IN_A_ROW || odd <= -IN_A_ROW;
+	gl_put(&cost->odd, another ? (int16_t)0 : odd);
+	return another;
+}
+
 uint64_t gl_cost_learn(struct gl_cost *cost, uint64_t ns)
 {
-	uint32_t samples = gl_peek(&cost->sure);
+	uint16_t samples = is_another(cost, ns) ? 0 : gl_peek(&cost->sure);
 	uint64_t old = gl_peek(&cost->cost_ns);
-	gl_put(&cost->sure, samples + 1);
 	/* A plain mean at first, later one that follows slow changes.  The weight is small, because arguments may make
 	 * every launch differ and it is the mean that counts. */
-	int64_t weight = samples < 32 ? (int64_t)samples + 1 : 32;
+	int64_t weight = samples < MOST_WEIGHT ? samples + 1 : MOST_WEIGHT;
+	gl_put(&cost->sure, (uint16_t)weight);
 	learned(cost, samples == 0 ? ns : (uint64_t)((int64_t)old + ((int64_t)ns - (int64_t)old) / weight));
 	return ns;
 }
@@ -103,7 +121,7 @@ void gl_costs_forget(void)
 	for (uint32_t i = 0; m && i < GL_COSTS; i++)
 		if (gl_peek(&m->cost[i].key)) {
 			gl_put(&m->cost[i].samples, 0);
-			gl_put(&m->cost[i].sure, 0);
+			gl_put(&m->cost[i].sure, (uint16_t)0);
 			gl_put(&m->cost[i].countdown, 0);
 		}
 }
@@ -115,6 +133,6 @@ void gl_cost_forget(uint64_t key)
 		return;
 	struct gl_cost *c = gl_cost_of(m, key);
 	gl_put(&c->samples, 0);
-	gl_put(&c->sure, 0);
+	gl_put(&c->sure, (uint16_t)0);
 	gl_put(&c->countdown, 0);
 }

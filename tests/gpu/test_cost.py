@@ -48,7 +48,7 @@ def seconds_of(run_process: Any) -> Callable[..., float]:
 def test_importing_torch(best: Best, seconds_of: Callable[..., float], note: Any) -> None:
     if importlib.util.find_spec("torch") is None:
         pytest.skip("not installed: torch")
-    without, quota = best(lambda env: seconds_of([sys.executable, "-c", "import torch"], env), 2)
+    without, quota = best(lambda env: seconds_of([sys.executable, "-c", "import torch"], env), 3)
     note("seconds", f"{without:.2f} without, {quota:.2f} with")
     assert quota < 1.2 * without + 0.2
 

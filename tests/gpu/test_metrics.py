@@ -18,7 +18,7 @@ from tests.daemon.conftest import eventually, free_port
 from tests.gpu.conftest import REHEARSAL, ROOT
 from tests.metrics.conftest import Scrape, get
 
-pytestmark = [pytest.mark.gpu, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.gpu, pytest.mark.timeout(120), pytest.mark.alone]
 MIB, GIB = 1 << 20, 1 << 30
 SECONDS = 14
 TRUTH = """

@@ -287,6 +287,26 @@ def test_a_raised_limit_is_in_force_within_a_tenth_of_a_second(machine: Any) -> 
     ended(process)
 
 
+def test_launches_that_become_much_shorter_get_no_free_time(machine: Any) -> None:
+    """What was charged too much for them at first is no credit for the time when a limit comes."""
+    it = machine(GPULIMIT_COMPUTE="100")
+    process = it.load("seconds=5", "firsts=8", "first=150000000", "kernel=500000", "burst=10000", "period=50000")
+    time.sleep(1.8)
+    with LiveTenant(it.tenant) as live:
+        live.set(0, compute_percent=5)
+        time.sleep(0.5)
+        assert it.shares(1.5)[0] == pytest.approx(5, abs=POINTS)
+    process.wait()
+
+
+def test_launches_that_become_much_shorter_are_not_held_back_for_what_they_were(machine: Any) -> None:
+    it = machine(GPULIMIT_COMPUTE="50")
+    process = it.load("seconds=6", "firsts=8", "first=150000000", "kernel=500000")
+    time.sleep(3.2)  # 1.2 s of work under 50 percent
+    assert it.shares(1.5)[0] == pytest.approx(50, abs=2 * POINTS)
+    process.wait()
+
+
 def test_a_raised_limit_wakes_who_waits(machine: Any) -> None:
     """Under 1 percent a kernel of 100 ms costs ten seconds of waiting; without a limit, none."""
     it = machine(GPULIMIT_COMPUTE="1")
