@@ -88,8 +88,9 @@ class QuotaForm(ModalScreen[dict[str, str] | None]):
     def on_mount(self) -> None:
         self.query_one("#memory").focus()
 
-    def on_input_submitted(self) -> None:
-        self._set()
+    def on_input_submitted(self, event: Input.Submitted) -> None:
+        # After what was typed before Enter, which is on its way to the field still if it came at once.
+        event.input.call_later(self._set)
 
     def on_button_pressed(self, event: Button.Pressed) -> None:
         if event.button.id == "set":

@@ -73,6 +73,8 @@ class Rows(ScrollView, can_focus=True):
         Binding("pagedown", "page(1)", show=False),
         Binding("home,g", "move(-1000000)", show=False),
         Binding("end,G", "move(1000000)", show=False),
+        # A binding as the others are, so that keys that come together are obeyed in their order.
+        Binding("enter", "open", show=False),
     ]
 
     class Opened(Message):
@@ -165,7 +167,7 @@ class Rows(ScrollView, can_focus=True):
             if event.chain == 2:
                 self.post_message(self.Opened(self.rows[index]))
 
-    def key_enter(self) -> None:
+    def action_open(self) -> None:
         if self.chosen is not None:
             self.post_message(self.Opened(self.chosen))
 
