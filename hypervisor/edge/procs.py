@@ -107,10 +107,10 @@ class Processes:
 
     def is_of_the_node(self, peer: Peer) -> bool:
         """Whether a peer runs in no pod and no container, but for the daemon's own."""
-        member = cgroup.parse(cgroup_text(peer.pid))
-        if peer.pid == 0 or member.pod_uid != self._own.pod_uid:
+        if peer.pid == 0:
             return False
-        return member.container_id == self._own.container_id
+        # A daemon in a pod serves the node's own processes, too.
+        return cgroup.parse(cgroup_text(peer.pid)) in (cgroup.Membership(), self._own)
 
     def watch(self, key: ProcessKey, pidfd: int, died: Callable[[ProcessKey], None]) -> None:
         """Call `died` once the process has gone; takes the pidfd over."""

@@ -120,6 +120,8 @@ def test_a_peer_is_who_connected() -> None:
     assert origin.uid == os.geteuid()
     assert not procs.has_ended(pidfd)
     assert processes.is_of_the_node(peer)
+    processes._own = procs.cgroup.Membership("a-pod", "a-container")  # a daemon in a pod
+    assert processes.is_of_the_node(peer), "the node's own processes are the node's all the same"
     assert procs.namespace_pid(os.getpid()) == os.getpid()
     for one in (ours, theirs):
         one.close()

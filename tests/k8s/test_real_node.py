@@ -26,7 +26,7 @@ pytestmark = [pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT), pytest.mark.tim
 HERE = Path(__file__).parent
 
 
-@pytest.mark.parametrize("tests", ["inside_node.py", "inside_plugin.py"])
+@pytest.mark.parametrize("tests", ["inside_node.py", "inside_plugin.py", "inside_daemonset.py"])
 def test_a_whole_node(tmp_path: Path, tests: str) -> None:
     if os.geteuid() != 0 or not all(shutil.which(tool) for tool in ("unshare", "ip", "gcc")):
         pytest.skip("needs root, unshare, ip and gcc")
