@@ -211,7 +211,11 @@ class Arbiter:
         self._start_counting(now_ns)
 
     def _is_above(self, name: TenantName, other: TenantName | None) -> bool:
-        return other is not None and self._rank(name)[0] < self._rank(other)[0]
+        """It is of a class that others' turns end for; a request alone makes it the next, and no more."""
+        if other is None:
+            return False
+        rank = self._rank(name)[0]
+        return rank <= -HIGH and rank < self._rank(other)[0]
 
     def _is_hushed(self, name: TenantName | None) -> bool:
         """It has to wait until a higher class has done its work."""

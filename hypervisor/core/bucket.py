@@ -15,6 +15,8 @@ class Bucket:
     level_ns: float = 0.0
     debt_ns: float = float("inf")
     """Wall time's worth of the deepest debt."""
+    least_debt_ns: float = 0.0
+    """GPU time of the deepest debt, if that is more: what is taken at once has to be paid whole."""
 
     def fill(self, elapsed_ns: int, rate: float) -> None:
         """Let wall time pass at a rate between 0 and 1."""
@@ -24,7 +26,7 @@ class Bucket:
         """Pay for GPU time."""
         self.level_ns -= spent_ns
         if self.debt_ns != float("inf"):
-            self.level_ns = max(self.level_ns, -self.debt_ns * rate)
+            self.level_ns = max(self.level_ns, -max(self.debt_ns * rate, self.least_debt_ns))
 
     def wall_ns_until(self, wanted_ns: float, rate: float) -> int:
         """Return how long until so much is there."""

@@ -27,6 +27,8 @@ MOST_SPENT_NS = 100_000 * MS
 LATELY_NS = 1_000 * MS
 KEEP_LIMIT_NS, RESUME_LIMIT_NS = 100 * MS, 20 * MS
 KEEP_REQUEST_NS, DEBT_REQUEST_NS = 50 * MS, 20 * MS
+LEAST_DEBT_REQUEST_NS = 20 * MS
+"""More than a turn."""
 KEEP_SLIP_NS, DEBT_SLIP_NS = 20 * MS, 100 * MS
 QUEUES_WINDOW_NS, MOST_QUEUES = 200 * MS, 16.0
 PARKED_NS = 5 * MS
@@ -60,7 +62,7 @@ class Standing:
         self._at_ns = now_ns
         self.slip = Bucket(KEEP_SLIP_NS, level_ns=2 * MS, debt_ns=DEBT_SLIP_NS)
         self._limit = Bucket(KEEP_LIMIT_NS, level_ns=RESUME_LIMIT_NS / 2)
-        self._request = Bucket(KEEP_REQUEST_NS, debt_ns=DEBT_REQUEST_NS)
+        self._request = Bucket(KEEP_REQUEST_NS, debt_ns=DEBT_REQUEST_NS, least_debt_ns=LEAST_DEBT_REQUEST_NS)
         self._is_out_of_limit = False
         self._queues = 1.0
 

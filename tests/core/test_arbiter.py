@@ -129,6 +129,19 @@ def test_a_light_tenant_over_its_share_is_paced() -> None:
     assert busy >= 0.97
 
 
+@pytest.mark.parametrize("kernel_us", [100, 500, 2000])
+def test_requests_of_all_shift_no_share(kernel_us: int) -> None:
+    world = World()
+    quotas = {"a": (15, 1), "b": (30, 2), "c": (45, 3)}
+    tenants = [
+        world.add(name, saturating(kernel_us * US), request_percent=request, weight=weight)
+        for name, (request, weight) in quotas.items()
+    ]
+    parts, busy = shares(world, tenants, warm_ns=S, run_ns=3 * S)
+    assert parts == pytest.approx([1 / 6, 2 / 6, 3 / 6], abs=NEAR)
+    assert busy >= 0.97
+
+
 def test_requests_are_met_and_the_rest_goes_by_weight() -> None:
     world = World()
     tenants = [

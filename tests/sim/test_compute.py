@@ -290,7 +290,8 @@ def test_a_raised_limit_is_in_force_within_a_tenth_of_a_second(machine: Any) -> 
 def test_launches_that_become_much_shorter_get_no_free_time(machine: Any) -> None:
     """What was charged too much for them at first is no credit for the time when a limit comes."""
     it = machine(GPULIMIT_COMPUTE="100")
-    process = it.load("seconds=5", "firsts=8", "first=150000000", "kernel=500000", "burst=10000", "period=50000")
+    bursts = ("burst=10000", "period=50000")
+    process = it.load("seconds=5", "firsts=8", "first=150000000", "kernel=500000", *bursts)
     time.sleep(1.8)
     with LiveTenant(it.tenant) as live:
         live.set(0, compute_percent=5)
