@@ -12,9 +12,10 @@ import logging
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
-from hypervisor.core.model import NO_QUOTA, Origin, PodPlace, TenantName
+from hypervisor.core.model import NO_QUOTA, Gpu, Origin, PodPlace, TenantName
 from hypervisor.core.pod_quota import PodQuotas, peak, quotas_of
 from hypervisor.core.pods import Container, Difference, Pod, Pods, pod_of
 from hypervisor.core.registry import Tenant
@@ -26,6 +27,8 @@ from limiter.units import show_bytes
 logger = logging.getLogger(__name__)
 LONGEST_NAME = 63
 HASH_DIGITS = 8
+MORE_THAN_ANY = 1 << 50
+"""Bytes, more than a card has."""
 Tell = Callable[[Pod, str, str], None]
 """Tells a pod's owner something: (pod, reason in one word, sentence)."""
 
@@ -46,6 +49,8 @@ class Cluster:
         self._wanted = wanted
         self._unmet: set[TenantName] = set()
         """Tenants that keep another quota than their pod names, since that does not fit beside the others."""
+        self._unsized: set[str] = set()
+        """Pods that named their quotas before the cards were known."""
         self._is_complete = False
         """A whole list has come: pods that are not known are not there."""
         node.place = self.place
@@ -200,20 +205,24 @@ class Cluster:
         """Say so if a pod names more memory than any card of this node has."""
         gpus = self._node.inventory.gpus
         if not gpus:
+            self._unsized.add(pod.uid)
             return
         card = max(gpus, key=lambda gpu: gpu.memory_bytes)
 
         def amount(container: Container) -> int:
-            quota = said.containers.get(container.name, NO_QUOTA)
-            return quota.memory_bytes(card.memory_bytes, index=card.index, uuid=card.uuid) or 0
+            return named_bytes(said.containers.get(container.name, NO_QUOTA), card)
 
-        most = peak(pod, amount)
+        most = peak(pod, amount) + named_bytes(said.pod or NO_QUOTA, card)
         if most > card.memory_bytes * self._node.config.settings.memory_overcommit // 100:
-            text = f"its containers' quotas come to {most >> 20} MiB, and no card here has more than"
-            self._tell(pod, "QuotaDoesNotFit", f"{text} {card.memory_bytes >> 20} MiB")
+            text = f"its quota comes to {most >> 20} MiB, and no card here has more than"
+            self._tell(pod, "QuotaLargerThanCard", f"{text} {card.memory_bytes >> 20} MiB")
 
     def sweep(self) -> None:
-        """Try again what did not fit: others may have gone."""
+        """Try again what did not fit: others may have gone; and look at what came before the cards."""
+        if self._unsized and self._node.inventory.gpus:
+            unsized, self._unsized = self._unsized, set()
+            for pod in filter(None, map(self.pods.get, unsized)):
+                self._check_size(pod, self.quotas[pod.uid])
         for name in list(self._unmet):
             tenant = self._node.registry.tenants.get(name)
             if tenant is None:
@@ -277,6 +286,14 @@ class Cluster:
     def invalid(self) -> list[Pod]:
         """Return the pods whose quotas cannot be followed."""
         return [pod for pod in self.pods if self.quotas[pod.uid].troubles and not pod.has_ended]
+
+
+def named_bytes(quota: Quota, card: Gpu) -> int:
+    """Return the memory that a quota names for a card, also where that is more than the card has; 0: none."""
+    of_card = partial(quota.memory_bytes, index=card.index, uuid=card.uuid)
+    amount = of_card(MORE_THAN_ANY)
+    is_share = amount != of_card(2 * MORE_THAN_ANY)
+    return (of_card(card.memory_bytes) if is_share else amount) or 0
 
 
 def words_of(quota: Quota) -> str:

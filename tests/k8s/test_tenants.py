@@ -468,3 +468,14 @@ def test_an_annotation_that_was_removed_while_the_daemon_was_away(
     shown = eventually(lambda: again.tenant(f"pod-{made['metadata']['uid']}"))
     eventually(lambda: memory(again, made) is None)
     assert shown["workers"] == []
+
+
+def test_a_pod_that_names_more_than_any_card_has_is_told_so(cluster: Start, fake_api: FakeApi) -> None:
+    fake_api.put(pod("early", annotations={"a.memory": "50Gi", "b.memory": "50Gi"}, containers=("a", "b")))
+    cluster()
+    assert "102400 MiB" in eventually(lambda: reasons(fake_api, "early").get("QuotaLargerThanCard"))
+    one_by_one = {"first.memory": "60Gi", "app.memory": "60Gi"}
+    fake_api.put(pod("fits", annotations=one_by_one, init=("first",), containers=("app",)))
+    fake_api.put(pod("late", annotations={"memory": "81Gi"}))
+    eventually(lambda: reasons(fake_api, "late").get("QuotaLargerThanCard"))
+    assert reasons(fake_api, "fits") == {}
