@@ -50,7 +50,7 @@ def test_the_readme_s_commands_by_wheel(wheels: Path, package_files: Path, tmp_p
     """Python's package index is a folder here."""
     wheel = newest(wheels, "*x86_64.whl")
     script = (
-        "export PIP_NO_INDEX=1 PIP_FIND_LINKS='/mnt/wheels /mnt'\n"
+        "export PIP_NO_INDEX=1 PIP_FIND_LINKS=/mnt/wheels\ncp /mnt/*.whl /tmp && cd /tmp\n"
         + readme("Elsewhere")
         + readme("Without a GPU")
     )
