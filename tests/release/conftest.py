@@ -21,6 +21,8 @@ from ..daemon.conftest import daemon, daemon_env, run_dir  # noqa: F401
 ROOT = Path(__file__).parents[2]
 CACHE = Path(os.environ.get("GPULIMIT_TEST_CACHE") or Path.home() / ".cache" / "gpulimit-tests")
 """What takes long to make and does not depend on the checkout: package files, a root of Debian."""
+DATE = {"SOURCE_DATE_EPOCH": "1767225600"}
+"""Not that of the last commit, since what was built before it is used again."""
 SOURCES = ("csrc", "limiter", "hypervisor", "release", "deploy", "docs")
 FILES = ("setup.py", "pyproject.toml", "MANIFEST.in", "README.md", "CHANGELOG.md", "LICENSE")
 
@@ -46,7 +48,9 @@ def fingerprint() -> str:
 def release(module: str, *arguments: str | Path, timeout: float = 300) -> str:
     """Run a module of release/; return what it printed."""
     argv = [sys.executable, "-m", f"release.{module}", *map(str, arguments)]
-    done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, timeout=timeout, check=False)
+    done = subprocess.run(
+        argv, cwd=ROOT, env=os.environ | DATE, capture_output=True, text=True, timeout=timeout, check=False
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 

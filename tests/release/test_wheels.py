@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 
+from release.wheels import source_distribution
+
 from ..conftest import ROOT
 from .conftest import has_cross_compiler, newest, quiet, release, unpack
 
@@ -78,15 +80,26 @@ def test_the_base_needs_little_and_the_rest_is_extra(content: tuple[str, Path]) 
     assert {"dev", "k8s", "top"} <= set(metadata.get_all("Provides-Extra") or [])
 
 
+def same(one: Path, other: Path) -> bool:
+    return hashlib.sha256(one.read_bytes()).digest() == hashlib.sha256(other.read_bytes()).digest()
+
+
 def test_a_second_build_has_the_same_bytes(wheels: Path, tmp_path: Path) -> None:
     release("wheels", "--out", tmp_path, "--arch", "x86_64")
-    again = sorted(tmp_path.iterdir())
-    assert len(again) == 2
-    for path in again:
-        first = wheels / path.name
-        assert hashlib.sha256(path.read_bytes()).digest() == hashlib.sha256(first.read_bytes()).digest(), (
-            path.name
-        )
+    again = newest(tmp_path, "*.whl")
+    assert same(again, wheels / again.name)
+
+
+def test_a_second_source_distribution_has_the_same_bytes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "1767225600")
+    made = []
+    for number in range(2):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        made.append(source_distribution(folder, folder / "work"))
+    assert same(*made)
 
 
 @pytest.mark.parametrize("library", sorted(PRELOADED))
