@@ -30,6 +30,8 @@ SLIP_AHEAD_NS = 2 * MS
 """What it may have queued."""
 MOST_SLIP_NS = 4 * MS
 """What it is granted at a time."""
+REQUESTED_AHEAD_NS, MOST_REQUESTED_NS = 8 * MS, 12 * MS
+"""The same for one inside its request: a program whose host is the slow side must be able to run ahead."""
 SHORT_AHEAD_NS = 1 * MS
 """What a holder may have queued where a higher class might want the GPU any time."""
 SETTLED_NS = 3 * MS // 10
@@ -249,7 +251,11 @@ class Arbiter:
             return self._holders_grant(standing, is_wanted=any(n != name for n in contenders))
         if standing.takes_turns:
             return held_back(standing)
-        allowed_ns = min(MOST_SLIP_NS, int(standing.slip.level_ns), standing.limit_left_ns)
+        is_inside = standing.is_inside_request and not self._may_be_wanted_above(standing)
+        most_ns, ahead_ns = (
+            (MOST_REQUESTED_NS, REQUESTED_AHEAD_NS) if is_inside else (MOST_SLIP_NS, SLIP_AHEAD_NS)
+        )
+        allowed_ns = min(most_ns, int(standing.slip.level_ns), standing.limit_left_ns)
         if (
             standing.seen.waiting
             and spent_ns >= was.granted_ns
@@ -260,11 +266,11 @@ class Arbiter:
         left_ns = was.granted_ns - spent_ns
         if (
             was.is_shared
-            and was.run_ahead_ns == SLIP_AHEAD_NS
+            and was.run_ahead_ns == ahead_ns
             and allowed_ns / 2 <= left_ns <= allowed_ns + PIECE_NS // 4
         ):
             return was  # near enough: each change costs a wake-up
-        return Grant(spent_ns + max(0, allowed_ns), SLIP_AHEAD_NS, is_shared=True)
+        return Grant(spent_ns + max(0, allowed_ns), ahead_ns, is_shared=True)
 
     def _piece(self, standing: Standing) -> int:
         """Return what must have come together before a tenant that was held back goes on."""
@@ -284,10 +290,16 @@ class Arbiter:
 
     def _run_ahead_ns(self, standing: Standing) -> int:
         """Return what each of a holder's threads may have queued: little, if a higher class may come."""
-        above = (s for s in self._standings.values() if s.terms.priority > standing.terms.priority)
-        if any(s.terms.priority >= HIGH and s.terms.request_percent and s.was_lately_active for s in above):
+        if self._may_be_wanted_above(standing):
             return min(SHORT_AHEAD_NS, self._pace.run_ahead_ns)
         return self._pace.run_ahead_ns // standing.queues
+
+    def _may_be_wanted_above(self, standing: Standing) -> bool:
+        """A higher class may want the GPU any time."""
+        above = (s for s in self._standings.values() if s.terms.priority > standing.terms.priority)
+        return any(
+            s.terms.priority >= HIGH and s.terms.request_percent and s.was_lately_active for s in above
+        )
 
     def _watched(self) -> frozenset[TenantName]:
         """Return who does not ring when something changes: everybody but those who wait for a grant."""
