@@ -23,7 +23,7 @@ from typing import Any
 import pytest
 
 from limiter import node as client
-from tests.conftest import ROOT, Built
+from tests.conftest import ROOT, Built, remove_segments
 from tests.k8s.inside_node import total
 from tests.k8s.node import NAME, RealNode, digest
 from tests.k8s.parts import PARTS
@@ -136,6 +136,9 @@ def plane(tmp_path_factory: pytest.TempPathFactory, built: Built) -> Iterator[Re
     SIM.mkdir(parents=True)
     shutil.copytree(built.lib, SIM / "lib", ignore=shutil.ignore_patterns("*.o", "*.d"))
     yield made
+    pods = made.request("GET", "/api/v1/namespaces/default/pods")["items"]
+    for one in pods:
+        remove_segments(f"pod-{one['metadata']['uid']}")
     for path in Path("/dev/shm").glob("gpulimit.*"):
         if path.name == SEGMENT:
             path.unlink()
