@@ -277,10 +277,13 @@ def make_groups() -> str:
 
 def remove_groups() -> None:
     """Remove them, once all that was in them has ended."""
-    for hierarchy in hierarchies():
-        for folder, _, _ in os.walk(hierarchy / GROUP, topdown=False):
-            with contextlib.suppress(OSError):
-                Path(folder).rmdir()
+    end = time.monotonic() + 10
+    while (left := [h / GROUP for h in hierarchies() if (h / GROUP).exists()]) and time.monotonic() < end:
+        for top in left:
+            for folder, _, _ in os.walk(top, topdown=False):
+                with contextlib.suppress(OSError):
+                    Path(folder).rmdir()
+        time.sleep(0.1)
 
 
 def hierarchies() -> list[Path]:
