@@ -134,15 +134,15 @@ static void follow_overlap(struct gl_meter *m, uint32_t gpu, uint64_t busy, uint
 	gl_put(&m->gpu[gpu].cost_sum_ns, all_costs / 2);
 }
 
-/* Whether nobody else's work has been on the GPU since then, as far as the daemon knows.  Without it, or alone on the
- * GPU, there is nobody whom we could know of. */
+/* Whether nobody else's work has been on the GPU since then, as far as the daemon knows; what one that is away said last
+ * counts no more.  Without it, or alone on the GPU, there is nobody whom we could know of. */
 static bool exclusive(const struct gl_gpu *gpu, uint64_t since_ns)
 {
 	const struct gl_policy_device *p = gl_policy_of(gpu);
 	if (!p || !gl_peek(&p->shared))
 		return true;
 	uint64_t from = gl_peek(&p->exclusive_from_ns);
-	return from && since_ns >= from;
+	return from && since_ns >= from && !gl_peek(&gl_self.daemon.away);
 }
 
 static void account(struct gl_meter *m, struct gl_stream *stream, const struct gl_mark *mark, uint64_t raw, uint64_t t)

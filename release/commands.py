@@ -7,6 +7,7 @@ import argparse
 import os
 import runpy
 import sys
+import warnings
 from typing import NoReturn
 from unittest import mock
 
@@ -43,9 +44,12 @@ def parser_of_program(package: str) -> argparse.ArgumentParser:
         raise Found(parser)
 
     with (
+        warnings.catch_warnings(),
         mock.patch.object(argparse.ArgumentParser, "parse_known_args", found),
         mock.patch.object(sys, "argv", [package, "--help"]),
     ):
+        # The module may be loaded already, by whoever calls this; it is run no further than its arguments.
+        warnings.simplefilter("ignore", RuntimeWarning)
         try:
             runpy.run_module(package, run_name="__main__", alter_sys=True)
         except Found as carried:
