@@ -40,8 +40,8 @@ from hypervisor.inventory import Inventory, note
 from hypervisor.kubernetes import Kubernetes
 from hypervisor.node import Node
 from hypervisor.observer import Observer, Options, kind_of_reason
+from hypervisor.program import run_program
 from hypervisor.tenancy import Tenancy
-from limiter.errors import GpulimitError
 
 if TYPE_CHECKING:
     from hypervisor.offer import Offer
@@ -308,20 +308,12 @@ async def serve(told: Config) -> None:
 
 def main(arguments: Sequence[str]) -> int:
     """`gpulimit daemon`."""
-    try:
+
+    def start() -> None:
         told = config.load(arguments)
         log.set_up(form=told.settings.log_format, level=told.settings.log_level)
         raise_file_limit()
         sys.setswitchinterval(SWITCH_S)
         asyncio.run(serve(told))
-    except GpulimitError as error:
-        print(f"gpulimit daemon: {error}", file=sys.stderr)
-        return error.exit_status
-    except BaseExceptionGroup as group:
-        known, unknown = group.split(GpulimitError)
-        if unknown is not None:
-            raise unknown from None
-        assert known is not None
-        print(f"gpulimit daemon: {known.exceptions[0]}", file=sys.stderr)
-        return 2
-    return 0
+
+    return run_program("daemon", start)

@@ -32,7 +32,7 @@ from hypervisor.exporter.gpus import Card, gpu_view
 from hypervisor.exporter.snapshot import GpuView, Snapshot
 from hypervisor.guests.listen import listen, only_host
 from hypervisor.guests.options import AgentSettings, load
-from hypervisor.guests.program import run_program
+from hypervisor.program import run_program
 from hypervisor.remote.endpoint import endpoint_of
 from limiter import about
 

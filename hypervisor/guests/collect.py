@@ -21,7 +21,7 @@ from hypervisor.exporter.snapshot import Snapshot
 from hypervisor.guests.listen import listen
 from hypervisor.guests.options import CollectorSettings, load
 from hypervisor.guests.part import Cluster, Guests
-from hypervisor.guests.program import run_program
+from hypervisor.program import run_program
 from hypervisor.remote.endpoint import Endpoint
 from limiter import about
 

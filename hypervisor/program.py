@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How the two programs end."""
+"""How programs end."""
 
 from __future__ import annotations
 
