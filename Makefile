@@ -4,6 +4,7 @@
 #   make demo-cluster  twenty simulated nodes, watched by gpulimit top
 #   make test     all tests (PYTEST='-k quota' passes options on)
 #   make test-k8s what runs against real parts of Kubernetes, which it builds once (tests/k8s/build_parts.sh)
+#   make manifest-tools  Helm, kubectl and Kubernetes' schemas for the tests of deploy/ (tests/containers/get_tools.sh)
 #   make lint     format, types, layers, C warnings
 #   make bench    accuracy and overhead, on a real card
 #   make build    the package in place, in .venv
@@ -17,6 +18,7 @@ PYTHON ?= python3
 PYTEST ?=
 V ?=
 K8S_BUILD_S ?= 3600
+MANIFEST_TOOLS_S ?= 600
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -52,6 +54,12 @@ test-k8s: $(NATIVE) $(DEV)
 	@timeout -k 10 $(K8S_BUILD_S) bash tests/k8s/build_parts.sh || { s=$$?; \
 		[ $$s -ne 124 ] || echo "k8s parts: SKIPPED: not built within $(K8S_BUILD_S) s" >&2; [ $$s -eq 3 ] || [ $$s -eq 124 ]; }
 	@GPULIMIT_TEST_K8S=1 $(BIN)/python -m pytest $(PYTEST) tests/k8s/test_real_*.py
+
+manifest-tools: $(DEV)
+	@# As above. Cut short, it begins anew the next time.
+	@PYTHON=$(BIN)/python timeout -k 10 $(MANIFEST_TOOLS_S) bash tests/containers/get_tools.sh || { s=$$?; \
+		[ $$s -ne 124 ] || echo "manifest tools: SKIPPED: not there within $(MANIFEST_TOOLS_S) s" >&2; \
+		[ $$s -eq 3 ] || [ $$s -eq 124 ]; }
 
 lint: $(NATIVE) $(DEV)
 	$(call quietly,ruff,$(BIN)/ruff check . && $(BIN)/ruff format --check .)
@@ -104,4 +112,4 @@ clean:
 deb: $(DEV) wheels
 	@$(BIN)/python -m release.deb dist/gpulimit-*-manylinux_*_$(shell uname -m).whl
 
-.PHONY: demo demo-cluster test test-k8s lint bench build wheels deb clean
+.PHONY: demo demo-cluster test test-k8s manifest-tools lint bench build wheels deb clean
