@@ -26,7 +26,7 @@ KEY := $(shell cat pyproject.toml setup.py | sha256sum | cut -c1-16)
 BASE := $(VENV)/.base-$(KEY)
 DEV := $(VENV)/.dev-$(KEY)
 NATIVE := $(VENV)/.native-$(KEY)
-C_SOURCES := $(wildcard csrc/* csrc/node/* csrc/path/* csrc/sim/* csrc/sim/profiles/*) limiter/_native_build.py
+C_SOURCES := $(wildcard csrc/* csrc/*/* csrc/sim/profiles/*) limiter/_native_build.py
 
 # Runs a command with its output in a log, which is shown only when it fails.
 ifeq ($(V),)

@@ -18,11 +18,12 @@ from cffi import FFI
 
 CSRC = Path(__file__).resolve().parent.parent / "csrc"
 HEADERS = (
-    *("layout.h", "quota.h", "ledger.h", "live.h", "slots.h"),
+    *("layout.h", "quota/quota.h", "segment/ledger.h", "segment/live.h", "segment/slots.h"),
     *("node/usage.h", "node/policy.h", "node/doorbell.h"),
 )
 SOURCES = (
-    *("quota.c", "quota_list.c", "quota_text.c", "ledger.c", "live.c", "slots.c"),
+    *("quota/quota.c", "quota/quota_list.c", "quota/quota_text.c"),
+    *("segment/ledger.c", "segment/live.c", "segment/slots.c"),
     *("node/guard.c", "node/usage.c", "node/policy.c", "node/doorbell.c"),
 )
 PART = re.compile(r"/\* cffi: begin \*/(.*?)/\* cffi: end \*/", re.DOTALL)
@@ -63,7 +64,7 @@ def make(csrc: Path) -> FFI:
         f"#include <string.h>\n{includes}{PAIRS}",
         sources=[str(csrc / name) for name in SOURCES],
         include_dirs=[str(CSRC)],
-        depends=[str(path) for path in sorted([*CSRC.glob("*.h"), *CSRC.glob("node/*.h")])],
+        depends=[str(path) for path in sorted([*CSRC.glob("*.h"), *CSRC.glob("*/*.h")])],
         define_macros=[("_GNU_SOURCE", None)],
         extra_compile_args=["-std=gnu11", "-fvisibility=hidden"],
     )

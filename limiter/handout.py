@@ -13,7 +13,7 @@ from pathlib import PurePosixPath
 
 LIBRARY_IN_CONTAINER = "/usr/lib/gpulimit/libgpulimit.so"
 DAEMON_IN_CONTAINER = "/usr/lib/gpulimit/daemon"
-"""Where the library looks first for the daemon's socket (csrc/address.c)."""
+"""Where the library looks first for the daemon's socket (csrc/daemon/address.c)."""
 PRELOAD_IN_CONTAINER = "/etc/ld.so.preload"
 DRIVER_IN_CONTAINER = "/usr/local/nvidia/lib64"
 SIM_STATE_IN_CONTAINER = "/run/gpulimit-sim"

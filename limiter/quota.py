@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Quotas as values: what variables or flags say, read by the C parser that the library itself uses.
 
-So the command line refuses exactly what a limited process would refuse. Forms and precedence: csrc/quota.h
-and docs/quotas.md. Pure: nothing here looks at the machine.
+So the command line refuses exactly what a limited process would refuse. Forms and precedence are in
+csrc/quota/quota.h and docs/quotas.md. Pure: nothing here looks at the machine.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Numbers with units, as the workload's options take them and as tables show them.
 
-Quotas are not read here but by csrc/quota.c, so that the command line and the library never differ.
+Quotas are not read here but by csrc/quota/quota.c, so that the command line and the library never differ.
 """
 
 from __future__ import annotations

@@ -21,10 +21,19 @@ WIDTH = 94
 MARKS = "<!-- {name}: begin -->\n(.*?)<!-- {name}: end -->"
 # Folders that are no Python packages.
 TEXTS = {
-    "csrc": "libgpulimit.so: `hooks.def` (each call taken over), `layout.h` (shared memory), a file per noun",
+    "csrc": "libgpulimit.so: `hooks.def` (calls taken over), `layout.h` (shared memory), `shim.h` (terms)",
+    "csrc/base": "system calls, locks, places where tests stop a process",
+    "csrc/daemon": "the library's side of the daemon: finding it, registering, the tenant's policy, commands",
+    "csrc/hooks": "what programs get instead of the driver's and NVML's calls",
+    "csrc/lookup": "how calls are taken over: programs' look-ups, the driver's own functions",
+    "csrc/memory": "what a process holds and is charged: allocations, pools, graphs, contexts, overhead",
     "csrc/node": "what the daemon needs of C: hostile segments, policies, doorbells",
     "csrc/path": "libgpupath.so",
+    "csrc/process": "this process: its state, devices, identity, log lines",
+    "csrc/quota": "quotas as people write them",
+    "csrc/segment": "the tenant's books and slots in shared memory; the daemon and the command line use them",
     "csrc/sim": "the simulated libcuda.so.1 and libnvidia-ml.so.1",
+    "csrc/time": "GPU time: what launches take, and whether one may go now",
     "bench": "measurements on a real card",
     "deploy": "what puts it on machines: systemd, Debian, images, Kubernetes, Prometheus, Grafana",
     "docs": "for users",

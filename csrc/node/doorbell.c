@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "doorbell.h"
+#include "node/doorbell.h"
 
 #include <limits.h>
 
-#include "../sys.h"
-#include "guard.h"
+#include "base/sys.h"
+#include "node/guard.h"
 
 #ifndef SYS_futex_waitv
 #define SYS_futex_waitv 449

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "guard.h"
+#include "node/guard.h"
 
 #include <errno.h>
 #include <pthread.h>

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "policy.h"
+#include "node/policy.h"
 
 #include <limits.h>
 #include <string.h>
 
-#include "../sys.h"
-#include "guard.h"
+#include "base/sys.h"
+#include "node/guard.h"
 
 /* What one call is about; each fills in what its work needs. */
 struct writing {

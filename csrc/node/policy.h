@@ -6,7 +6,7 @@
 #ifndef GL_NODE_POLICY_H
 #define GL_NODE_POLICY_H
 
-#include "../layout.h"
+#include "layout.h"
 
 /* cffi: begin */
 int gl_node_policy_begin(struct gl_policy *policy, const char *tenant, uint64_t created_ns);

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "usage.h"
+#include "node/usage.h"
 
 #include <limits.h>
 #include <string.h>
 
-#include "../slots.h"
-#include "../sys.h"
-#include "guard.h"
+#include "base/sys.h"
+#include "node/guard.h"
+#include "segment/slots.h"
 
 #define LONGEST_REAP_NS UINT64_C(200000000)
 

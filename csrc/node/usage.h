@@ -6,7 +6,7 @@
 #ifndef GL_NODE_USAGE_H
 #define GL_NODE_USAGE_H
 
-#include "../layout.h"
+#include "layout.h"
 
 /* cffi: begin */
 /* One device entry, summed over the slots in use. */

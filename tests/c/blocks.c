@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../../csrc/blocks.c"
+#include "memory/blocks.c"
 
 struct gl_process gl_self;
 

@@ -5,7 +5,7 @@
  * its registration is a JSON string.
  * Input: the first byte says how the rest is cut.
  */
-#include "http.h"
+#include "daemon/http.h"
 
 #include <stdlib.h>
 #include <string.h>

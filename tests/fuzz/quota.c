@@ -3,7 +3,7 @@
  * Fuzz target: any environment either is a quota or is refused with a whole error, and neither ever means "no
  * limit" where one was asked for.  Input: values ended by NUL; the first byte of each says which variable it is for.
  */
-#include "quota.h"
+#include "quota/quota.h"
 
 #include <stdlib.h>
 #include <string.h>

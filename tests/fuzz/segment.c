@@ -3,7 +3,7 @@
  * Fuzz target: ledger operations on a segment full of nonsense return, stay inside it and keep their word.
  * Input: records that each put a word in place or make one call.
  */
-#include "ledger.h"
+#include "segment/ledger.h"
 
 #include <errno.h>
 #include <stdlib.h>

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The table of what a process holds (csrc/blocks.c)."""
+"""The table of what a process holds (csrc/memory/blocks.c)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 def test_the_table_holds_what_was_put_whatever_the_order(
     compile_c: Any, run_process: Any, sanitizer: str
 ) -> None:
-    stamp = (ROOT / "csrc" / "blocks.c").stat().st_mtime_ns
+    stamp = (ROOT / "csrc" / "memory" / "blocks.c").stat().st_mtime_ns
     flags = [f"-fsanitize={sanitizer}"] if sanitizer else []
     binary = compile_c(
         ROOT / "tests" / "c" / "blocks.c",

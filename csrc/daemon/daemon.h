@@ -1,0 +1,106 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The library's side of the daemon, by file.  A process that is to have one (address.c) registers at its first CUDA call
+ * (attach.c) over one HTTP
+ * exchange (wire.c), learns its tenant, maps the tenant's policy (policy.c), and a thread takes commands and registers
+ * again when the daemon comes back (agent.c).
+ */
+#ifndef GL_DAEMON_H
+#define GL_DAEMON_H
+
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+
+#include "daemon/http.h"
+#include "layout.h"
+
+#pragma GCC visibility push(hidden)
+
+struct gl_address {
+	union {
+		struct sockaddr_un un;
+		struct sockaddr_in in;
+		struct sockaddr_in6 in6;
+	} at;
+	uint32_t size;
+	char text[108];  /* for people */
+	bool by_node;    /* it was not the environment that said so */
+	char token[256]; /* shown with every request; "": none, on a Unix socket */
+};
+
+struct gl_daemon {
+	uint32_t registered; /* this process is one of the daemon's workers */
+	uint32_t view;       /* it registered for NVML alone */
+	uint32_t proposed;   /* the tenant's quota came from its environment */
+	uint32_t agent;      /* the thread was started */
+	uint32_t away;       /* the heartbeat was old when last looked at */
+	uint32_t entry[GL_MAX_DEVICES]; /* by segment entry: where in the policy it was last found */
+	const struct gl_policy *policy; /* NULL: none; replaced, never unmapped */
+	uint64_t policy_device, policy_inode;
+	struct gl_address address;
+	char tenant[64];
+	char worker[64];
+	uint64_t lost_ns;    /* when its connection last broke: a heartbeat from before says nothing any more */
+	uint64_t command;    /* number of the last one obeyed */
+	uint32_t host_pid;
+	int usage_fd;        /* the tenant's usage segment, as the daemon handed it over; -1: not, or used up */
+	bool closed;         /* GPULIMIT_ON_LOSS */
+	uint64_t wait_ns;    /* GPULIMIT_WAIT */
+	char body[8192];     /* of the registration: the thread must not read the environment */
+};
+
+/* ---- address.c ---- */
+
+enum { GL_DAEMON_WRONG = -1, GL_DAEMON_NONE = 0, GL_DAEMON_THERE = 1 };
+/* Where the daemon is, as the node or the environment says: GL_DAEMON_THERE, _NONE, or _WRONG (logged). */
+int gl_address_find(struct gl_address *to);
+
+/* ---- attach.c ---- */
+
+/* Registers, if there is to be a daemon.  view: only NVML was called; one try, no waiting.
+ * 1: registered, gl_self.daemon is filled in; 0: no daemon, the environment is all there is; -1: refused or not
+ * reached (logged), nothing may go on. */
+int gl_register(bool view);
+/* The same request once more, by the thread.  0: the daemon knows us; negative errno: -EACCES if it refuses. */
+int gl_register_again(uint64_t deadline_ns);
+/* The same for a process that registered as a view and now calls CUDA. */
+int gl_register_whole(void);
+
+/* ---- wire.c ---- */
+
+/* Files that came with an answer, in the order in which the daemon hands them over; -1: did not come.  A process that
+ * has joined its segment wants the policy alone: to close a second descriptor of the segment would drop its locks. */
+enum gl_file { GL_FILE_POLICY, GL_FILE_USAGE, GL_FILES };
+struct gl_files {
+	int wanted; /* the first so many; what is not wanted never enters this process */
+	int fd[GL_FILES];
+};
+void gl_files_close(struct gl_files *files);
+
+/* One request, one answer.  files may be NULL: none is wanted.  0, or negative errno: -ETIMEDOUT by the deadline; -EPROTO: what came was not HTTP (answer->
+ * wrong says why); others: as connect(2), or -ECONNRESET when it hung up early.  tick, if not NULL, is called about
+ * once a second while waiting; when it returns false, the result is -ECANCELED. */
+int gl_wire_ask(const struct gl_address *to, const char *request, size_t length, uint64_t deadline_ns, bool (*tick)(void),
+		struct gl_answer *answer, struct gl_files *files);
+
+/* ---- policy.c ---- */
+
+/* Maps the file that the daemon has handed over, or without one (fd < 0) /dev/shm/<name>, which must be the tenant's;
+ * the one in use stays if it is the same file.  fd stays open.  0 or negative errno. */
+int gl_policy_map(int fd, const char *name, const char *tenant);
+/* The policy for a card; one that allows nothing if the policy does not name the card; NULL without a policy. */
+const struct gl_policy_device *gl_policy_for(const uint8_t uuid[16], uint32_t *hint);
+/* The daemon's heartbeat is recent at the time now_ns; remembers it in gl_self.daemon.away.  False without a policy. */
+bool gl_policy_fresh(uint64_t now_ns);
+/* The daemon has broken off: it counts as away, until its next heartbeat shows that it is not.  Wakes who waits. */
+void gl_policy_lost(void);
+
+/* ---- agent.c ---- */
+
+/* Starts the thread, once; without pthreads there is none, and so no commands. */
+void gl_agent_start(void);
+
+#pragma GCC visibility pop
+
+#endif

@@ -1,0 +1,216 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * One HTTP exchange with the daemon on a connection of its own, never blocking but in ppoll, always with a deadline.
+ *
+ * The descriptor is a guest in the program's table: it gets a high number, and since some programs close whatever is
+ * open and then reuse the numbers, it is looked at again after every sleep and before it is closed: if it is not
+ * our socket any more, it is left alone.
+ *
+ * The daemon may hand over files along with an interim answer.
+ */
+#include <poll.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+
+#include "base/sys.h"
+#include "daemon/daemon.h"
+
+#define TICK_NS UINT64_C(1000000000)
+#define BUSY_NS 10000000 /* between tries while the daemon's queue of connections is full */
+enum { HIGH_NUMBER = 200 };
+
+struct wire {
+	int fd;
+	uint64_t inode;
+	uint64_t deadline_ns;
+	bool (*tick)(void);
+};
+
+static uint64_t inode_of(int fd)
+{
+	struct stat st;
+	return gl_syscall(SYS_fstat, fd, &st) == 0 && S_ISSOCK(st.st_mode) ? (uint64_t)st.st_ino : 0;
+}
+
+static bool still_ours(const struct wire *w)
+{
+	return w->inode && inode_of(w->fd) == w->inode;
+}
+
+/* Sleeps until the socket is ready.  0, -ETIMEDOUT, -ECANCELED, or -EBADF: the program has closed it. */
+static int sleep_until(struct wire *w, short events)
+{
+	for (;;) {
+		uint64_t now = gl_now_ns();
+		if (now >= w->deadline_ns)
+			return -ETIMEDOUT;
+		uint64_t ns = w->deadline_ns - now;
+		if (w->tick && ns > TICK_NS)
+			ns = TICK_NS;
+		struct timespec t = {(time_t)(ns / 1000000000u), (long)(ns % 1000000000u)};
+		struct pollfd p = {w->fd, events, 0};
+		long r = gl_syscall(SYS_ppoll, &p, 1, &t, NULL, 0);
+		if (!still_ours(w))
+			return -EBADF;
+		if (r > 0)
+			return 0;
+		if (r < 0 && r != -EINTR)
+			return (int)r;
+		if (w->tick && !w->tick())
+			return -ECANCELED;
+	}
+}
+
+static void hang_up(struct wire *w)
+{
+	if (!still_ours(w))
+		return;
+	/* A forked child may hold a copy; the daemon is to see the end all the same. */
+	(void)gl_syscall(SYS_shutdown, w->fd, SHUT_RDWR);
+	gl_close(w->fd);
+}
+
+static int open_socket(struct wire *w, int family)
+{
+	w->fd = (int)gl_syscall(SYS_socket, family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+	if (w->fd < 0)
+		return w->fd;
+	int high = (int)gl_syscall(SYS_fcntl, w->fd, F_DUPFD_CLOEXEC, HIGH_NUMBER);
+	if (high >= 0) {
+		gl_close(w->fd);
+		w->fd = high;
+	}
+	w->inode = inode_of(w->fd);
+	return 0;
+}
+
+/* TCP goes on by itself, and says how it went when the socket can be written to. */
+static int connected(struct wire *w)
+{
+	int error = 0;
+	socklen_t size = sizeof error;
+	int r = sleep_until(w, POLLOUT);
+	if (r == 0)
+		r = (int)gl_syscall(SYS_getsockopt, w->fd, SOL_SOCKET, SO_ERROR, &error, &size);
+	return r ? r : -error;
+}
+
+static int connect_until(struct wire *w, const struct gl_address *to)
+{
+	long r;
+	/* A Unix socket whose queue is full says EAGAIN and does not go on by itself; else it is connected at once. */
+	while ((r = gl_syscall(SYS_connect, w->fd, &to->at, to->size)) == -EAGAIN && gl_now_ns() < w->deadline_ns) {
+		struct timespec nap = {0, BUSY_NS + (long)(gl_now_ns() % BUSY_NS)};
+		(void)gl_syscall(SYS_nanosleep, &nap, NULL);
+	}
+	return r == -EAGAIN ? -ETIMEDOUT : r == -EINPROGRESS ? connected(w) : (int)r;
+}
+
+static int send_all(struct wire *w, const char *data, size_t size)
+{
+	while (size) {
+		long n = gl_syscall(SYS_sendto, w->fd, data, size, MSG_NOSIGNAL | MSG_DONTWAIT, NULL, 0);
+		if (n > 0) {
+			data += n;
+			size -= (size_t)n;
+			continue;
+		}
+		int r = n == -EAGAIN ? sleep_until(w, POLLOUT) : n == -EINTR ? 0 : (int)n;
+		if (r)
+			return r;
+	}
+	return 0;
+}
+
+/* ---- files ---- */
+
+void gl_files_close(struct gl_files *files)
+{
+	for (int i = 0; i < GL_FILES; i++) {
+		if (files->fd[i] >= 0)
+			gl_close(files->fd[i]);
+		files->fd[i] = -1;
+	}
+}
+
+/* Out of the way of programs that expect to get, or close, low numbers. */
+static int moved_up(int fd)
+{
+	int high = (int)gl_syscall(SYS_fcntl, fd, F_DUPFD_CLOEXEC, HIGH_NUMBER);
+	if (high < 0)
+		return fd;
+	gl_close(fd);
+	return high;
+}
+
+static void take_files(const struct msghdr *message, struct gl_files *files)
+{
+	const struct cmsghdr *c = CMSG_FIRSTHDR(message);
+	if (!c || c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS)
+		return;
+	gl_files_close(files);
+	size_t n = (c->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+	for (size_t i = 0; i < n && i < (size_t)files->wanted; i++) {
+		int fd;
+		memcpy(&fd, CMSG_DATA(c) + i * sizeof fd, sizeof fd);
+		files->fd[i] = moved_up(fd);
+	}
+}
+
+static long receive_some(struct wire *w, char *data, size_t size, struct gl_files *files)
+{
+	union {
+		struct cmsghdr header;
+		char room[CMSG_SPACE(GL_FILES * sizeof(int))];
+	} control;
+	struct iovec part = {data, size};
+	struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1};
+	if (files && files->wanted) {
+		message.msg_control = &control;
+		/* Not CMSG_SPACE, whose padding would let in one more than is wanted. */
+		message.msg_controllen = CMSG_LEN((size_t)files->wanted * sizeof(int));
+	}
+	long n = gl_syscall(SYS_recvmsg, w->fd, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+	if (n >= 0 && files && files->wanted)
+		take_files(&message, files);
+	return n;
+}
+
+static int receive(struct wire *w, struct gl_answer *answer, struct gl_files *files)
+{
+	char data[1024];
+	for (;;) {
+		int r = sleep_until(w, POLLIN);
+		if (r)
+			return r;
+		long n = receive_some(w, data, sizeof data, files);
+		if (n == -EAGAIN || n == -EINTR)
+			continue;
+		if (n < 0)
+			return (int)n;
+		if (n == 0)
+			return gl_answer_end(answer) == 1 ? 0 : -ECONNRESET;
+		r = gl_answer_feed(answer, data, (size_t)n);
+		if (r)
+			return r == 1 ? 0 : -EPROTO;
+	}
+}
+
+int gl_wire_ask(const struct gl_address *to, const char *request, size_t length, uint64_t deadline_ns, bool (*tick)(void),
+		struct gl_answer *answer, struct gl_files *files)
+{
+	struct wire w = {.deadline_ns = deadline_ns, .tick = tick};
+	gl_answer_begin(answer);
+	int r = open_socket(&w, to->at.un.sun_family);
+	if (r)
+		return r;
+	r = connect_until(&w, to);
+	if (r == 0)
+		r = send_all(&w, request, length);
+	/* It may have answered without reading all, and hung up. */
+	if (r == 0 || r == -EPIPE || r == -ECONNRESET)
+		r = receive(&w, answer, files);
+	hang_up(&w);
+	return r;
+}

@@ -1,0 +1,153 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Arrays and mipmapped arrays.  Sparse ones and those mapped later have no memory of their own: theirs comes from
+ * cuMemCreate and is charged there.
+ */
+#include "memory/array_size.h"
+#include "shim.h"
+
+static bool has_memory(const CUDA_ARRAY3D_DESCRIPTOR *desc)
+{
+	if (!(desc->Flags & (CUDA_ARRAY3D_SPARSE | CUDA_ARRAY3D_DEFERRED_MAPPING)))
+		return true;
+	gl_put(&gl_self.sparse_arrays, 1u);
+	return false;
+}
+
+static CUDA_ARRAY3D_DESCRIPTOR widen(const CUDA_ARRAY_DESCRIPTOR *d)
+{
+	return (CUDA_ARRAY3D_DESCRIPTOR){
+		.Width = d->Width, .Height = d->Height, .Format = d->Format, .NumChannels = d->NumChannels};
+}
+
+static CUDA_ARRAY3D_DESCRIPTOR widen_v1(const CUDA_ARRAY_DESCRIPTOR_v1 *d)
+{
+	return (CUDA_ARRAY3D_DESCRIPTOR){
+		.Width = d->Width, .Height = d->Height, .Format = d->Format, .NumChannels = d->NumChannels};
+}
+
+static CUDA_ARRAY3D_DESCRIPTOR widen_3d_v1(const CUDA_ARRAY3D_DESCRIPTOR_v1 *d)
+{
+	return (CUDA_ARRAY3D_DESCRIPTOR){.Width = d->Width, .Height = d->Height, .Depth = d->Depth,
+					 .Format = d->Format, .NumChannels = d->NumChannels, .Flags = d->Flags};
+}
+
+static bool keep(struct gl_charge *charge, CUarray array)
+{
+	if (gl_charge_keep(charge, GL_SPACE_ARRAY, (uintptr_t)array))
+		return true;
+	REAL(cuArrayDestroy)(array);
+	return false;
+}
+
+/* The four ways to make an array differ in the description alone. */
+#define CREATE(name, array, desc, wide)                                                   \
+	do {                                                                              \
+		struct gl_charge charge;                                                  \
+		CUarray got;                                                              \
+		if (!gl_charge_begin(&charge, GL_MEM_ARRAY, gl_array_bytes(&(wide))))     \
+			return CUDA_ERROR_OUT_OF_MEMORY;                                  \
+		CUresult result = REAL(name)(&got, desc);                                 \
+		if (result != CUDA_SUCCESS)                                               \
+			return gl_charge_drop(&charge, result);                           \
+		if (!keep(&charge, got))                                                  \
+			return CUDA_ERROR_OUT_OF_MEMORY;                                  \
+		*(array) = got;                                                           \
+		return CUDA_SUCCESS;                                                      \
+	} while (0)
+
+static CUresult once_cuArrayCreate_v2(CUarray *array, const CUDA_ARRAY_DESCRIPTOR *desc)
+{
+	if (!array || !desc || !desc->Width)
+		return REAL(cuArrayCreate_v2)(array, desc);
+	CUDA_ARRAY3D_DESCRIPTOR wide = widen(desc);
+	CREATE(cuArrayCreate_v2, array, desc, wide);
+}
+
+GL_PATIENT_HOOK(cuArrayCreate_v2, (CUarray *array, const CUDA_ARRAY_DESCRIPTOR *desc),
+		(array, desc), gl_gpu_current(), 0)
+
+static CUresult once_cuArrayCreate(CUarray *array, const CUDA_ARRAY_DESCRIPTOR_v1 *desc)
+{
+	if (!array || !desc || !desc->Width)
+		return REAL(cuArrayCreate)(array, desc);
+	CUDA_ARRAY3D_DESCRIPTOR wide = widen_v1(desc);
+	CREATE(cuArrayCreate, array, desc, wide);
+}
+
+GL_PATIENT_HOOK(cuArrayCreate, (CUarray *array, const CUDA_ARRAY_DESCRIPTOR_v1 *desc),
+		(array, desc), gl_gpu_current(), 0)
+
+static CUresult once_cuArray3DCreate_v2(CUarray *array, const CUDA_ARRAY3D_DESCRIPTOR *desc)
+{
+	if (!array || !desc || !desc->Width || !has_memory(desc))
+		return REAL(cuArray3DCreate_v2)(array, desc);
+	CREATE(cuArray3DCreate_v2, array, desc, *desc);
+}
+
+GL_PATIENT_HOOK(cuArray3DCreate_v2, (CUarray *array, const CUDA_ARRAY3D_DESCRIPTOR *desc),
+		(array, desc), gl_gpu_current(), 0)
+
+static CUresult once_cuArray3DCreate(CUarray *array, const CUDA_ARRAY3D_DESCRIPTOR_v1 *desc)
+{
+	if (!array || !desc || !desc->Width)
+		return REAL(cuArray3DCreate)(array, desc);
+	CUDA_ARRAY3D_DESCRIPTOR wide = widen_3d_v1(desc);
+	if (!has_memory(&wide))
+		return REAL(cuArray3DCreate)(array, desc);
+	CREATE(cuArray3DCreate, array, desc, wide);
+}
+
+GL_PATIENT_HOOK(cuArray3DCreate, (CUarray *array, const CUDA_ARRAY3D_DESCRIPTOR_v1 *desc),
+		(array, desc), gl_gpu_current(), 0)
+
+static CUresult once_cuMipmappedArrayCreate(CUmipmappedArray *array, const CUDA_ARRAY3D_DESCRIPTOR *desc, unsigned int levels)
+{
+	struct gl_charge charge;
+	CUmipmappedArray got;
+	if (!array || !desc || !desc->Width || !has_memory(desc))
+		return REAL(cuMipmappedArrayCreate)(array, desc, levels);
+	if (!gl_charge_begin(&charge, GL_MEM_ARRAY, gl_mipmap_bytes(desc, levels)))
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	CUresult result = REAL(cuMipmappedArrayCreate)(&got, desc, levels);
+	if (result != CUDA_SUCCESS)
+		return gl_charge_drop(&charge, result);
+	if (!gl_charge_keep(&charge, GL_SPACE_ARRAY, (uintptr_t)got)) {
+		REAL(cuMipmappedArrayDestroy)(got);
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	}
+	*array = got;
+	return CUDA_SUCCESS;
+}
+
+GL_PATIENT_HOOK(cuMipmappedArrayCreate, (CUmipmappedArray *array, const CUDA_ARRAY3D_DESCRIPTOR *desc, unsigned int levels),
+		(array, desc, levels), gl_gpu_current(), 0)
+
+/* Taken before the driver frees it, as in cuMemFree: the handle may be given out again at once. */
+static struct gl_block taken(void *array)
+{
+	struct gl_block block = {.space = 0};
+	(void)gl_block_take(GL_SPACE_ARRAY, (uintptr_t)array, &block);
+	gl_charge_leaving(&block);
+	return block;
+}
+
+static CUresult destroyed(CUresult result, const struct gl_block *block)
+{
+	gl_charge_left(block, result);
+	return result;
+}
+
+CUresult cuArrayDestroy(CUarray array)
+{
+	GL_ENTER(cuArrayDestroy, (array));
+	struct gl_block block = taken(array);
+	return destroyed(REAL(cuArrayDestroy)(array), &block);
+}
+
+CUresult cuMipmappedArrayDestroy(CUmipmappedArray array)
+{
+	GL_ENTER(cuMipmappedArrayDestroy, (array));
+	struct gl_block block = taken(array);
+	return destroyed(REAL(cuMipmappedArrayDestroy)(array), &block);
+}

@@ -1,0 +1,143 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Executable graphs: a launch of one is charged by what its launches were measured to take; an update may change that.
+ */
+#include "time/launch.h"
+#include "time/meter.h"
+
+static uint64_t key_of(CUgraphExec exec)
+{
+	return gl_key_mix((uintptr_t)exec, UINT64_C(0x6772617068)); /* apart from functions */
+}
+
+static CUresult launched(struct gl_launch *launch, CUresult result)
+{
+	struct gl_gpu *gpu = launch->gpu;
+	result = gl_launch_end(launch, result);
+	if (result == CUDA_SUCCESS && gpu && gl_peek(&gpu->graph_memory))
+		gl_graph_memory_launched(gpu);
+	return result;
+}
+
+CUresult cuGraphLaunch(CUgraphExec exec, CUstream stream)
+{
+	GL_ENTER(cuGraphLaunch, (exec, stream));
+	struct gl_launch launch;
+	gl_launch_begin(&launch, GL_GRAPH, key_of(exec), stream, false);
+	return launched(&launch, REAL(cuGraphLaunch)(exec, stream));
+}
+
+CUresult cuGraphLaunch_ptsz(CUgraphExec exec, CUstream stream)
+{
+	GL_ENTER(cuGraphLaunch_ptsz, (exec, stream));
+	struct gl_launch launch;
+	gl_launch_begin(&launch, GL_GRAPH, key_of(exec), stream, true);
+	return launched(&launch, REAL(cuGraphLaunch_ptsz)(exec, stream));
+}
+
+/* Instantiating uploads code and parameters to the card. */
+static void uploaded(void)
+{
+	struct gl_gpu *gpu = gl_gpu_current();
+	if (gpu)
+		gl_overhead_mark(gpu);
+}
+
+static CUresult instantiated(CUgraph graph, const CUgraphExec *exec, CUresult result)
+{
+	if (result != CUDA_SUCCESS)
+		return result;
+	uploaded();
+	gl_cost_forget(key_of(*exec));
+	gl_graph_memory_instantiated(graph, *exec);
+	return result;
+}
+
+static CUresult updated(CUgraphExec exec, CUresult result)
+{
+	gl_cost_forget(key_of(exec));
+	uploaded();
+	return result;
+}
+
+CUresult cuGraphInstantiate(CUgraphExec *exec, CUgraph graph, CUgraphNode *error_node, char *log, size_t log_size)
+{
+	GL_ENTER(cuGraphInstantiate, (exec, graph, error_node, log, log_size));
+	return instantiated(graph, exec, REAL(cuGraphInstantiate)(exec, graph, error_node, log, log_size));
+}
+
+CUresult cuGraphInstantiate_v2(CUgraphExec *exec, CUgraph graph, CUgraphNode *error_node, char *log, size_t log_size)
+{
+	GL_ENTER(cuGraphInstantiate_v2, (exec, graph, error_node, log, log_size));
+	return instantiated(graph, exec, REAL(cuGraphInstantiate_v2)(exec, graph, error_node, log, log_size));
+}
+
+CUresult cuGraphInstantiateWithFlags(CUgraphExec *exec, CUgraph graph, unsigned long long flags)
+{
+	GL_ENTER(cuGraphInstantiateWithFlags, (exec, graph, flags));
+	return instantiated(graph, exec, REAL(cuGraphInstantiateWithFlags)(exec, graph, flags));
+}
+
+CUresult cuGraphInstantiateWithParams(CUgraphExec *exec, CUgraph graph, CUDA_GRAPH_INSTANTIATE_PARAMS *ip)
+{
+	GL_ENTER(cuGraphInstantiateWithParams, (exec, graph, ip));
+	return instantiated(graph, exec, REAL(cuGraphInstantiateWithParams)(exec, graph, ip));
+}
+
+CUresult cuGraphInstantiateWithParams_ptsz(CUgraphExec *exec, CUgraph graph, CUDA_GRAPH_INSTANTIATE_PARAMS *ip)
+{
+	GL_ENTER(cuGraphInstantiateWithParams_ptsz, (exec, graph, ip));
+	return instantiated(graph, exec, REAL(cuGraphInstantiateWithParams_ptsz)(exec, graph, ip));
+}
+
+CUresult cuGraphExecUpdate(CUgraphExec exec, CUgraph graph, CUgraphNode *error_node, CUgraphExecUpdateResult *result)
+{
+	GL_ENTER(cuGraphExecUpdate, (exec, graph, error_node, result));
+	return updated(exec, REAL(cuGraphExecUpdate)(exec, graph, error_node, result));
+}
+
+CUresult cuGraphExecUpdate_v2(CUgraphExec exec, CUgraph graph, CUgraphExecUpdateResultInfo *info)
+{
+	GL_ENTER(cuGraphExecUpdate_v2, (exec, graph, info));
+	return updated(exec, REAL(cuGraphExecUpdate_v2)(exec, graph, info));
+}
+
+CUresult cuGraphExecDestroy(CUgraphExec exec)
+{
+	GL_ENTER(cuGraphExecDestroy, (exec));
+	CUresult result = REAL(cuGraphExecDestroy)(exec);
+	if (result == CUDA_SUCCESS)
+		gl_graph_memory_exec_forget(exec);
+	return updated(exec, result);
+}
+
+CUresult cuGraphDestroy(CUgraph graph)
+{
+	GL_ENTER(cuGraphDestroy, (graph));
+	CUresult result = REAL(cuGraphDestroy)(graph);
+	if (result == CUDA_SUCCESS)
+		gl_graph_memory_forget(graph);
+	return result;
+}
+
+CUresult cuGraphUpload(CUgraphExec exec, CUstream stream)
+{
+	GL_ENTER(cuGraphUpload, (exec, stream));
+	struct gl_gpu *gpu = gl_gpu_current();
+	CUresult result = REAL(cuGraphUpload)(exec, stream);
+	if (result == CUDA_SUCCESS && gpu && gl_peek(&gpu->graph_memory))
+		gl_graph_memory_launched(gpu);
+	uploaded();
+	return result;
+}
+
+CUresult cuGraphUpload_ptsz(CUgraphExec exec, CUstream stream)
+{
+	GL_ENTER(cuGraphUpload_ptsz, (exec, stream));
+	struct gl_gpu *gpu = gl_gpu_current();
+	CUresult result = REAL(cuGraphUpload_ptsz)(exec, stream);
+	if (result == CUDA_SUCCESS && gpu && gl_peek(&gpu->graph_memory))
+		gl_graph_memory_launched(gpu);
+	uploaded();
+	return result;
+}

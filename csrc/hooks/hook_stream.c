@@ -1,0 +1,33 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Streams, as far as measuring GPU time has to know that one goes away or stands still.
+ */
+#include "time/launch.h"
+
+CUresult cuStreamDestroy(CUstream stream)
+{
+	GL_ENTER(cuStreamDestroy, (stream));
+	gl_meter_stream_gone(stream);
+	return REAL(cuStreamDestroy)(stream);
+}
+
+CUresult cuStreamDestroy_v2(CUstream stream)
+{
+	GL_ENTER(cuStreamDestroy_v2, (stream));
+	gl_meter_stream_gone(stream);
+	return REAL(cuStreamDestroy_v2)(stream);
+}
+
+CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned int flags)
+{
+	GL_ENTER(cuStreamWaitEvent, (stream, event, flags));
+	gl_meter_stream_waits(stream, false);
+	return REAL(cuStreamWaitEvent)(stream, event, flags);
+}
+
+CUresult cuStreamWaitEvent_ptsz(CUstream stream, CUevent event, unsigned int flags)
+{
+	GL_ENTER(cuStreamWaitEvent_ptsz, (stream, event, flags));
+	gl_meter_stream_waits(stream, true);
+	return REAL(cuStreamWaitEvent_ptsz)(stream, event, flags);
+}

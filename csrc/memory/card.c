@@ -1,0 +1,184 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What NVML says of the card: the memory that this process holds there, and what is used in all.  Only real NVML
+ * functions are called, never our hooks, and NVML is started once per process (7 ms).
+ *
+ * NVML names processes by pid.  In a pid namespace of its own a process may be listed under its pid outside, which
+ * it cannot know; then the one process that appears in the list while our first context is made is us.
+ */
+#include <string.h>
+
+#include "memory/card.h"
+
+#define PROCESSES 64
+
+struct list {
+	unsigned int count;
+	nvmlProcessInfo_v2_t *info, few[PROCESSES];
+	size_t mapped;
+};
+
+static bool nvml_started(void)
+{
+	if (GL_LIKELY(gl_load(&gl_self.nvml_started)))
+		return gl_self.nvml_started == 1;
+	gl_lock(&gl_self.nvml_lock);
+	if (!gl_self.nvml_started) {
+		bool there = gl_nvml_load() && REAL(nvmlInit_v2)() == NVML_SUCCESS;
+		if (!there)
+			gl_log(GL_INFO, "NVML is not there: the memory that contexts and code take is estimated");
+		gl_store(&gl_self.nvml_started, there ? 1u : 2u);
+	}
+	gl_unlock(&gl_self.nvml_lock);
+	return gl_self.nvml_started == 1;
+}
+
+static nvmlDevice_t handle_of(struct gl_gpu *gpu)
+{
+	char text[41];
+	nvmlDevice_t handle = NULL;
+	if (gl_load(&gpu->nvml_looked_up))
+		return gl_peek(&gpu->nvml);
+	gl_uuid_text(gpu->uuid, text);
+	if (REAL(nvmlDeviceGetHandleByUUID)(text, &handle) != NVML_SUCCESS) {
+		memcpy(text, "MIG", 3); /* CUDA gives the instance's UUID without saying that it is one */
+		if (REAL(nvmlDeviceGetHandleByUUID)(text, &handle) != NVML_SUCCESS)
+			handle = NULL;
+	}
+	gl_put(&gpu->nvml, handle);
+	gl_store(&gpu->nvml_looked_up, 1u);
+	return handle;
+}
+
+static void list_free(struct list *list)
+{
+	if (list->mapped)
+		munmap(list->info, list->mapped);
+}
+
+typedef nvmlReturn_t processes_call(nvmlDevice_t, unsigned int *, nvmlProcessInfo_v2_t *);
+
+static bool list_by(processes_call *call, nvmlDevice_t device, struct list *list)
+{
+	list->info = list->few;
+	list->mapped = 0;
+	list->count = PROCESSES;
+	nvmlReturn_t r = call(device, &list->count, list->info);
+	if (r == NVML_ERROR_INSUFFICIENT_SIZE && list->count < 1u << 16) {
+		list->count += PROCESSES;
+		list->mapped = list->count * sizeof *list->info;
+		list->info = mmap(NULL, list->mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+		if (list->info == MAP_FAILED)
+			return false;
+		r = call(device, &list->count, list->info);
+		if (r != NVML_SUCCESS)
+			list_free(list);
+	}
+	return r == NVML_SUCCESS;
+}
+
+static bool list_compute(nvmlDevice_t device, struct list *list)
+{
+	return list_by(gl_has(GL_ID_nvmlDeviceGetComputeRunningProcesses_v3)
+			       ? REAL(nvmlDeviceGetComputeRunningProcesses_v3)
+			       : REAL(nvmlDeviceGetComputeRunningProcesses_v2),
+		       device, list);
+}
+
+/* Clients of an MPS server are listed apart. */
+static bool list_mps(nvmlDevice_t device, struct list *list)
+{
+	return list_by(gl_has(GL_ID_nvmlDeviceGetMPSComputeRunningProcesses_v3)
+			       ? REAL(nvmlDeviceGetMPSComputeRunningProcesses_v3)
+			       : REAL(nvmlDeviceGetMPSComputeRunningProcesses_v2),
+		       device, list);
+}
+
+static uint32_t listed_pid(void)
+{
+	uint32_t host = gl_self.own ? gl_peek(&gl_self.own->host_pid) : 0;
+	uint32_t learned = gl_peek(&gl_self.listed_pid);
+	return host ? host : learned ? learned : gl_self.pid;
+}
+
+static bool find(const struct list *list, uint32_t pid, uint64_t *bytes)
+{
+	for (unsigned int i = 0; i < list->count; i++)
+		if (list->info[i].pid == pid && list->info[i].usedGpuMemory != UINT64_MAX) {
+			*bytes = list->info[i].usedGpuMemory;
+			return true;
+		}
+	return false;
+}
+
+bool gl_card_own_bytes(struct gl_gpu *gpu, uint64_t *bytes)
+{
+	struct list list;
+	bool found = false;
+	int kept = errno;
+	nvmlDevice_t device = nvml_started() ? handle_of(gpu) : NULL;
+	*bytes = 0;
+	if (device && list_compute(device, &list)) {
+		found = find(&list, listed_pid(), bytes);
+		list_free(&list);
+	}
+	if (device && !found && list_mps(device, &list)) {
+		found = find(&list, listed_pid(), bytes);
+		list_free(&list);
+	}
+	errno = kept;
+	return found;
+}
+
+bool gl_card_used_bytes(struct gl_gpu *gpu, uint64_t *bytes)
+{
+	nvmlMemory_t memory;
+	int kept = errno;
+	nvmlDevice_t device = nvml_started() ? handle_of(gpu) : NULL;
+	bool known = device && REAL(nvmlDeviceGetMemoryInfo)(device, &memory) == NVML_SUCCESS;
+	*bytes = known ? memory.used : 0;
+	errno = kept;
+	return known;
+}
+
+void gl_card_remember(struct gl_gpu *gpu, struct gl_card_listing *listing)
+{
+	struct list list;
+	nvmlDevice_t device = nvml_started() ? handle_of(gpu) : NULL;
+	listing->count = UINT32_MAX;
+	if (!device || !list_compute(device, &list))
+		return;
+	if (list.count <= sizeof listing->pid / sizeof *listing->pid) {
+		listing->count = list.count;
+		for (unsigned int i = 0; i < list.count; i++)
+			listing->pid[i] = list.info[i].pid;
+	}
+	list_free(&list);
+}
+
+static bool was_there(const struct gl_card_listing *listing, uint32_t pid)
+{
+	for (uint32_t i = 0; i < listing->count; i++)
+		if (listing->pid[i] == pid)
+			return true;
+	return false;
+}
+
+void gl_card_recognise(struct gl_gpu *gpu, const struct gl_card_listing *before)
+{
+	struct list list;
+	uint64_t bytes;
+	uint32_t appeared = 0, pid = 0;
+	nvmlDevice_t device = nvml_started() ? handle_of(gpu) : NULL;
+	if (!device || before->count == UINT32_MAX || !list_compute(device, &list))
+		return;
+	bool known = find(&list, listed_pid(), &bytes);
+	for (unsigned int i = 0; i < list.count; i++)
+		if (!was_there(before, list.info[i].pid)) {
+			appeared++;
+			pid = list.info[i].pid;
+		}
+	list_free(&list);
+	if (!known && appeared == 1)
+		gl_put(&gl_self.listed_pid, pid);
+}

@@ -1,0 +1,95 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What a context costs.  The size is the card's and the driver's business, so it is learned: the smallest growth
+ * seen when a context was made, shared by the tenant's processes.  That much is reserved before the next one is
+ * made; the truth is charged after.
+ */
+#include "memory/card.h"
+
+#define MIB (UINT64_C(1) << 20)
+/* Sane figures where this process's own use cannot be seen and the growth of the whole card stands in for it. */
+#define LEAST (64 * MIB)
+#define MOST (1024 * MIB)
+
+static void learn(struct gl_gpu *gpu, uint64_t bytes)
+{
+	uint64_t known = gl_load(&gpu->device->context_bytes);
+	while (bytes && (!known || bytes < known) &&
+	       !__atomic_compare_exchange_n(&gpu->device->context_bytes, &known, bytes, false, __ATOMIC_ACQ_REL,
+					    __ATOMIC_ACQUIRE))
+		;
+}
+
+bool gl_overhead_context_begin(struct gl_gpu *gpu, struct gl_context_cost *cost)
+{
+	bool first = gl_peek(&gpu->account->contexts) == 0;
+	if (!first)
+		(void)gl_overhead_measure(gpu);
+	cost->reserved = gl_load(&gpu->device->context_bytes);
+	cost->overhead_before = gl_peek(&gpu->overhead_bytes);
+	if (gl_reserve(gpu, GL_MEM_OVERHEAD, cost->reserved) != 0)
+		return false;
+	gl_lock(&gpu->overhead_lock);
+	gl_put(&gpu->overhead_bytes, gpu->overhead_bytes + cost->reserved);
+	gl_add(&gpu->account->contexts, 1); /* a measurement meanwhile leaves the reservation alone */
+	gl_unlock(&gpu->overhead_lock);
+	cost->card_before = UINT64_MAX;
+	cost->listing.count = UINT32_MAX;
+	if (first || gl_peek(&gpu->overhead_blind)) {
+		gl_card_remember(gpu, &cost->listing);
+		if (!gl_card_used_bytes(gpu, &cost->card_before))
+			cost->card_before = UINT64_MAX;
+	}
+	return true;
+}
+
+void gl_overhead_context_drop(struct gl_gpu *gpu, struct gl_context_cost *cost)
+{
+	gl_lock(&gpu->overhead_lock);
+	gl_sub(&gpu->account->contexts, 1);
+	uint64_t back = cost->reserved < gpu->overhead_bytes ? cost->reserved : gpu->overhead_bytes;
+	gl_put(&gpu->overhead_bytes, gpu->overhead_bytes - back);
+	gl_release(gpu, GL_MEM_OVERHEAD, back);
+	gl_unlock(&gpu->overhead_lock);
+}
+
+/* Free memory as the new context sees it: an upper bound of its cost, as others' memory is in it. */
+static uint64_t taken_as_seen_by(CUcontext context)
+{
+	size_t free = 0, total = 0;
+	CUcontext popped;
+	if (REAL(cuCtxPushCurrent_v2)(context) != CUDA_SUCCESS)
+		return 0;
+	if (REAL(cuMemGetInfo_v2)(&free, &total) != CUDA_SUCCESS)
+		free = total = 0;
+	REAL(cuCtxPopCurrent_v2)(&popped);
+	return total - free;
+}
+
+static void learn_unseen(struct gl_gpu *gpu, const struct gl_context_cost *cost, CUcontext context)
+{
+	uint64_t after, growth;
+	if (cost->card_before != UINT64_MAX && gl_card_used_bytes(gpu, &after))
+		growth = after > cost->card_before ? after - cost->card_before : 0;
+	else if (gl_load(&gpu->device->context_bytes))
+		return;
+	else
+		growth = taken_as_seen_by(context);
+	learn(gpu, growth < LEAST ? LEAST : growth > MOST ? MOST : growth);
+	gl_log(GL_INFO, "device %d: this process is not listed by NVML; a context is taken to cost %llu bytes",
+	       gpu->ordinal, (unsigned long long)gl_load(&gpu->device->context_bytes));
+}
+
+bool gl_overhead_context_end(struct gl_gpu *gpu, struct gl_context_cost *cost, CUcontext context)
+{
+	gl_card_recognise(gpu, &cost->listing);
+	if (gl_overhead_measure(gpu)) {
+		uint64_t seen = gl_peek(&gpu->overhead_seen);
+		learn(gpu, seen > cost->overhead_before ? seen - cost->overhead_before : 0);
+	} else {
+		learn_unseen(gpu, cost, context);
+	}
+	/* The first figure charged the reservation at least; now it is the truth, and what was learned is known. */
+	(void)gl_overhead_measure(gpu);
+	return !gl_over_limit(gpu);
+}

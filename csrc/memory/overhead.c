@@ -1,0 +1,172 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Device memory that nobody asked for by size: contexts, code, the driver's rounding.  It is measured: what NVML
+ * says that this process holds, less what is charged for what was asked for.  NVML leaves managed memory out of a
+ * process's figure (measured: 512 MiB touched by the GPU do not show), and memory imported from another process
+ * too, so neither enters here.
+ *
+ * Asking takes about 17 us, so it is done after something that is known to cost memory (marked), after 32 MiB
+ * more or less, after some thousand reservations (small pieces are rounded up to 512 bytes), and when the quota is
+ * nearly used up; otherwise gl_overhead_refresh is a handful of loads.
+ *
+ * Locks: overhead_lock (one measurement per gpu at a time), then the pools' books_lock.  Hooks and reserve.c call.
+ */
+#include "memory/card.h"
+
+#define MIB (UINT64_C(1) << 20)
+#define GROWTH (32 * MIB)
+#define NEARLY_FULL (64 * MIB)
+#define PIECE (2 * MIB) /* the driver takes memory from the card in pieces of this size */
+#define RESERVES 4096
+#define PAUSE_NS 1000000u /* between two measurements, unless rounding alone may have used up the quota by now */
+
+void gl_overhead_mark(struct gl_gpu *gpu)
+{
+	if (gpu)
+		gl_store(&gpu->overhead_dirty, 1u);
+}
+
+void gl_overhead_mark_all(void)
+{
+	for (int i = 0; i < gl_self.gpu_count; i++)
+		gl_overhead_mark(&gl_self.gpu[i]);
+}
+
+static uint64_t charged(const struct gl_gpu *gpu)
+{
+	return gl_ledger_account(gl_self.usage, gpu->index, (uint32_t)gl_self.slot);
+}
+
+/* What was asked for and shows in NVML's figure.  Call with overhead_lock held. */
+static uint64_t asked(const struct gl_gpu *gpu)
+{
+	uint64_t all = charged(gpu), rest = gpu->overhead_bytes + gl_peek(&gpu->account->kind_bytes[GL_MEM_MANAGED]);
+	rest += gl_peek(&gpu->graph_unused_bytes); /* charged, but the driver takes it at the first launch */
+	return all > rest ? all - rest : 0;
+}
+
+static uint64_t floor_bytes(const struct gl_gpu *gpu)
+{
+	return gl_peek(&gpu->account->contexts) * gl_peek(&gpu->device->context_bytes);
+}
+
+/* Believes a higher figure at once.  A lower one may have been taken while another thread's reservation was not yet
+ * memory; unless nothing moved (`believe`), it must be seen twice.  Call with overhead_lock held. */
+static void apply(struct gl_gpu *gpu, uint64_t measured, bool believe)
+{
+	uint64_t low = floor_bytes(gpu), to = measured;
+	if (!believe && measured < gpu->overhead_bytes) {
+		to = measured > gpu->overhead_seen ? measured : gpu->overhead_seen;
+		if (to > gpu->overhead_bytes)
+			to = gpu->overhead_bytes;
+	}
+	if (to < low)
+		to = low;
+	else if (to > measured)
+		gl_overhead_mark(gpu);
+	gl_put(&gpu->overhead_seen, measured);
+	gl_recharge(gpu, GL_MEM_OVERHEAD, gpu->overhead_bytes, to);
+	gl_put(&gpu->overhead_bytes, to);
+}
+
+/* NVML's figure less what was asked for, with as little happening meanwhile as can be had.  False: not listed. */
+static bool look(struct gl_gpu *gpu, uint64_t *measured, bool *steady)
+{
+	uint64_t used = 0;
+	bool seen = false;
+	*steady = false;
+	for (int tries = 0; tries < 4 && !*steady; tries++) {
+		bool still = gl_load(&gpu->moving) == 0;
+		uint64_t before = asked(gpu);
+		seen = gl_card_own_bytes(gpu, &used);
+		gl_pools_refresh(gpu); /* growth since the first look is in NVML's figure, so it must be in ours */
+		uint64_t after = asked(gpu), most = after > before ? after : before;
+		*steady = before == after && still && gl_load(&gpu->moving) == 0;
+		*measured = used > most ? used - most : 0;
+	}
+	return seen;
+}
+
+static bool measure(struct gl_gpu *gpu)
+{
+	bool steady = false, none = gl_peek(&gpu->account->contexts) == 0;
+	uint64_t measured = 0;
+	gl_store(&gpu->overhead_dirty, 0u);
+	gl_pools_refresh(gpu);
+	bool seen = !none && look(gpu, &measured, &steady);
+	gl_put(&gpu->overhead_blind, !seen && !none);
+	if (seen)
+		apply(gpu, measured, steady);
+	else /* not listed without a context, and then there is no overhead; else what contexts usually cost */
+		apply(gpu, floor_bytes(gpu), true);
+	gl_put(&gpu->overhead_with_bytes, charged(gpu));
+	gl_put(&gpu->overhead_at_bytes, charged(gpu));
+	gl_put(&gpu->overhead_at_ns, gl_now_ns());
+	gl_put(&gpu->overhead_reserves, 0u);
+	return seen;
+}
+
+bool gl_overhead_measure(struct gl_gpu *gpu)
+{
+	gl_lock(&gpu->overhead_lock);
+	bool seen = measure(gpu);
+	gl_unlock(&gpu->overhead_lock);
+	return seen;
+}
+
+void gl_overhead_refresh(struct gl_gpu *gpu)
+{
+	uint64_t now = charged(gpu), lowest = gl_peek(&gpu->overhead_at_bytes);
+	uint64_t limit = gl_limit_bytes(gpu), total = gl_ledger_total(gl_self.usage, gpu->index);
+	uint64_t left = limit > total ? limit - total : 0;
+	/* A lost increment between threads does no harm. */
+	uint32_t reserves = gl_peek(&gpu->overhead_reserves) + 1;
+	gl_put(&gpu->overhead_reserves, reserves);
+	if (now < lowest)
+		gl_put(&gpu->overhead_at_bytes, now);
+	uint64_t unseen = PIECE * reserves; /* rounding may have cost so much since last time */
+	bool dirty = gl_peek(&gpu->overhead_dirty), near = left < NEARLY_FULL + unseen;
+	bool changed = now > lowest + GROWTH || now + GROWTH < gl_peek(&gpu->overhead_with_bytes);
+	if (GL_LIKELY(!dirty && !near && !changed && reserves < RESERVES))
+		return;
+	if (gl_peek(&gpu->overhead_blind) || (!dirty && gl_peek(&gpu->account->contexts) == 0))
+		return;
+	if (left >= unseen && gl_now_ns() - gl_peek(&gpu->overhead_at_ns) < PAUSE_NS)
+		return;
+	if (!gl_try_lock(&gpu->overhead_lock))
+		return;
+	(void)measure(gpu);
+	gl_unlock(&gpu->overhead_lock);
+}
+
+uint64_t gl_overhead_watch(struct gl_gpu *gpu)
+{
+	/* Far from the quota a stale figure does: if the call goes over it, it was large indeed. */
+	uint64_t limit = gl_limit_bytes(gpu), total = gl_ledger_total(gl_self.usage, gpu->index);
+	if (total > limit || limit - total < 4 * NEARLY_FULL)
+		(void)gl_overhead_measure(gpu);
+	return gl_peek(&gpu->overhead_bytes);
+}
+
+bool gl_overhead_fits_rounded(struct gl_gpu *gpu)
+{
+	uint64_t limit = gl_limit_bytes(gpu), total = gl_ledger_total(gl_self.usage, gpu->index);
+	if (GL_LIKELY(total <= limit && limit - total >= PIECE))
+		return true;
+	/* The figure is fresh: with so little left, the reservation measured. */
+	bool fits = gl_peek(&gpu->overhead_blind) || gl_overhead_fits(gpu, gl_peek(&gpu->overhead_bytes));
+	if (!fits)
+		gl_overhead_mark(gpu);
+	return fits;
+}
+
+bool gl_overhead_fits(struct gl_gpu *gpu, uint64_t before)
+{
+	(void)gl_overhead_measure(gpu);
+	if (!gl_over_limit(gpu) || gl_peek(&gpu->overhead_bytes) <= before)
+		return true;
+	(void)gl_segment_reap();
+	if (gl_over_limit(gpu))
+		(void)gl_pools_trim(gpu);
+	return !gl_over_limit(gpu);
+}

@@ -1,0 +1,137 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Letting a pool grow inside the quota.  Before an allocation what it may make the pool grow by is reserved: what does
+ * not fit into its unused memory, in whole steps (32 MiB on the cards seen; learned).  Afterwards the pool is charged
+ * what it really holds, which may be more (unused memory in pieces, or freed and not yet given back): if that passes
+ * the quota, the hook undoes the allocation.
+ *
+ * Locks: pool_lock (hooks: one stream-ordered allocation per gpu at a time, so that each one's growth is its own),
+ * then books_lock (pool.c).  While an allocation is under way its pool's `floor` keeps what was reserved for it from
+ * being given back.
+ */
+#include "memory/pool.h"
+
+#define LEAST_STEP (UINT64_C(2) << 20)
+#define LARGEST_STEP (UINT64_C(32) << 20)
+
+static uint64_t whole_steps(const struct gl_gpu *gpu, uint64_t need)
+{
+	uint64_t step = gpu->pool_step;
+	if (!need || !step || need > UINT64_MAX - step)
+		return need;
+	return (need + step - 1) / step * step;
+}
+
+/* Adds what was reserved to the pool's charge, and returns what the allocation still needs beyond it. */
+static uint64_t missing(struct gl_gpu *gpu, CUmemoryPool handle, uint64_t bytes, uint64_t reserved,
+			enum gl_memory_kind *kind)
+{
+	uint64_t need = UINT64_MAX, want; /* a pool that could not be written down gives nothing */
+	CUstreamCaptureMode mode = gl_relax();
+	gl_lock(&gpu->books_lock);
+	struct gl_pool *pool = gl_pool_find(gpu, handle);
+	if (pool) {
+		*kind = (enum gl_memory_kind)pool->kind;
+		pool->charged += reserved;
+		if (reserved)
+			pool->floor = pool->charged;
+		gl_pool_refresh_locked(gpu, pool);
+		uint64_t used = gl_pool_attribute(pool, CU_MEMPOOL_ATTR_USED_MEM_CURRENT);
+		if (__builtin_add_overflow(used, bytes, &want))
+			want = UINT64_MAX;
+		need = want > pool->charged ? want - pool->charged : 0;
+		if (!reserved) {
+			pool->base = pool->charged;
+			pool->need = need;
+			need = whole_steps(gpu, need);
+		}
+	} else {
+		gl_release(gpu, *kind, reserved);
+	}
+	gl_unlock(&gpu->books_lock);
+	gl_unrelax(mode);
+	return need;
+}
+
+static void lower_floor(struct gl_gpu *gpu, CUmemoryPool handle)
+{
+	CUstreamCaptureMode mode = gl_relax();
+	gl_lock(&gpu->books_lock);
+	struct gl_pool *pool = gl_pool_find(gpu, handle);
+	if (pool) {
+		pool->floor = 0;
+		gl_pool_refresh_locked(gpu, pool);
+	}
+	gl_unlock(&gpu->books_lock);
+	gl_unrelax(mode);
+}
+
+bool gl_pool_reserve(struct gl_gpu *gpu, CUmemoryPool handle, uint64_t bytes)
+{
+	enum gl_memory_kind kind = GL_MEM_POOL;
+	uint64_t need = missing(gpu, handle, bytes, 0, &kind);
+	/* When the quota is short, reserving trims pools, this one too; then a little more is needed after all. */
+	for (int tries = 0; need && tries < 8; tries++) {
+		if (gl_reserve(gpu, kind, need) != 0) {
+			lower_floor(gpu, handle);
+			return false;
+		}
+		need = missing(gpu, handle, bytes, need, &kind);
+	}
+	gl_moving(gpu); /* until settled */
+	return true;
+}
+
+/* Trims and looks for a tenth of a second whether the pool comes back to what was allowed: memory freed in stream
+ * order comes back when the card gets there, and a program may be a few frees ahead of it. */
+static bool shrinks_to(struct gl_gpu *gpu, CUmemoryPool handle, uint64_t allowed)
+{
+	uint64_t deadline = gl_now_ns() + 100000000u;
+	for (;;) {
+		(void)gl_pools_trim(gpu);
+		gl_lock(&gpu->books_lock);
+		struct gl_pool *pool = gl_pool_find(gpu, handle);
+		uint64_t charged = pool ? pool->charged : 0;
+		gl_unlock(&gpu->books_lock);
+		if (charged <= allowed || !gl_over_limit(gpu))
+			return true;
+		if (gl_now_ns() > deadline)
+			return false;
+		int kept = errno;
+		struct timespec pause = {0, 200000};
+		nanosleep(&pause, NULL);
+		errno = kept;
+	}
+}
+
+/* Learns the step by which pools grow: the least growth by more than was needed.  Other figures than powers of two are
+ * chance: memory that was freed and not yet given back. */
+static void learn_step(struct gl_gpu *gpu, const struct gl_pool *pool)
+{
+	uint64_t grown = pool->charged > pool->base ? pool->charged - pool->base : 0;
+	bool sane = grown >= LEAST_STEP && grown <= LARGEST_STEP && (grown & (grown - 1)) == 0;
+	if (sane && grown > pool->need && (!gpu->pool_step || grown < gpu->pool_step))
+		gpu->pool_step = grown;
+}
+
+bool gl_pool_settle(struct gl_gpu *gpu, CUmemoryPool handle)
+{
+	uint64_t allowed = 0, now = 0;
+	CUstreamCaptureMode mode = gl_relax();
+	gl_lock(&gpu->books_lock);
+	struct gl_pool *pool = gl_pool_find(gpu, handle);
+	if (pool) {
+		allowed = pool->charged;
+		pool->floor = 0;
+		gl_pool_refresh_locked(gpu, pool);
+		now = pool->charged;
+		learn_step(gpu, pool);
+	}
+	gl_moved(gpu);
+	gl_unlock(&gpu->books_lock);
+	gl_unrelax(mode);
+	if (GL_LIKELY(now <= allowed || !gl_over_limit(gpu)))
+		return true;
+	(void)gl_segment_reap();
+	return shrinks_to(gpu, handle, allowed);
+}

@@ -1,0 +1,335 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Which variables make a quota, in which order they count, and what the quota is for one card.  The highest
+ * variable that is set decides alone; those below it are not looked at.  A value that cannot be read leaves a
+ * quota that allows nothing.
+ */
+#include "quota/quota.h"
+
+#include <string.h>
+
+#include "quota/quota_text.h"
+
+#define MIB (1024u * 1024u)
+#define INDEXED_VARIABLES 16 /* CUDA_DEVICE_…_LIMIT_0 to _15 */
+
+typedef int gl_shape(struct gl_text *text, enum gl_amount_form form, struct gl_quota_rule *rules, uint32_t *count);
+
+/* One kind of quota while it is being read: where its rules go, and what its variables are called. */
+struct kind {
+	struct gl_quota_rule *rules;
+	uint32_t *count;
+	char *source;
+	size_t source_bytes;
+	const char *own, *json, *indexed;
+	enum gl_amount_form own_form, json_form, indexed_form;
+};
+
+static struct kind memory_kind(struct gl_quota *quota)
+{
+	return (struct kind){quota->memory, &quota->memory_rules, quota->memory_source, sizeof(quota->memory_source),
+			     "GPULIMIT_MEMORY", "TENSOR_FUSION_CUDA_MEM_LIMIT", "CUDA_DEVICE_MEMORY_LIMIT",
+			     GL_FORM_MEMORY, GL_FORM_BYTES, GL_FORM_MEMORY_SHORT};
+}
+
+static struct kind compute_kind(struct gl_quota *quota)
+{
+	return (struct kind){quota->compute, &quota->compute_rules, quota->compute_source,
+			     sizeof(quota->compute_source), "GPULIMIT_COMPUTE", "TENSOR_FUSION_CUDA_UP_LIMIT",
+			     "CUDA_DEVICE_SM_LIMIT", GL_FORM_COMPUTE, GL_FORM_PERCENT, GL_FORM_PERCENT};
+}
+
+static void set_source(struct kind *kind, const char *name)
+{
+	kind->source[0] = '\0';
+	gl_text_append(kind->source, kind->source_bytes, name);
+}
+
+/* On failure no rule stays, so that nothing can act on half a list. */
+static int parse(struct gl_quota *quota, struct kind *kind, const char *source, const char *value, gl_shape *shape,
+		 enum gl_amount_form form)
+{
+	struct gl_text text = {quota, source, value, value};
+
+	quota->set = 1;
+	set_source(kind, source);
+	if (shape(&text, form, kind->rules, kind->count) == 0)
+		return 0;
+	*kind->count = 0;
+	return -1;
+}
+
+int gl_quota_parse_memory(struct gl_quota *quota, const char *source, const char *text)
+{
+	struct kind kind = memory_kind(quota);
+
+	return parse(quota, &kind, source, text, gl_text_list, kind.own_form);
+}
+
+int gl_quota_parse_compute(struct gl_quota *quota, const char *source, const char *text)
+{
+	struct kind kind = compute_kind(quota);
+
+	return parse(quota, &kind, source, text, gl_text_list, kind.own_form);
+}
+
+/* ---- CUDA_DEVICE_…_LIMIT and CUDA_DEVICE_…_LIMIT_<index>: one amount each ---- */
+
+static int parse_indexed_one(struct gl_quota *quota, struct kind *kind, const char *name, const char *value,
+			     int index)
+{
+	struct gl_text text = {quota, name, value, value};
+	struct gl_quota_rule *rule = &kind->rules[*kind->count];
+
+	quota->set = 1;
+	if (*kind->count == 0)
+		set_source(kind, name);
+	memset(rule, 0, sizeof(*rule));
+	rule->select = index < 0 ? GL_SELECT_ALL : GL_SELECT_INDEX;
+	rule->index = index < 0 ? 0 : (uint32_t)index;
+	gl_text_blanks(&text);
+	if (gl_text_amount(&text, kind->indexed_form, rule) != 0)
+		return -1;
+	gl_text_blanks(&text);
+	if (*text.at)
+		return gl_text_fail(&text, text.at, "unexpected text after the amount");
+	++*kind->count;
+	return 0;
+}
+
+static int parse_indexed(struct gl_quota *quota, struct kind *kind, gl_lookup lookup, void *arg)
+{
+	for (int index = -1; index < INDEXED_VARIABLES; index++) {
+		char name[48] = "";
+		char suffix[4] = {'_', (char)('0' + index % 10), '\0', '\0'};
+		const char *value;
+
+		if (index >= 10)
+			memcpy(suffix, (char[4]){'_', '1', (char)('0' + index % 10), '\0'}, 4);
+		gl_text_append(name, sizeof(name), kind->indexed);
+		gl_text_append(name, sizeof(name), index < 0 ? "" : suffix);
+		value = lookup(name, arg);
+		if (value && parse_indexed_one(quota, kind, name, value, index) != 0) {
+			*kind->count = 0;
+			return -1;
+		}
+	}
+	return 0;
+}
+
+static int read_kind(struct gl_quota *quota, struct kind kind, gl_lookup lookup, void *arg)
+{
+	const char *value;
+
+	if ((value = lookup(kind.own, arg)) != NULL)
+		return parse(quota, &kind, kind.own, value, gl_text_list, kind.own_form);
+	if ((value = lookup(kind.json, arg)) != NULL)
+		return parse(quota, &kind, kind.json, value, gl_text_json, kind.json_form);
+	return parse_indexed(quota, &kind, lookup, arg);
+}
+
+/* ---- the other variables ---- */
+
+/* A variable that is set, as text to read; false if it is not. */
+static bool open_variable(struct gl_quota *quota, const char *name, gl_lookup lookup, void *arg, struct gl_text *text)
+{
+	const char *value = lookup(name, arg);
+
+	*text = (struct gl_text){quota, name, value, value};
+	if (value)
+		quota->set = 1;
+	return value != NULL;
+}
+
+static int read_number(struct gl_text *text, uint32_t most, bool percent, const char *reason, uint32_t *out)
+{
+	uint64_t value;
+	const char *first;
+
+	gl_text_blanks(text);
+	first = text->at;
+	if (gl_text_whole(text, &value) != 0)
+		return -1;
+	if (percent && *text->at == '%')
+		text->at++;
+	gl_text_blanks(text);
+	if (*text->at || value < 1 || value > most)
+		return gl_text_fail(text, *text->at ? text->at : first, reason);
+	*out = (uint32_t)value;
+	return 0;
+}
+
+static int read_priority(struct gl_text *text, uint32_t *out)
+{
+	static const char names[3][8] = {"low", "normal", "high"};
+
+	for (uint32_t i = 0; i < 3; i++) {
+		size_t c = 0;
+
+		while (names[i][c] && gl_lower(text->at[c]) == names[i][c])
+			c++;
+		if (!names[i][c] && !text->at[c]) {
+			*out = i + 1;
+			return 0;
+		}
+	}
+	return gl_text_fail(text, text->at, "write high, normal or low");
+}
+
+static int read_tenant(struct gl_text *text, char out[64])
+{
+	size_t length = 0;
+
+	for (; *text->at; text->at++, length++) {
+		char c = *text->at, low = gl_lower(c);
+		bool good = gl_is_digit(c) || (low >= 'a' && low <= 'z') || c == '_' || c == '-' || c == '.';
+
+		if (!good || (length == 0 && c == '.'))
+			return gl_text_fail(text, text->at,
+					    "a name is of letters, digits, '-', '_' and '.', and does not begin with '.'");
+		if (length == 63)
+			return gl_text_fail(text, text->at, "a name has at most 63 characters");
+		out[length] = c;
+	}
+	out[length] = '\0';
+	return length ? 0 : gl_text_fail(text, text->at, "it is empty; unset it for the default tenant");
+}
+
+/* The guarantee cannot be more than the ceiling. */
+static int check_request(struct gl_quota *quota, struct gl_text *text)
+{
+	for (uint32_t i = 0; i < quota->compute_rules; i++) {
+		if (quota->compute[i].amount < quota->request)
+			return gl_text_fail(text, text->start, "more than the compute limit; lower it or raise the limit");
+	}
+	return 0;
+}
+
+static int read_rest(struct gl_quota *quota, gl_lookup lookup, void *arg)
+{
+	struct gl_text text;
+
+	if (open_variable(quota, "GPULIMIT_WEIGHT", lookup, arg, &text) &&
+	    read_number(&text, 10000, false, "write a whole number from 1 to 10000", &quota->weight) != 0)
+		return -1;
+	if (open_variable(quota, "GPULIMIT_PRIORITY", lookup, arg, &text) && read_priority(&text, &quota->priority) != 0)
+		return -1;
+	if (open_variable(quota, "GPULIMIT_MEMORY_WAIT", lookup, arg, &text) &&
+	    read_number(&text, 86400, false, "write a whole number of seconds from 1 to 86400", &quota->memory_wait) != 0)
+		return -1;
+	if (open_variable(quota, "GPULIMIT_TENANT", lookup, arg, &text) && read_tenant(&text, quota->tenant) != 0)
+		return -1;
+	if (!open_variable(quota, "GPULIMIT_REQUEST", lookup, arg, &text))
+		return 0;
+	if (read_number(&text, 100, true, "write a whole number from 1 to 100", &quota->request) != 0)
+		return -1;
+	return check_request(quota, &text);
+}
+
+int gl_quota_read(struct gl_quota *quota, gl_lookup lookup, void *arg)
+{
+	memset(quota, 0, sizeof(*quota));
+	if (read_kind(quota, memory_kind(quota), lookup, arg) != 0)
+		return -1;
+	if (read_kind(quota, compute_kind(quota), lookup, arg) != 0)
+		return -1;
+	return read_rest(quota, lookup, arg);
+}
+
+/* ---- what holds for a card ---- */
+
+/* Past "GPU-", "MIG-" or "MIG-GPU-": callers that know a device by its 16 bytes cannot tell which it is. */
+static const char *uuid_digits(const char *uuid)
+{
+	if (strncmp(uuid, "MIG-", 4) == 0)
+		uuid += 4;
+	if (strncmp(uuid, "GPU-", 4) == 0)
+		uuid += 4;
+	return uuid;
+}
+
+static bool uuid_matches(const char *rule, const char *card)
+{
+	const char *want = uuid_digits(rule), *have = uuid_digits(card);
+
+	/* "MIG-GPU-<card>/7/0" is a part of the card and not the card. */
+	if (strchr(have, '/') && strncmp(rule, "MIG-", 4) != 0)
+		return false;
+	for (; *want; want++, have++) {
+		if (gl_lower(*have) != *want)
+			return false;
+	}
+	return true;
+}
+
+static const struct gl_quota_rule *rule_for(const struct gl_quota_rule *rules, uint32_t count, int index,
+					    const char *uuid)
+{
+	const struct gl_quota_rule *best = NULL;
+
+	for (uint32_t i = 0; i < count && i < GL_QUOTA_RULES; i++) {
+		const struct gl_quota_rule *rule = &rules[i];
+		bool match = rule->select == GL_SELECT_ALL;
+
+		if (rule->select == GL_SELECT_INDEX)
+			match = index >= 0 && rule->index == (uint32_t)index;
+		else if (rule->select == GL_SELECT_UUID)
+			match = uuid && uuid_matches(rule->uuid, uuid);
+		if (match && (!best || rule->select > best->select))
+			best = rule;
+	}
+	return best;
+}
+
+/* amount thousandths of a percent of the card, down to a whole MiB but never to nothing. */
+static uint64_t share_of_card(uint64_t amount, uint64_t card_bytes)
+{
+	uint64_t bytes = card_bytes / 100000 * amount + card_bytes % 100000 * amount / 100000;
+
+	if (amount >= 100000)
+		return card_bytes;
+	return bytes >= MIB ? bytes / MIB * MIB : bytes + (bytes == 0);
+}
+
+int gl_quota_memory_for(const struct gl_quota *quota, int index, const char *uuid, uint64_t card_bytes, uint64_t *bytes)
+{
+	const struct gl_quota_rule *rule = rule_for(quota->memory, quota->memory_rules, index, uuid);
+
+	*bytes = 0;
+	if (quota->error[0])
+		return 1;
+	if (quota->memory_rules == 0)
+		return 0;
+	if (rule)
+		*bytes = rule->percent ? share_of_card(rule->amount, card_bytes) : rule->amount;
+	if (*bytes > card_bytes)
+		*bytes = card_bytes;
+	return 1;
+}
+
+uint32_t gl_quota_compute_for(const struct gl_quota *quota, int index, const char *uuid)
+{
+	const struct gl_quota_rule *rule = rule_for(quota->compute, quota->compute_rules, index, uuid);
+
+	if (quota->error[0])
+		return 1;
+	if (quota->compute_rules == 0)
+		return 100;
+	return rule ? (uint32_t)rule->amount : 1;
+}
+
+void gl_uuid_text(const uint8_t uuid[16], char out[41])
+{
+	static const char hex[] = "0123456789abcdef";
+	char *at = out;
+
+	memcpy(at, "GPU-", 4);
+	at += 4;
+	for (int i = 0; i < 16; i++) {
+		if (i == 4 || i == 6 || i == 8 || i == 10)
+			*at++ = '-';
+		*at++ = hex[uuid[i] >> 4];
+		*at++ = hex[uuid[i] & 15];
+	}
+	*at = '\0';
+}

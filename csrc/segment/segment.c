@@ -1,0 +1,348 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The tenant's segment: a file in /dev/shm that all its processes map.  A process that lives holds a record lock on
+ * the first byte of its slot; the kernel drops it at death, however the process died, and tells it across pid
+ * namespaces.  So "can I lock it?" is "is it dead?", and holding the lock makes one process alone responsible for
+ * clearing what the dead one held.  The lock on byte 0 serialises making the segment, joining and adding devices.
+ */
+#include <string.h>
+#include <sys/stat.h>
+
+#include "segment/slots.h"
+#include "shim.h"
+
+#define DIRECTORY "/dev/shm/"
+enum { SET_UP_TRIES = 5000 }; /* of 1 ms */
+
+/* Someone holds a slot: the tenant has a living process (this one does not count itself). */
+static bool inhabited(int fd)
+{
+	struct flock range = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = sizeof(struct gl_header), .l_len = 0};
+	return gl_syscall(SYS_fcntl, fd, F_GETLK, &range) == 0 && range.l_type != F_UNLCK;
+}
+
+static int lock_set_up(int fd)
+{
+	struct timespec pause = {0, 1000000};
+	for (int i = 0; i < SET_UP_TRIES; i++) {
+		int r = gl_record_lock(fd, F_WRLCK, 0);
+		if (r != -EAGAIN && r != -EACCES)
+			return r;
+		(void)gl_syscall(SYS_nanosleep, &pause, NULL);
+	}
+	return -ETIMEDOUT;
+}
+
+static void path_of(const char *tenant, char *out, size_t size)
+{
+	size_t at = 0;
+	for (const char *part = DIRECTORY "gpulimit.u."; *part && at + 1 < size; part++)
+		out[at++] = *part;
+	for (; *tenant && at + 1 < size; tenant++)
+		out[at++] = *tenant;
+	out[at] = 0;
+}
+
+static const char *daemons_tenant(void)
+{
+	return gl_self.daemon.registered ? gl_self.daemon.tenant : NULL;
+}
+
+static int join_path(char out[128])
+{
+	char automatic[GL_TENANT_NAME_BYTES] = "";
+	const char *tenant = daemons_tenant() ? daemons_tenant() : gl_self.quota.tenant;
+	int r = 0;
+	if (!*tenant) {
+		r = gl_default_tenant(automatic);
+		tenant = automatic;
+	}
+	path_of(tenant, out, 128);
+	return r;
+}
+
+bool gl_segment_exists(void)
+{
+	char path[128];
+	if (join_path(path) != 0)
+		return true; /* joining it will say why not */
+	int fd = gl_open(path, O_RDWR | O_NOFOLLOW, 0);
+	if (fd < 0)
+		return fd == -EMFILE || fd == -ENFILE;
+	bool found = inhabited(fd);
+	gl_close(fd);
+	return found;
+}
+
+/* The file that the daemon handed over with the registration; then it need not be in this process's /dev/shm, nor
+ * belong to this user.  -1: none, or it was taken before. */
+static int handed_over(void)
+{
+	int fd = gl_self.daemon.registered ? gl_self.daemon.usage_fd : -1;
+	gl_self.daemon.usage_fd = -1;
+	return fd;
+}
+
+static int open_file(const char *path)
+{
+	int given = handed_over();
+	if (given >= 0)
+		return given;
+	/* Without O_CREAT first: fs.protected_regular refuses O_CREAT on another's file in a sticky directory. */
+	int fd = gl_open(path, O_RDWR | O_NOFOLLOW, 0);
+	if (fd == -ENOENT && !daemons_tenant())
+		fd = gl_open(path, O_RDWR | O_NOFOLLOW | O_CREAT, 0600);
+	if (fd < 0)
+		return fd;
+	struct stat st;
+	uint32_t me = (uint32_t)gl_syscall(SYS_geteuid);
+	if (gl_syscall(SYS_fstat, fd, &st) != 0 || !S_ISREG(st.st_mode) || (st.st_uid != me && st.st_uid != 0)) {
+		gl_close(fd);
+		return -EPERM;
+	}
+	/* Out of the way of programs that expect to get, or close, low numbers. */
+	int high = (int)gl_syscall(SYS_fcntl, fd, F_DUPFD_CLOEXEC, 200);
+	if (high < 0)
+		return fd;
+	gl_close(fd);
+	return high;
+}
+
+static bool valid(const struct gl_header *h)
+{
+	return gl_load(&h->ready) == 1 && h->magic == GL_USAGE_MAGIC && h->version == GL_LAYOUT_VERSION &&
+	       h->size == sizeof(struct gl_usage);
+}
+
+static void write_header(struct gl_usage *usage, const char *path)
+{
+	struct timespec now;
+	clock_gettime(CLOCK_REALTIME, &now);
+	struct gl_header *h = &usage->header;
+	h->magic = GL_USAGE_MAGIC;
+	h->version = GL_LAYOUT_VERSION;
+	h->size = sizeof *usage;
+	h->created_ns = (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+	const char *tenant = path + sizeof(DIRECTORY "gpulimit.u.") - 1;
+	memcpy(h->tenant, tenant, strnlen(tenant, sizeof h->tenant - 1));
+	gl_store(&h->ready, 1u);
+}
+
+/* A tenant whose processes have all gone starts anew: clean books, and the limits of who comes first.  The file is
+ * not cut short, since somebody who only looks may have it mapped. */
+static void start_anew(int fd, struct gl_usage *usage)
+{
+	const long punch_hole_keep_size = 3;
+	if (gl_syscall(SYS_fallocate, fd, punch_hole_keep_size, 0L, (long)sizeof *usage) != 0)
+		memset(usage, 0, sizeof *usage);
+}
+
+/* Makes sure of the room for a part of the file: where /dev/shm is full, the first touch would be a SIGBUS. */
+static int make_room(int fd, uint64_t offset, uint64_t bytes)
+{
+	const long keep_size = 1;
+	return gl_syscall(SYS_fallocate, fd, keep_size, (long)offset, (long)bytes) == -ENOSPC ? -ENOSPC : 0;
+}
+
+/* Maps the file, made or remade if no living process uses it; a daemon's stays as it is, since the time that it has
+ * granted is counted against the time spent there.  The caller holds the set-up lock. */
+static int map_file(int fd, const char *path)
+{
+	struct stat st;
+	if (gl_syscall(SYS_fstat, fd, &st) != 0)
+		return -EIO;
+	bool alone = !daemons_tenant() && !inhabited(fd);
+	if (!alone && st.st_size != sizeof(struct gl_usage))
+		return -EPROTO;
+	if (st.st_size != sizeof(struct gl_usage) && gl_syscall(SYS_ftruncate, fd, (long)sizeof(struct gl_usage)) != 0)
+		return -ENOSPC;
+	void *at = mmap(NULL, sizeof(struct gl_usage), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	if (at == MAP_FAILED)
+		return -ENOMEM;
+	gl_self.usage = at;
+	int r = 0;
+	if (alone) {
+		start_anew(fd, gl_self.usage);
+		r = make_room(fd, 0, gl_slot_offset(0));
+		if (r == 0)
+			write_header(gl_self.usage, path);
+	}
+	if (r == 0 && valid(&gl_self.usage->header))
+		return 0;
+	munmap(at, sizeof(struct gl_usage));
+	gl_self.usage = NULL;
+	return r ? r : -EPROTO;
+}
+
+static void describe(struct gl_slot *s)
+{
+	struct gl_identity id = gl_identity_read();
+	s->pid = gl_self.pid;
+	s->host_pid = 0;
+	s->start_ticks = id.start_ticks;
+	s->pid_namespace = id.pid_namespace;
+	memcpy(s->name, id.name, sizeof s->name);
+	gl_add(&s->generation, 1); /* odd from here on: in use */
+}
+
+static int claim_slot(void)
+{
+	struct gl_header *h = &gl_self.usage->header;
+	uint32_t used = gl_peek(&h->slots_used);
+	if (used > GL_MAX_SLOTS)
+		return -EPROTO;
+	/* Free slots first; the locks of the living are only tried when there is none, so joining stays cheap. */
+	for (int pass = 0; pass < 2; pass++)
+		for (uint32_t i = 0; i < GL_MAX_SLOTS; i++) {
+			if (pass == 0 && i < used && (gl_peek(&gl_self.usage->slot[i].generation) & 1))
+				continue;
+			if (gl_record_lock(gl_self.fd, F_WRLCK, gl_slot_offset(i)) != 0)
+				continue;
+			int r = make_room(gl_self.fd, gl_slot_offset(i), sizeof(struct gl_slot));
+			if (r != 0)
+				return r; /* closing the file drops the lock */
+			if (i >= used)
+				gl_put(&h->slots_used, i + 1);
+			gl_self.slot = (int)i;
+			gl_self.own = &gl_self.usage->slot[i];
+			gl_slot_clear(gl_self.usage, i);
+			describe(gl_self.own);
+			return 0;
+		}
+	return -EUSERS;
+}
+
+/* Somebody removed the file after we opened it (`gpulimit run` clears up behind itself). */
+static bool removed(int fd)
+{
+	struct stat st;
+	return gl_syscall(SYS_fstat, fd, &st) == 0 && st.st_nlink == 0;
+}
+
+/* The descriptor is still the segment's: a program that closes all it finds may since have opened something else
+ * under the number, and a lock on that says nothing about who lives. */
+static bool still_ours(void)
+{
+	struct stat st;
+	return gl_syscall(SYS_fstat, gl_self.fd, &st) == 0 && st.st_ino == gl_self.inode && st.st_dev == gl_self.device;
+}
+
+static void remember(int fd)
+{
+	struct stat st;
+	if (gl_syscall(SYS_fstat, fd, &st) != 0)
+		return;
+	gl_self.inode = st.st_ino;
+	gl_self.device = st.st_dev;
+}
+
+static int attach_once(const char *path)
+{
+	gl_self.fd = open_file(path);
+	if (gl_self.fd < 0)
+		return gl_self.fd;
+	remember(gl_self.fd);
+	int r = lock_set_up(gl_self.fd);
+	if (r == 0 && removed(gl_self.fd))
+		r = -ESTALE;
+	if (r == 0) {
+		r = map_file(gl_self.fd, path);
+		if (r == 0)
+			r = claim_slot();
+		(void)gl_record_lock(gl_self.fd, F_UNLCK, 0);
+	}
+	if (r != 0)
+		gl_close(gl_self.fd);
+	return r;
+}
+
+static int attach(const char *path)
+{
+	int r = attach_once(path);
+	for (int again = 0; r == -ESTALE && again < 20; again++)
+		r = attach_once(path);
+	return r;
+}
+
+static const char *reason(int error)
+{
+	switch (error) {
+	case -EPROTO: return "it was made by another version of this library whose processes still run, or is damaged";
+	case -EPERM: return "it is not a file of this user; set GPULIMIT_TENANT to a name of your own";
+	case -EUSERS: return "it has no room for another process";
+	case -ETIMEDOUT: return "a process holds its set-up lock";
+	case -ENOENT: return daemons_tenant() ? "the daemon's /dev/shm is another" : "there is no /dev/shm";
+	default: return strerror(-error);
+	}
+}
+
+int gl_segment_attach(void)
+{
+	char path[128];
+	int r = join_path(path);
+	if (r == 0)
+		r = attach(path);
+	if (r == 0)
+		gl_log(GL_INFO, "in tenant segment %s as slot %d", path, gl_self.slot);
+	else
+		gl_log(GL_ERROR, "cannot use %s: %s; every CUDA call of this process is refused", path, reason(r));
+	return r;
+}
+
+int gl_segment_reap(void)
+{
+	int cleared = 0;
+	uint32_t used = gl_peek(&gl_self.usage->header.slots_used);
+	gl_lock(&gl_self.reap_lock);
+	if (!still_ours())
+		used = 0;
+	for (uint32_t i = 0; i < used && i < GL_MAX_SLOTS; i++)
+		if ((int)i != gl_self.slot)
+			cleared += gl_slot_reap(gl_self.usage, gl_self.fd, i);
+	gl_unlock(&gl_self.reap_lock);
+	return cleared;
+}
+
+struct gl_device *gl_segment_find_device(const uint8_t uuid[16], uint32_t *index)
+{
+	for (uint32_t i = 0; i < GL_MAX_DEVICES; i++) {
+		struct gl_device *d = &gl_self.usage->device[i];
+		if (gl_load(&d->ready) != 1 || memcmp(d->uuid, uuid, 16) != 0)
+			continue;
+		*index = i;
+		return d;
+	}
+	return NULL;
+}
+
+static struct gl_device *add_device(const uint8_t uuid[16], uint64_t card_bytes, uint64_t limit_bytes,
+				    uint32_t compute_percent, uint32_t weight, uint32_t *index)
+{
+	for (uint32_t i = 0; i < GL_MAX_DEVICES; i++) {
+		struct gl_device *d = &gl_self.usage->device[i];
+		if (gl_load(&d->ready))
+			continue;
+		memcpy(d->uuid, uuid, 16);
+		gl_put(&d->card_bytes, card_bytes);
+		gl_put(&d->memory_limit_bytes, limit_bytes);
+		gl_put(&d->compute_limit_percent, compute_percent);
+		gl_put(&d->weight, weight);
+		gl_store(&d->ready, 1u);
+		*index = i;
+		return d;
+	}
+	return NULL;
+}
+
+struct gl_device *gl_segment_device(const uint8_t uuid[16], uint64_t card_bytes, uint64_t limit_bytes,
+				    uint32_t compute_percent, uint32_t weight, uint32_t *index)
+{
+	struct gl_device *device = gl_segment_find_device(uuid, index);
+	if (device || lock_set_up(gl_self.fd) != 0)
+		return device;
+	device = gl_segment_find_device(uuid, index);
+	if (!device)
+		device = add_device(uuid, card_bytes, limit_bytes, compute_percent, weight, index);
+	(void)gl_record_lock(gl_self.fd, F_UNLCK, 0);
+	return device;
+}

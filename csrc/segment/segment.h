@@ -1,0 +1,32 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The tenant's segment, as the library uses it.  What the daemon and the command line use of it too, and is pure, is in
+ * ledger.h, slots.h and live.h.
+ */
+#ifndef GL_SEGMENT_H
+#define GL_SEGMENT_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "layout.h"
+
+#pragma GCC visibility push(hidden)
+
+/* ---- segment.c: the tenant's segment and this process's slot ---- */
+
+/* The segment of the default tenant (no GPULIMIT_TENANT) is there with living processes, or that cannot be told. */
+bool gl_segment_exists(void);
+struct gl_device *gl_segment_find_device(const uint8_t uuid[16], uint32_t *index);
+/* Opens or makes the segment of gl_self.quota's tenant, or opens the one that the daemon has made, and claims a slot.
+ * 0 or negative errno (logged). */
+int gl_segment_attach(void);
+/* Gives back what dead processes held.  Returns the number of slots cleared. */
+int gl_segment_reap(void);
+/* Entry for a device, added if new (limits only set when added by the first living process). */
+struct gl_device *gl_segment_device(const uint8_t uuid[16], uint64_t card_bytes, uint64_t limit_bytes,
+				    uint32_t compute_percent, uint32_t weight, uint32_t *index);
+
+#pragma GCC visibility pop
+
+#endif

@@ -1,0 +1,351 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Whether a launch may go now.  GPU time is granted and spent; a launch may go while granted > spent.  Spent may pass
+ * granted (a kernel is longer than what was in hand): the debt is paid before the next launch.  Spent only grows; the
+ * daemon takes back what it granted and was not used by granting less again.
+ *
+ * Who grants:
+ *   - the daemon, while others want the GPU too (policy->shared) and its heartbeat is fresh.  It counts from the same
+ *     zero as the usage segment.  Besides, a process submits no more while run_ahead_ns of its work are unfinished.
+ *   - else the wall clock, in the tenant's segment, so that all its processes draw on one bucket: at the limit, or, when
+ *     the daemon is away and there is no limit, at the request.
+ *   - for a process whose environment allows it less than its tenant has, the wall clock once more, in a bucket of its own.
+ * Suspended, nothing goes.  The daemon's words are only read, each by itself: the clock is not looked at while they
+ * let the launch go.
+ *
+ * By wall clock, a tenant that ran dry goes on when it has RESUME_NS of wall time's worth in hand, so that small launches
+ * run in bursts and not one by one.  Time not used is kept up to KEEP_NS's worth: enough for a program that works in bursts
+ * to stay below its limit unhindered, too little to pass it over a second.  What was spent while the wall clock did not
+ * pace is no debt to it.
+ *
+ * Whoever waits counts itself in account->waiting and sleeps on the policy's futex (without a policy, the device's),
+ * never longer than LONGEST_SLEEP_NS.  If it waits for a grant, it rings the usage segment's doorbell.  While it has
+ * work unfinished it looks at its marks in between, and rings when all of it is done, since the next tenant's turn may
+ * depend on that.  The doorbell also rings when a process without unfinished work launches, once a millisecond at most.
+ * Nobody holds a lock meanwhile.
+ */
+#include <limits.h>
+
+#include "time/meter.h"
+
+#define RESUME_NS UINT64_C(10000000)
+#define KEEP_NS UINT64_C(100000000)
+#define REFILL_NS UINT64_C(100000)
+#define MARK_NS UINT64_C(1000000)      /* between marks where launches are held back */
+#define FREE_MARK_NS UINT64_C(4000000) /* and where not: only statistics depend on them */
+#define SHORTEST_MARK_NS UINT64_C(250000)
+#define RING_NS UINT64_C(1000000)
+#define STUCK_NS UINT64_C(200000000)   /* unfinished work that does not get less for so long is not waited for */
+enum { LONGEST_SLEEP_NS = 50000000, SHORTEST_SLEEP_NS = 30000, SHORTEST_LOOK_NS = 50000, LONGEST_LOOK_NS = 500000,
+       OWN_LOOK_NS = 2000000 };
+
+/* A bucket filled by the wall clock. */
+struct clocked {
+	uint64_t *granted_ns, *at_ns;
+	const uint64_t *spent_ns, *refund_ns;
+	uint32_t percent;
+};
+
+/* ---- the rules in force ---- */
+
+static uint32_t limit_percent(const struct gl_gpu *gpu, const struct gl_policy_device *p)
+{
+	uint32_t percent = gl_peek(p ? &p->compute_limit_percent : &gpu->device->compute_limit_percent);
+	if (percent < 1 || percent > 100)
+		return 1; /* nonsense in the segment never means no limit */
+	if (percent == 100 && p && GL_UNLIKELY(gl_peek(&gl_self.daemon.away))) {
+		uint32_t request = gl_peek(&p->compute_request_percent);
+		return request >= 1 && request <= 100 ? request : 100;
+	}
+	return percent;
+}
+
+uint32_t gl_compute_percent(const struct gl_gpu *gpu)
+{
+	return limit_percent(gpu, gl_policy_of(gpu));
+}
+
+static bool suspended(const struct gl_gpu *gpu, const struct gl_policy_device *p)
+{
+	return gl_peek(&gpu->device->suspended) || (p && gl_peek(&p->suspended));
+}
+
+static bool shared(const struct gl_policy_device *p)
+{
+	return p && gl_peek(&p->shared);
+}
+
+static bool has_own(const struct gl_gpu *gpu, uint32_t percent)
+{
+	return gpu->own_compute_percent < percent;
+}
+
+uint64_t gl_bucket_mark_ns(const struct gl_gpu *gpu)
+{
+	const struct gl_policy_device *p = gl_policy_of(gpu);
+	uint64_t ahead = shared(p) ? gl_peek(&p->run_ahead_ns) : 0;
+	if (ahead && ahead < 4 * MARK_NS)
+		return ahead / 4 > SHORTEST_MARK_NS ? ahead / 4 : SHORTEST_MARK_NS;
+	uint32_t percent = limit_percent(gpu, p);
+	return shared(p) || percent < 100 || has_own(gpu, percent) ? MARK_NS : FREE_MARK_NS;
+}
+
+/* ---- by the wall clock ---- */
+
+static struct clocked tenants_bucket(struct gl_meter *m, struct gl_gpu *gpu, uint32_t percent)
+{
+	struct gl_device *d = gpu->device;
+	return (struct clocked){&d->granted_ns, &d->granted_at_ns, &d->spent_ns, &m->gpu[gpu->index].refund_ns, percent};
+}
+
+static struct clocked own_bucket(struct gl_meter *m, struct gl_gpu *gpu)
+{
+	return (struct clocked){&m->gpu[gpu->index].own_granted_ns, &m->gpu[gpu->index].own_at_ns, &gpu->account->spent_ns,
+				&m->gpu[gpu->index].refund_ns, gpu->own_compute_percent};
+}
+
+/* What was spent in truth: spent_ns only grows, so what was charged too much is taken off later charges. */
+static uint64_t really_spent(const uint64_t *spent_ns, const uint64_t *refund_ns)
+{
+	uint64_t spent = gl_peek(spent_ns), refund = gl_peek(refund_ns);
+	return spent > refund ? spent - refund : 0;
+}
+
+static void refill(struct clocked b)
+{
+	uint64_t now = gl_now_ns(), at = gl_peek(b.at_ns);
+	if (now - at < REFILL_NS || now < at)
+		return;
+	if (!__atomic_compare_exchange_n(b.at_ns, &at, now, false, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED))
+		return; /* another thread or process does it */
+	uint64_t granted = gl_peek(b.granted_ns), spent = really_spent(b.spent_ns, b.refund_ns);
+	uint64_t earned = (at ? now - at : KEEP_NS) / 100 * b.percent, ceiling = spent + KEEP_NS / 100 * b.percent;
+	if (granted + earned > ceiling)
+		earned = ceiling > granted ? ceiling - granted : 0;
+	gl_add(b.granted_ns, earned);
+}
+
+static int64_t in_hand(struct clocked b)
+{
+	return (int64_t)(gl_peek(b.granted_ns) - really_spent(b.spent_ns, b.refund_ns));
+}
+
+static bool clocked_open(struct gl_meter *m, struct gl_gpu *gpu, struct clocked b)
+{
+	refill(b);
+	int64_t hand = in_hand(b);
+	/* Those already waiting come first: a newcomer does not live on what they are waiting for. */
+	return gl_peek(&m->gpu[gpu->index].waiting) ? hand >= (int64_t)(RESUME_NS / 100 * b.percent) : hand > 0;
+}
+
+static uint64_t clocked_sleep(struct clocked b)
+{
+	refill(b);
+	int64_t lacking = (int64_t)(RESUME_NS / 100 * b.percent) - in_hand(b);
+	if (lacking <= 0)
+		return 0;
+	uint64_t ns = (uint64_t)lacking * 100 / b.percent;
+	return ns > LONGEST_SLEEP_NS ? LONGEST_SLEEP_NS : ns < SHORTEST_SLEEP_NS ? SHORTEST_SLEEP_NS : ns;
+}
+
+static void goes_unpaced(struct gl_meter *m, struct gl_gpu *gpu)
+{
+	if (GL_UNLIKELY(!gl_peek(&m->gpu[gpu->index].unpaced)))
+		gl_put(&m->gpu[gpu->index].unpaced, 1);
+}
+
+/* The wall clock takes over: it begins with an even account. */
+static void begin_pacing(struct gl_meter *m, struct gl_gpu *gpu)
+{
+	struct gl_device *d = gpu->device;
+	if (GL_LIKELY(!gl_peek(&m->gpu[gpu->index].unpaced)) || !__atomic_exchange_n(&m->gpu[gpu->index].unpaced, 0, __ATOMIC_RELAXED))
+		return;
+	uint64_t granted = gl_peek(&d->granted_ns), spent = really_spent(&d->spent_ns, &m->gpu[gpu->index].refund_ns);
+	if (granted < spent)
+		gl_add(&d->granted_ns, spent - granted);
+	gl_put(&d->granted_at_ns, gl_now_ns());
+}
+
+/* ---- by the daemon ---- */
+
+static bool granted(const struct gl_meter *m, const struct gl_gpu *gpu, const struct gl_policy_device *p)
+{
+	return really_spent(&gpu->device->spent_ns, &m->gpu[gpu->index].refund_ns) < gl_peek(&p->granted_ns);
+}
+
+static bool within_run_ahead(const struct gl_gpu *gpu, const struct gl_policy_device *p)
+{
+	uint64_t ahead = gl_peek(&p->run_ahead_ns);
+	return ahead == 0 || gl_peek(&gpu->account->outstanding_ns) < ahead;
+}
+
+static uint64_t look_again(uint64_t ns)
+{
+	return ns < SHORTEST_LOOK_NS ? SHORTEST_LOOK_NS : ns > LONGEST_LOOK_NS ? LONGEST_LOOK_NS : ns;
+}
+
+static void ring(void)
+{
+	uint32_t *bell = &gl_self.usage->header.doorbell;
+	__atomic_fetch_add(bell, 1, __ATOMIC_RELEASE);
+	gl_futex_wake(bell, INT_MAX);
+}
+
+static void has_work_now(struct gl_meter *m, struct gl_gpu *gpu)
+{
+	const struct gl_policy_device *p = gl_policy_of(gpu);
+	uint64_t now = gl_now_ns();
+	if (shared(p) && gl_peek(&p->exclusive_from_ns))
+		return; /* it is our turn: work is what the daemon expects */
+	if (now - gl_peek(&m->gpu[gpu->index].rang_ns) < RING_NS)
+		return;
+	gl_put(&m->gpu[gpu->index].rang_ns, now);
+	ring();
+}
+
+/* ---- the gate ---- */
+
+bool gl_bucket_free(struct gl_meter *m, struct gl_gpu *gpu)
+{
+	const struct gl_policy_device *p = gl_policy_of(gpu);
+	if (limit_percent(gpu, p) < 100 || gpu->own_compute_percent < 100 || shared(p) || suspended(gpu, p))
+		return false;
+	goes_unpaced(m, gpu);
+	return true;
+}
+
+bool gl_bucket_open(struct gl_meter *m, struct gl_gpu *gpu)
+{
+	const struct gl_policy_device *p = gl_policy_of(gpu);
+	if (GL_UNLIKELY(suspended(gpu, p)))
+		return false;
+	uint32_t percent = limit_percent(gpu, p);
+	if (has_own(gpu, percent) && !clocked_open(m, gpu, own_bucket(m, gpu)))
+		return false;
+	if (shared(p)) {
+		bool go = granted(m, gpu, p) && within_run_ahead(gpu, p);
+		if (go)
+			goes_unpaced(m, gpu);
+		if (go || gl_policy_fresh(gl_now_ns()))
+			return go;
+		percent = limit_percent(gpu, p); /* the daemon may have been found away just now */
+	}
+	if (percent == 100) {
+		goes_unpaced(m, gpu);
+		return true;
+	}
+	begin_pacing(m, gpu);
+	return clocked_open(m, gpu, tenants_bucket(m, gpu, percent));
+}
+
+struct wait {
+	uint64_t start_ns, outstanding_ns, progress_ns;
+	bool throttled; /* for want of GPU time, not only for its own work to finish */
+};
+
+/* Looks at the marks; tells the daemon when the last work is done. */
+static void collect(struct gl_meter *m, struct gl_gpu *gpu, CUcontext context, struct wait *w)
+{
+	uint64_t before = gl_peek(&gpu->account->outstanding_ns);
+	gl_marks_collect_all(m, gl_self.daemon.registered ? NULL : context);
+	uint64_t after = gl_peek(&gpu->account->outstanding_ns);
+	if (before && !after && gl_self.daemon.registered)
+		ring();
+	if (after < w->outstanding_ns || !w->progress_ns)
+		w->progress_ns = gl_now_ns();
+	w->outstanding_ns = after;
+}
+
+/* Whoever waits for its own work goes on when half of the run-ahead is done: in bursts too.  Work that nobody here can
+ * see finish (of another thread's default stream, say) must not hold it for ever. */
+static uint64_t policy_sleep(const struct gl_meter *m, const struct gl_gpu *gpu, const struct gl_policy_device *p, uint64_t now,
+			     struct wait *w)
+{
+	uint64_t outstanding = w->outstanding_ns, half = gl_peek(&p->run_ahead_ns) / 2;
+	if (!granted(m, gpu, p)) {
+		if (!w->throttled)
+			ring(); /* the daemon can do something about it, which it cannot about our own work */
+		w->throttled = true;
+		return outstanding ? look_again(outstanding / 2) : LONGEST_SLEEP_NS;
+	}
+	if (!half || outstanding <= half || now - w->progress_ns > STUCK_NS)
+		return 0;
+	return look_again(outstanding - half);
+}
+
+/* How long to sleep before looking again; 0: the launch may go. */
+static uint64_t sleep_for(struct gl_meter *m, struct gl_gpu *gpu, const struct gl_policy_device *p, struct wait *w)
+{
+	uint64_t now = gl_now_ns(), ns = suspended(gpu, p) ? LONGEST_SLEEP_NS : 0;
+	bool by_daemon = shared(p) && gl_policy_fresh(now);
+	uint32_t percent = limit_percent(gpu, p);
+	if (!ns && has_own(gpu, percent))
+		ns = clocked_sleep(own_bucket(m, gpu));
+	if (!ns && by_daemon)
+		return policy_sleep(m, gpu, p, now, w);
+	if (!ns && percent < 100) {
+		begin_pacing(m, gpu);
+		ns = clocked_sleep(tenants_bucket(m, gpu, percent));
+	}
+	w->throttled |= ns != 0;
+	return ns;
+}
+
+void gl_bucket_wait(struct gl_meter *m, struct gl_gpu *gpu, CUcontext context)
+{
+	struct gl_device *d = gpu->device;
+	struct wait w = {.start_ns = gl_now_ns()};
+	gl_add(&m->gpu[gpu->index].waiting, 1);
+	gl_add(&gpu->account->waiting, 1);
+	for (;;) {
+		const struct gl_policy_device *p = gl_policy_of(gpu);
+		/* A read-only mapping is enough to sleep on; the kernel only reads the word. */
+		uint32_t *word = p ? (uint32_t *)(uintptr_t)&p->change : &d->wake, seen = gl_load(word);
+		collect(m, gpu, context, &w);
+		uint64_t ns = sleep_for(m, gpu, p, &w);
+		if (ns == 0)
+			break;
+		if (w.outstanding_ns && ns > OWN_LOOK_NS)
+			ns = OWN_LOOK_NS; /* it may turn out to have taken less than was charged */
+		gl_futex_wait(word, seen, ns); /* a signal handler runs, and we look again */
+	}
+	gl_sub(&gpu->account->waiting, 1);
+	gl_sub(&m->gpu[gpu->index].waiting, 1);
+	if (w.throttled) {
+		gl_add(&d->throttled_ns, gl_now_ns() - w.start_ns);
+		gl_add(&d->throttled_count, 1);
+	}
+}
+
+/* ---- spending ---- */
+
+static void spend(struct gl_meter *m, struct gl_gpu *gpu, uint64_t ns)
+{
+	uint64_t refund = gl_peek(&m->gpu[gpu->index].refund_ns);
+	while (GL_UNLIKELY(refund)) {
+		uint64_t used = refund < ns ? refund : ns;
+		if (!__atomic_compare_exchange_n(&m->gpu[gpu->index].refund_ns, &refund, refund - used, false, __ATOMIC_RELAXED,
+						 __ATOMIC_RELAXED))
+			continue;
+		ns -= used;
+		break;
+	}
+	gl_add(&gpu->device->spent_ns, ns);
+	gl_add(&gpu->account->spent_ns, ns);
+}
+
+void gl_spend(struct gl_meter *m, struct gl_gpu *gpu, uint64_t ns)
+{
+	if (gl_add(&gpu->account->outstanding_ns, ns) == 0 && gl_self.daemon.registered)
+		has_work_now(m, gpu);
+	spend(m, gpu, ns);
+}
+
+void gl_spend_correct(struct gl_meter *m, struct gl_gpu *gpu, uint64_t charged_ns, uint64_t measured_ns)
+{
+	gl_sub(&gpu->account->outstanding_ns, charged_ns);
+	if (measured_ns > charged_ns)
+		spend(m, gpu, measured_ns - charged_ns);
+	else
+		gl_add(&m->gpu[gpu->index].refund_ns, charged_ns - measured_ns);
+}

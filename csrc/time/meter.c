@@ -1,0 +1,312 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Metering a launch: who it is charged to, whether it may go now, and whether it is measured.  The usual launch costs
+ * the host some tens of ns: no lock, no event, one look at the clock at most.
+ */
+#include "time/meter.h"
+
+#include <string.h>
+
+#include "time/launch.h"
+
+#define LOOK_NS UINT64_C(200000)       /* between looks at the marks under way */
+#define UNKNOWN_NS UINT64_C(20000)     /* charged for a launch that nothing is known of */
+#define FREE_SAMPLE_NS UINT64_C(4000000) /* between samples, as between marks, where launches are not held back */
+enum { KNOWN = 4, CLOCK_EVERY = 8, UNKNOWN_AHEAD = 2, UNKNOWN_WAIT_NS = 100000000 };
+
+/* What this thread used last, valid while `epoch` is the process's. */
+static __thread struct {
+	uint64_t epoch;
+	CUcontext context;
+	CUstream handle;
+	bool per_thread;
+	struct gl_stream *stream;
+} last;
+
+bool gl_meter_start(void)
+{
+	if (GL_LIKELY(gl_load(&gl_self.meter) != NULL))
+		return true;
+	gl_lock(&gl_self.setup_lock);
+	if (!gl_self.meter) {
+		void *at = mmap(NULL, sizeof(struct gl_meter), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+		if (at != MAP_FAILED) {
+			struct gl_meter *m = at;
+			m->epoch = ((uint64_t)gl_self.pid << 32) ^ gl_now_ns();
+			gl_store(&gl_self.meter, m);
+		}
+	}
+	gl_unlock(&gl_self.setup_lock);
+	return gl_self.meter != NULL;
+}
+
+static bool captures(CUstream stream, bool per_thread)
+{
+	CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+	if (GL_LIKELY(!gl_peek(&gl_self.capturing)))
+		return false;
+	CUresult r = per_thread ? REAL(cuStreamIsCapturing_ptsz)(stream, &status) : REAL(cuStreamIsCapturing)(stream, &status);
+	return r == CUDA_SUCCESS && status != CU_STREAM_CAPTURE_STATUS_NONE;
+}
+
+static struct gl_stream *find_stream(struct gl_meter *m, CUcontext context, CUstream handle, bool per_thread, bool make)
+{
+	if (handle == CU_STREAM_PER_THREAD)
+		per_thread = true;
+	else if (handle != NULL)
+		per_thread = false; /* the twin only differs for the default stream */
+	if (GL_LIKELY(last.epoch == m->epoch && last.context == context && last.handle == handle && last.per_thread == per_thread &&
+		      last.stream && gl_peek(&last.stream->context) == context && gl_peek(&last.stream->handle) == handle))
+		return last.stream;
+	struct gl_stream *s = gl_stream_of(m, context, handle, per_thread, make);
+	if (!s)
+		return NULL;
+	last.epoch = m->epoch;
+	last.context = context;
+	last.handle = handle;
+	last.per_thread = per_thread;
+	last.stream = s;
+	return s;
+}
+
+static void look(struct gl_meter *m, struct gl_stream *s)
+{
+	if (gl_peek(&s->head) == gl_peek(&s->tail) || !gl_try_lock(&s->lock))
+		return;
+	gl_marks_collect(m, s);
+	gl_unlock(&s->lock);
+}
+
+static void mark(struct gl_meter *m, struct gl_stream *s)
+{
+	if (!gl_try_lock(&s->lock))
+		return;
+	gl_marks_collect(m, s);
+	if (gl_peek(&s->launches))
+		gl_mark_put(s, GL_MARK_PLAIN, NULL, 0, 0);
+	gl_unlock(&s->lock);
+}
+
+/* Whether this thread may record an event in a stream that it does not launch in just now: not in another thread's
+ * default stream, which it cannot name, and, while a capture is open, neither in a capturing stream nor in the legacy
+ * stream, which all others wait for. */
+static bool markable(const struct gl_stream *s, uint64_t *thread)
+{
+	uint64_t owner = gl_peek(&s->thread);
+	CUstream handle = gl_peek(&s->handle);
+	if (owner && !*thread)
+		*thread = (uint64_t)gl_syscall(SYS_gettid);
+	if (owner && owner != *thread)
+		return false;
+	bool legacy = !owner && (handle == NULL || handle == CU_STREAM_LEGACY);
+	return !__atomic_load_n(&gl_self.capturing, __ATOMIC_SEQ_CST) || (!legacy && !captures(handle, owner != 0));
+}
+
+/* A burst ends here: it is to be measured to its end in every stream, and not together with the pause to come.  A
+ * capture that another thread begins meanwhile waits until this is done (hook_capture.c). */
+static void mark_all(struct gl_meter *m, CUcontext context)
+{
+	uint64_t thread = 0;
+	__atomic_fetch_add(&gl_self.marking, 1, __ATOMIC_SEQ_CST);
+	for (uint32_t i = 0; i < GL_STREAMS; i++) {
+		struct gl_stream *s = &m->stream[i];
+		if (gl_load(&s->state) == 2 && gl_peek(&s->context) == context && gl_peek(&s->launches) && markable(s, &thread))
+			mark(m, s);
+	}
+	__atomic_fetch_sub(&gl_self.marking, 1, __ATOMIC_SEQ_CST);
+}
+
+/* Under a limit a program must not run far ahead on launches of unknown length: it could owe seconds before the first
+ * measurement comes back. */
+static void wait_for_first_sample(struct gl_meter *m, struct gl_launch *l)
+{
+	uint64_t start = gl_now_ns();
+	while (gl_peek(&l->cost->samples) == 0 && gl_peek(&l->cost->unsampled) >= UNKNOWN_AHEAD &&
+	       gl_now_ns() - start < UNKNOWN_WAIT_NS) {
+		look(m, l->stream);
+		if (gl_peek(&l->cost->samples) || gl_peek(&l->cost->unsampled) < UNKNOWN_AHEAD)
+			break;
+		struct timespec nap = {0, 50000};
+		(void)gl_syscall(SYS_nanosleep, &nap, NULL);
+	}
+}
+
+static void pass_gate(struct gl_meter *m, struct gl_launch *l)
+{
+	if (GL_LIKELY(gl_bucket_free(m, l->gpu)))
+		return;
+	if (l->stream && GL_UNLIKELY(gl_peek(&l->cost->samples) == 0))
+		wait_for_first_sample(m, l);
+	if (GL_LIKELY(gl_bucket_open(m, l->gpu)))
+		return;
+	mark_all(m, l->stream ? l->stream->context : NULL);
+	gl_bucket_wait(m, l->gpu, l->stream ? l->stream->context : NULL);
+}
+
+/* Where nobody is held back, costs serve statistics alone: then samples of known launches are rare in time, too. */
+static bool is_too_soon(struct gl_meter *m, const struct gl_launch *l)
+{
+	if (gl_bucket_mark_ns(l->gpu) < FREE_SAMPLE_NS || gl_peek(&l->cost->samples) < KNOWN)
+		return false;
+	uint64_t now = gl_now_ns(), *at = &m->gpu[l->gpu->index].sampled_at_ns;
+	if (now - gl_peek(at) < FREE_SAMPLE_NS)
+		return true;
+	gl_put(at, now);
+	return false;
+}
+
+static void start_sample(struct gl_meter *m, struct gl_launch *l)
+{
+	struct gl_stream *s = l->stream;
+	if (!gl_cost_wants_sample(l->cost) || is_too_soon(m, l) || !gl_try_lock(&s->lock))
+		return;
+	gl_marks_collect(m, s);
+	if (s->head - s->tail + 2 <= GL_MARKS && gl_mark_put(s, GL_MARK_BEFORE, NULL, 0, 0)) {
+		l->sampling = true;
+		l->before_ns = gl_now_ns();
+	} else {
+		gl_unlock(&s->lock);
+	}
+}
+
+void gl_launch_begin(struct gl_launch *l, enum gl_launch_kind kind, uint64_t key, CUstream stream, bool per_thread)
+{
+	CUcontext context = NULL;
+	*l = (struct gl_launch){0};
+	if (!gl_meter_start() || REAL(cuCtxGetCurrent)(&context) != CUDA_SUCCESS || !context)
+		return;
+	struct gl_meter *m = gl_self.meter;
+	bool capturing = captures(stream, per_thread);
+	struct gl_stream *s = capturing ? NULL : find_stream(m, context, stream, per_thread, true);
+	struct gl_gpu *gpu = s ? s->clock->gpu : gl_gpu_current();
+	if (!gpu)
+		return;
+	gl_add(&gpu->account->launches[capturing ? GL_CAPTURED : kind], 1);
+	if (capturing)
+		return;
+	l->gpu = gpu;
+	l->stream = s;
+	l->cost = gl_cost_of(m, key);
+	pass_gate(m, l);
+	bool known = gl_peek(&l->cost->samples) != 0;
+	if (GL_UNLIKELY(!known))
+		gl_overhead_mark(gpu); /* its code may only now be loaded onto the card */
+	uint64_t cost_ns = known ? gl_peek(&l->cost->cost_ns) : UNKNOWN_NS;
+	uint32_t overlap = gl_peek(&m->gpu[gpu->index].overlap);
+	l->charged_ns = overlap ? cost_ns * overlap / 1024 : cost_ns;
+	gl_spend(m, gpu, l->charged_ns);
+	if (!s)
+		return;
+	start_sample(m, l);
+	if (!known && l->sampling)
+		gl_add(&l->cost->unsampled, 1);
+	if (gl_peek(&s->launches) == 0)
+		gl_put(&s->first_ns, l->sampling ? l->before_ns : gl_now_ns());
+}
+
+static void after_launch(struct gl_meter *m, struct gl_launch *l)
+{
+	struct gl_stream *s = l->stream;
+	uint32_t launches = gl_add(&s->launches, 1) + 1;
+	uint64_t estimate = gl_add(&s->charged_ns, l->charged_ns) + l->charged_ns;
+	if (l->sampling) {
+		uint64_t now = gl_now_ns();
+		gl_mark_put(s, GL_MARK_AFTER, l->cost, now, now - l->before_ns);
+		gl_unlock(&s->lock);
+		return;
+	}
+	uint64_t every = gl_bucket_mark_ns(l->gpu);
+	if (GL_LIKELY(estimate < every && launches % CLOCK_EVERY != 0))
+		return;
+	uint64_t now = gl_now_ns();
+	(void)gl_policy_fresh(now);
+	if (estimate >= every || now - gl_peek(&s->marked_ns) >= every)
+		mark(m, s);
+	else if (now - gl_peek(&s->looked_ns) >= (every < FREE_SAMPLE_NS ? LOOK_NS : FREE_SAMPLE_NS))
+		look(m, s);
+}
+
+CUresult gl_launch_end(struct gl_launch *l, CUresult result)
+{
+	if (GL_UNLIKELY(!l->gpu))
+		return result;
+	struct gl_meter *m = gl_self.meter;
+	if (GL_LIKELY(result == CUDA_SUCCESS)) {
+		if (l->stream)
+			after_launch(m, l);
+		else
+			gl_sub(&l->gpu->account->outstanding_ns, l->charged_ns);
+		return result;
+	}
+	if (l->sampling) {
+		gl_put(&l->cost->unsampled, 0);
+		gl_unlock(&l->stream->lock);
+	}
+	gl_spend_correct(m, l->gpu, l->charged_ns, 0);
+	return result;
+}
+
+/* events_gone: the marks' events went with their context and must not be touched again. */
+static void forget_stream(struct gl_stream *s, bool events_gone)
+{
+	gl_lock(&s->lock);
+	for (; s->tail != s->head; gl_put(&s->tail, s->tail + 1)) {
+		struct gl_mark *mark = &s->mark[s->tail % GL_MARKS];
+		gl_sub(&s->clock->gpu->account->outstanding_ns, mark->charged_ns);
+		if (mark->cost)
+			gl_put(&mark->cost->unsampled, 0);
+		if (!events_gone)
+			gl_clock_give(s->clock, mark->event);
+	}
+	gl_sub(&s->clock->gpu->account->outstanding_ns, s->charged_ns);
+	gl_put(&s->handle, (CUstream)~(uintptr_t)0);
+	gl_put(&s->context, NULL);
+	gl_put(&s->launches, 0);
+	gl_put(&s->charged_ns, 0);
+	gl_unlock(&s->lock);
+	gl_store(&s->state, 0u);
+}
+
+void gl_meter_stream_gone(CUstream stream)
+{
+	struct gl_meter *m = gl_load(&gl_self.meter);
+	CUcontext context;
+	if (!m || !stream || REAL(cuCtxGetCurrent)(&context) != CUDA_SUCCESS)
+		return;
+	for (uint32_t i = 0; i < GL_STREAMS; i++)
+		if (gl_load(&m->stream[i].state) == 2 && gl_peek(&m->stream[i].handle) == stream)
+			forget_stream(&m->stream[i], false);
+}
+
+void gl_meter_context_gone(CUcontext context)
+{
+	struct gl_meter *m = gl_load(&gl_self.meter);
+	if (!m || !context)
+		return;
+	gl_lock(&m->lock);
+	for (uint32_t i = 0; i < GL_STREAMS; i++)
+		if (gl_load(&m->stream[i].state) == 2 && gl_peek(&m->stream[i].context) == context)
+			forget_stream(&m->stream[i], true);
+	for (uint32_t i = 0; i < GL_CLOCKS; i++) {
+		struct gl_clock *c = &m->clock[i];
+		if (!gl_load(&c->ready) || c->context != context)
+			continue;
+		gl_store(&c->ready, 0u);
+		c->spares = 0; /* the events died with the context */
+		c->base = NULL;
+		c->context = NULL;
+	}
+	gl_unlock(&m->lock);
+	gl_costs_forget();
+}
+
+void gl_meter_stream_waits(CUstream stream, bool per_thread)
+{
+	struct gl_meter *m = gl_load(&gl_self.meter);
+	CUcontext context;
+	if (!m || captures(stream, per_thread) || REAL(cuCtxGetCurrent)(&context) != CUDA_SUCCESS || !context)
+		return;
+	struct gl_stream *s = find_stream(m, context, stream, per_thread, false);
+	if (s)
+		gl_put(&s->waited, 1u);
+}

@@ -1,0 +1,241 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A context's clock.  The driver only tells the time between two events, as a float of milliseconds; and what a charge
+ * needs is where an interval lies against host times.  So each context has a base event, moved forward before the
+ * float loses precision, and the base's place on the host's clock is kept between two bounds that every mark gives:
+ * an event was reached after it was recorded, and before it was seen done.
+ */
+#include "time/meter.h"
+
+enum { ROW = 16 };
+#define REBASE_NS UINT64_C(2000000000) /* a float of 2000 ms is exact to 0.1 us */
+#define TIGHT_NS 400000
+#define WINDOW_NS UINT64_C(200000000)
+#define SECOND_NS UINT64_C(1000000000)
+#define MOST_PPB 50000
+enum { GOOD_MARKS = 8, GOOD_WIDTH_NS = 150000 };
+
+static bool between(CUevent from, CUevent to, uint64_t *ns)
+{
+	float ms;
+	if (REAL(cuEventElapsedTime)(&ms, from, to) != CUDA_SUCCESS)
+		return false;
+	*ns = ms > 0 ? (uint64_t)((double)ms * 1e6) : 0;
+	return true;
+}
+
+CUevent gl_clock_event(struct gl_clock *clock)
+{
+	CUevent event = NULL;
+	gl_lock(&clock->lock);
+	if (clock->spares)
+		event = clock->spare[--clock->spares];
+	gl_unlock(&clock->lock);
+	if (event)
+		return event;
+	if (REAL(cuEventCreate)(&event, CU_EVENT_DEFAULT) != CUDA_SUCCESS)
+		return NULL;
+	gl_add(&clock->events, 1);
+	return event;
+}
+
+void gl_clock_give(struct gl_clock *clock, CUevent event)
+{
+	gl_lock(&clock->lock);
+	bool keep = clock->spares < GL_SPARE_EVENTS;
+	if (keep)
+		clock->spare[clock->spares++] = event;
+	gl_unlock(&clock->lock);
+	if (!keep) {
+		REAL(cuEventDestroy_v2)(event);
+		gl_sub(&clock->events, 1);
+	}
+}
+
+void gl_clock_recorded(struct gl_clock *clock, uint64_t took_ns)
+{
+	if (took_ns < gl_peek(&clock->record_ns))
+		gl_put(&clock->record_ns, took_ns);
+}
+
+static bool reached_soon(CUevent event)
+{
+	struct timespec nap = {0, 20000};
+	for (int i = 0; i < 500; i++) {
+		CUresult r = REAL(cuEventQuery)(event);
+		if (r != CUDA_ERROR_NOT_READY)
+			return r == CUDA_SUCCESS;
+		(void)gl_syscall(SYS_nanosleep, &nap, NULL);
+	}
+	return false;
+}
+
+static bool record_row(struct gl_clock *clock, CUstream stream, CUevent event[ROW])
+{
+	for (int i = 0; i < ROW; i++)
+		if (!(event[i] = gl_clock_event(clock)))
+			return false;
+	for (int i = 0; i < ROW; i++) {
+		uint64_t before = gl_now_ns();
+		if (REAL(cuEventRecord)(event[i], stream) != CUDA_SUCCESS)
+			return false;
+		gl_clock_recorded(clock, gl_now_ns() - before);
+	}
+	return reached_soon(event[ROW - 1]);
+}
+
+/* The smallest distance: the first few records wait for the host, not for the GPU. */
+static bool smallest_distance(CUevent event[ROW], uint64_t *ns)
+{
+	*ns = UINT64_MAX;
+	for (int i = 1; i < ROW; i++) {
+		uint64_t distance;
+		if (!between(event[i - 1], event[i], &distance))
+			return false;
+		if (distance < *ns)
+			*ns = distance;
+	}
+	return true;
+}
+
+/* Records a few events: the base, and what recording costs the GPU, which has to come off every sample.  In a stream
+ * of its own: the program's may stand still until the program goes on. */
+static bool calibrate(struct gl_clock *clock)
+{
+	CUstreamCaptureMode mode = gl_relax();
+	CUstream stream;
+	CUevent event[ROW] = {0};
+	uint64_t now = gl_now_ns();
+	clock->record_ns = UINT64_MAX;
+	bool good = REAL(cuStreamCreate)(&stream, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS;
+	if (good) {
+		good = record_row(clock, stream, event) && smallest_distance(event, &clock->pair_ns);
+		REAL(cuStreamDestroy_v2)(stream);
+	}
+	gl_unrelax(mode);
+	if (good) {
+		clock->base = event[0];
+		clock->base_raw_ns = 0;
+		clock->offset_ns = (int64_t)now;
+		clock->window_ns = now;
+	}
+	for (int i = good ? 1 : 0; i < ROW; i++)
+		if (event[i])
+			gl_clock_give(clock, event[i]);
+	return good;
+}
+
+struct gl_clock *gl_clock_of(struct gl_meter *m, CUcontext context)
+{
+	struct gl_clock *unused = NULL;
+	for (uint32_t i = 0; i < GL_CLOCKS; i++) {
+		struct gl_clock *c = &m->clock[i];
+		if (gl_load(&c->ready) && c->context == context)
+			return c;
+		if (!unused && !gl_load(&c->ready))
+			unused = c;
+	}
+	struct gl_gpu *gpu = gl_gpu_current();
+	if (!unused || !gpu)
+		return NULL;
+	unused->gpu = gpu;
+	unused->context = context;
+	if (!calibrate(unused))
+		return NULL;
+	gl_store(&unused->ready, 1u);
+	gl_log(GL_DEBUG, "device %d: recording an event takes the GPU %llu ns", gpu->ordinal, (unsigned long long)unused->pair_ns);
+	return unused;
+}
+
+/* A bound carried on to a later raw time. */
+static int64_t carried(const struct gl_clock *clock, const struct gl_bound *bound, uint64_t raw_ns)
+{
+	return bound->offset_ns + ((int64_t)(raw_ns - bound->raw_ns) / 1000 * clock->drift_ppb) / 1000000;
+}
+
+/* The two clocks drift apart by some microseconds a second, steadily.  Told by lower bounds at least a second apart. */
+static void follow_drift(struct gl_clock *clock)
+{
+	const struct gl_bound *seen = &clock->least[0];
+	if (clock->marks < GOOD_MARKS || !seen->set || !clock->most[0].set ||
+	    carried(clock, &clock->most[0], seen->raw_ns) - seen->offset_ns > GOOD_WIDTH_NS)
+		return;
+	uint64_t apart = seen->raw_ns - clock->anchor.raw_ns;
+	if (!clock->anchor.set || apart > 60 * SECOND_NS) {
+		clock->anchor = *seen;
+		return;
+	}
+	if (apart < SECOND_NS)
+		return;
+	int64_t ppb = (seen->offset_ns - clock->anchor.offset_ns) * 1000 / (int64_t)(apart / 1000000);
+	if (ppb > -MOST_PPB && ppb < MOST_PPB)
+		clock->drift_ppb = clock->drift_ppb ? (clock->drift_ppb * 3 + ppb) / 4 : ppb;
+	if (apart > 10 * SECOND_NS)
+		clock->anchor = *seen;
+}
+
+static void next_window(struct gl_clock *clock, uint64_t now)
+{
+	if (now - clock->window_ns < WINDOW_NS)
+		return;
+	follow_drift(clock);
+	bool fresh = now - clock->window_ns < 8 * WINDOW_NS;
+	clock->least[1] = clock->least[0];
+	clock->most[1] = clock->most[0];
+	clock->least[1].set &= fresh;
+	clock->most[1].set &= fresh;
+	clock->least[0].set = clock->most[0].set = false;
+	clock->marks = 0;
+	clock->window_ns = now;
+}
+
+/* Every mark gives two bounds.  One recorded on an empty stream is reached within microseconds: then the lower bound
+ * is the truth.  In a stream that never runs empty it is early by the length of the queue, and only errors beyond
+ * either bound are put right. */
+static void adjust(struct gl_clock *clock, int64_t least, int64_t most, uint64_t raw, uint64_t now)
+{
+	next_window(clock, now);
+	clock->marks++;
+	for (int i = 0; i < 2; i++) {
+		int64_t old_least = carried(clock, &clock->least[i], raw), old_most = carried(clock, &clock->most[i], raw);
+		if (clock->least[i].set && old_least > least)
+			least = old_least;
+		else if (i == 0)
+			clock->least[0] = (struct gl_bound){least, raw, true};
+		if (clock->most[i].set && old_most < most)
+			most = old_most;
+		else if (i == 0)
+			clock->most[0] = (struct gl_bound){most, raw, true};
+	}
+	int64_t now_offset = clock->offset_ns;
+	if (most - least < TIGHT_NS || now_offset < least)
+		clock->offset_ns = least;
+	else if (now_offset > most)
+		clock->offset_ns = most;
+}
+
+bool gl_clock_read(struct gl_clock *clock, CUevent event, uint64_t before_ns, uint64_t seen_ns, uint64_t *raw_ns,
+		   uint64_t *host_ns, bool *keep)
+{
+	uint64_t since;
+	CUevent old = NULL;
+	gl_lock(&clock->lock);
+	*keep = false;
+	bool good = between(clock->base, event, &since);
+	if (good) {
+		*raw_ns = clock->base_raw_ns + since;
+		/* The GPU is told at the end of the call, which takes at least record_ns. */
+		adjust(clock, (int64_t)(before_ns + gl_peek(&clock->record_ns) - *raw_ns), (int64_t)(seen_ns - *raw_ns), *raw_ns, seen_ns);
+		*host_ns = (uint64_t)((int64_t)*raw_ns + clock->offset_ns);
+		if (since > REBASE_NS) {
+			old = clock->base;
+			clock->base = event;
+			clock->base_raw_ns = *raw_ns;
+			*keep = true;
+		}
+	}
+	gl_unlock(&clock->lock);
+	if (old)
+		gl_clock_give(clock, old);
+	return good;
+}

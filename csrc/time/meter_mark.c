@@ -1,0 +1,275 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Marks: what the GPU really took.  An interval is the launches between two marks of a stream.  Let T be when the GPU
+ * reached its mark, P when it reached the mark before, F when the host made the interval's first launch and H when it
+ * recorded the mark (all on the host's clock).  Then the GPU worked for
+ *
+ *     at most   T - max(P, F)    nothing of the interval existed before
+ *     at least  T - max(P, H)    from H on all of it was queued, so the stream never ran dry until T
+ *
+ * With a backlog (P after H) both are T - P and the measurement is exact, whatever the costs.  When the host is the
+ * slow side they are far apart and the sum of the learned costs, held between them, decides: so gaps are not charged.
+ * A stream that waited for another's event may have stood still; then only the upper bound holds.  The same where other
+ * tenants' work may have been on the GPU in between: the lower bound would charge us for it.  The daemon says when it
+ * was not.
+ */
+#include "time/meter.h"
+
+#define OVERLAP_NS UINT64_C(20000000) /* of launches, between looks at how much they overlap */
+
+static bool record(struct gl_stream *stream, CUevent event)
+{
+	bool per_thread = stream->thread != 0;
+	CUresult r = per_thread ? REAL(cuEventRecord_ptsz)(event, stream->handle) : REAL(cuEventRecord)(event, stream->handle);
+	return r == CUDA_SUCCESS;
+}
+
+/* The sum of costs behind a sum of charges.  Not exact where the overlap has changed meanwhile, which it does slowly. */
+static uint64_t costs_of(const struct gl_gpu_meter *gpu, uint64_t charged_ns)
+{
+	uint32_t overlap = gl_peek(&gpu->overlap);
+	return overlap ? charged_ns * 1024 / overlap : charged_ns;
+}
+
+bool gl_mark_put(struct gl_stream *stream, enum gl_mark_kind kind, struct gl_cost *cost, uint64_t launched_ns,
+		 uint64_t launch_took_ns)
+{
+	if (stream->head - stream->tail >= GL_MARKS)
+		return false;
+	struct gl_mark *m = &stream->mark[stream->head % GL_MARKS];
+	m->event = gl_clock_event(stream->clock);
+	if (!m->event)
+		return false;
+	m->before_ns = gl_now_ns();
+	if (!record(stream, m->event)) {
+		gl_clock_give(stream->clock, m->event);
+		return false;
+	}
+	m->after_ns = gl_now_ns();
+	gl_clock_recorded(stream->clock, m->after_ns - m->before_ns);
+	m->kind = kind;
+	m->cost = cost;
+	m->launched_ns = launched_ns;
+	m->launch_took_ns = launch_took_ns;
+	m->first_ns = gl_peek(&stream->first_ns);
+	m->launches = __atomic_exchange_n(&stream->launches, 0, __ATOMIC_ACQ_REL);
+	m->charged_ns = __atomic_exchange_n(&stream->charged_ns, 0, __ATOMIC_ACQ_REL);
+	m->cost_ns = costs_of(&gl_self.meter->gpu[stream->clock->gpu->index], m->charged_ns);
+	m->waited = __atomic_exchange_n(&stream->waited, 0, __ATOMIC_ACQ_REL);
+	gl_put(&stream->marked_ns, m->after_ns);
+	gl_put(&stream->head, stream->head + 1);
+	return true;
+}
+
+static uint64_t after(uint64_t t, uint64_t start)
+{
+	return t > start ? t - start : 0;
+}
+
+static uint64_t later(uint64_t a, uint64_t b)
+{
+	return a > b ? a : b;
+}
+
+/* Learns a launch's cost from the interval between its two marks, of which a part is not the kernel's.  `pair` is the
+ * time between two events recorded back to back.  Measured against the profiler with kernels of 1 to 52 us
+ * (bench/bracket.py), on two cards whose hosts differ; what is used lies between:
+ *
+ *     stream never empty             between the marks: the kernel and 1.60 or 1.74 pairs
+ *     empty when the first mark came between the marks: the launch call, the kernel and 1.15 or 0.93 pairs
+ *     emptied in between             from the end of the launch call to the second mark: the kernel and 1 pair
+ *
+ * Where the second mark came so late that it was reached as soon as the GPU had it, the kernel had already ended and
+ * all of this is only the most that it can have taken: *at_most. */
+static bool sample(const struct gl_stream *stream, const struct gl_mark *m, uint64_t raw, uint64_t t, uint64_t *ns,
+		   bool *at_most)
+{
+	uint64_t pair = stream->clock->pair_ns, first = stream->finished_ns, start = m->launched_ns - m->launch_took_ns;
+	if (m->launches != 1 || m->waited || after(m->after_ns, m->launched_ns) > 10000 || m->launch_took_ns > 100000)
+		return false; /* another thread's launch in between, or the host was held up */
+	uint64_t between = after(raw, stream->finished_raw_ns), queued = after(between, pair * 5 / 3);
+	uint64_t alone = after(after(t, m->launched_ns), pair);
+	*at_most = first < m->after_ns && between < after(m->after_ns, stream->finished_after_ns) + pair / 4;
+	if (first < start + 1500)
+		*ns = after(between, m->launch_took_ns + pair * 26 / 25);
+	else if (first > m->launched_ns)
+		*ns = queued;
+	else
+		*ns = queued < alone ? queued : alone;
+	return true;
+}
+
+/* Whether other processes of the tenant have used the GPU since then. */
+static bool beside_siblings(const struct gl_meter *m, const struct gl_gpu *gpu, uint64_t since_ns)
+{
+	uint64_t until = gl_peek(&gpu->device->busy_until_ns);
+	return until > since_ns && until > gl_peek(&m->gpu[gpu->index].own_until_ns);
+}
+
+/* GPU time of the interval, cut to what the tenant's other work has not already been charged for. */
+static uint64_t uncovered(struct gl_device *device, uint64_t busy, uint64_t t, uint64_t span)
+{
+	uint64_t until = gl_peek(&device->busy_until_ns);
+	while (t > until && !__atomic_compare_exchange_n(&device->busy_until_ns, &until, t, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED))
+		;
+	uint64_t spare = gl_peek(&device->busy_spare_ns) + after(t, until);
+	if (spare > span)
+		spare = span; /* idle time of long ago must not pay for work that overlaps now */
+	if (busy > spare)
+		busy = spare;
+	gl_put(&device->busy_spare_ns, spare - busy);
+	return busy;
+}
+
+/* Streams that overlap take less together than the sum of their costs.  Charging the sum at submission and giving the
+ * rest back at the mark would be right too, but it would end every burst early and so break up the overlap. */
+static void follow_overlap(struct gl_meter *m, uint32_t gpu, uint64_t busy, uint64_t costs)
+{
+	uint64_t all_busy = gl_add(&m->gpu[gpu].busy_sum_ns, busy) + busy, all_costs = gl_add(&m->gpu[gpu].cost_sum_ns, costs) + costs;
+	if (all_costs < OVERLAP_NS)
+		return;
+	uint64_t ratio = all_busy * 1024 / all_costs;
+	gl_put(&m->gpu[gpu].overlap, (uint32_t)(ratio < 64 ? 64 : ratio > 2048 ? 2048 : ratio));
+	gl_put(&m->gpu[gpu].busy_sum_ns, all_busy / 2); /* the older half counts half */
+	gl_put(&m->gpu[gpu].cost_sum_ns, all_costs / 2);
+}
+
+/* Whether nobody else's work has been on the GPU since then, as far as the daemon knows; what one that is away said last
+ * counts no more.  Without it, or alone on the GPU, there is nobody whom we could know of. */
+static bool exclusive(const struct gl_gpu *gpu, uint64_t since_ns)
+{
+	const struct gl_policy_device *p = gl_policy_of(gpu);
+	if (!p || !gl_peek(&p->shared))
+		return true;
+	uint64_t from = gl_peek(&p->exclusive_from_ns);
+	return from && since_ns >= from && !gl_peek(&gl_self.daemon.away);
+}
+
+static void account(struct gl_meter *m, struct gl_stream *stream, const struct gl_mark *mark, uint64_t raw, uint64_t t)
+{
+	uint64_t previous = stream->finished_ns, busy = mark->cost_ns;
+	uint64_t span = after(t, later(previous, mark->first_ns)), least = after(t, later(previous, mark->before_ns));
+	uint64_t measured;
+	if (mark->launches == 0)
+		return;
+	struct gl_gpu *gpu = stream->clock->gpu;
+	bool at_most, ours = exclusive(gpu, later(previous, mark->first_ns));
+	bool lonely = ours && !beside_siblings(m, gpu, later(previous, mark->first_ns));
+	if (mark->kind == GL_MARK_AFTER && sample(stream, mark, raw, t, &measured, &at_most)) {
+		busy = !lonely	? gl_cost_learn_unsure(mark->cost, measured)
+		     : at_most ? gl_cost_learn_most(mark->cost, measured)
+			       : gl_cost_learn(mark->cost, measured);
+	} else if (ours && !mark->waited && busy < least) {
+		busy = least;
+	}
+	if (busy > span)
+		busy = span;
+	busy = uncovered(gpu->device, busy, t, span);
+	if (t > gl_peek(&m->gpu[gpu->index].own_until_ns))
+		gl_put(&m->gpu[gpu->index].own_until_ns, t);
+	gl_spend_correct(m, gpu, mark->charged_ns, busy);
+	if (mark->kind != GL_MARK_AFTER || gl_peek(&mark->cost->samples) > 4)
+		follow_overlap(m, gpu->index, busy, mark->cost_ns);
+}
+
+static void drop_all(struct gl_stream *stream)
+{
+	for (; stream->tail != stream->head; gl_put(&stream->tail, stream->tail + 1)) {
+		struct gl_mark *m = &stream->mark[stream->tail % GL_MARKS];
+		if (m->cost)
+			gl_put(&m->cost->unsampled, 0);
+		gl_sub(&stream->clock->gpu->account->outstanding_ns, m->charged_ns);
+	}
+}
+
+void gl_marks_collect(struct gl_meter *m, struct gl_stream *stream)
+{
+	CUstreamCaptureMode before = gl_relax(); /* always: another thread may begin a capture at any moment */
+	while (stream->tail != stream->head) {
+		struct gl_mark *mark = &stream->mark[stream->tail % GL_MARKS];
+		uint64_t raw, host;
+		bool keep;
+		CUresult r = REAL(cuEventQuery)(mark->event);
+		if (r == CUDA_ERROR_NOT_READY)
+			break;
+		gl_put(&stream->looked_ns, gl_now_ns());
+		if (r != CUDA_SUCCESS ||
+		    !gl_clock_read(stream->clock, mark->event, mark->before_ns, stream->looked_ns, &raw, &host, &keep)) {
+			drop_all(stream); /* the context is broken; its events are of no more use */
+			break;
+		}
+		account(m, stream, mark, raw, host);
+		stream->finished_ns = host;
+		stream->finished_raw_ns = raw;
+		stream->finished_after_ns = mark->after_ns;
+		gl_put(&stream->tail, stream->tail + 1);
+		if (!keep)
+			gl_clock_give(stream->clock, mark->event);
+	}
+	gl_unrelax(before);
+}
+
+void gl_marks_collect_all(struct gl_meter *m, CUcontext context)
+{
+	for (uint32_t i = 0; i < GL_STREAMS; i++) {
+		struct gl_stream *s = &m->stream[i];
+		if (gl_load(&s->state) != 2 || (context && gl_peek(&s->context) != context) || gl_peek(&s->head) == gl_peek(&s->tail))
+			continue;
+		if (gl_try_lock(&s->lock)) {
+			gl_marks_collect(m, s);
+			gl_unlock(&s->lock);
+		}
+	}
+}
+
+static bool matches(const struct gl_stream *s, CUcontext context, CUstream handle, uint64_t thread)
+{
+	return gl_peek(&s->context) == context && gl_peek(&s->handle) == handle && gl_peek(&s->thread) == thread;
+}
+
+/* Field by field, under the lock: another thread may still be looking at what the entry was before. */
+static void begin(struct gl_stream *s, CUcontext context, CUstream handle, uint64_t thread, struct gl_clock *clock)
+{
+	gl_lock(&s->lock);
+	gl_put(&s->context, context);
+	gl_put(&s->handle, handle);
+	gl_put(&s->thread, thread);
+	s->clock = clock;
+	gl_put(&s->launches, 0);
+	gl_put(&s->charged_ns, 0);
+	gl_put(&s->waited, 0);
+	gl_put(&s->first_ns, 0);
+	gl_put(&s->marked_ns, 0);
+	gl_put(&s->looked_ns, 0);
+	s->finished_ns = s->finished_raw_ns = s->finished_after_ns = 0;
+	gl_put(&s->tail, s->head);
+	gl_unlock(&s->lock);
+	gl_store(&s->state, 2u);
+}
+
+struct gl_stream *gl_stream_of(struct gl_meter *m, CUcontext context, CUstream handle, bool per_thread, bool make)
+{
+	uint64_t thread = per_thread ? (uint64_t)gl_syscall(SYS_gettid) : 0;
+	uint64_t hash = gl_key_mix(gl_key_mix((uintptr_t)context, (uintptr_t)handle), thread);
+	for (uint32_t i = 0; i < 16; i++) {
+		struct gl_stream *s = &m->stream[(hash + i) % GL_STREAMS];
+		if (gl_load(&s->state) == 2 && matches(s, context, handle, thread))
+			return s;
+	}
+	if (!make)
+		return NULL;
+	struct gl_stream *found = NULL;
+	gl_lock(&m->lock);
+	struct gl_clock *clock = gl_clock_of(m, context);
+	for (uint32_t i = 0; clock && i < 16 && !found; i++) {
+		struct gl_stream *s = &m->stream[(hash + i) % GL_STREAMS];
+		if (gl_load(&s->state) == 2 && matches(s, context, handle, thread))
+			found = s;
+		else if (gl_load(&s->state) == 0) {
+			begin(s, context, handle, thread, clock);
+			found = s;
+		}
+	}
+	gl_unlock(&m->lock);
+	return found;
+}
