@@ -1,61 +1,70 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# All measurements, on a machine with four cards of one kind, at once: about nine minutes.
+# All measurements, or some, on a machine with one card or several of one kind:
 #
-#   bash bench/all_on_gpu.sh
+#   bash bench/all_on_gpu.sh [JOB…]      of share, overhead, fair, top, idle, soak, tests; else all
 #
-#   OUT, WHEELS, COMMIT, PYTHON   as in on_gpu.sh, whose tests come last
-#   SOAK_MINUTES                  8
+#   OUT, WHEELS, COMMIT, PYTHON, WORK    as in on_gpu.sh, which is the job `tests`
+#   CARDS=N                              use the first N cards (all)
+#   SOAK_MINUTES=N                       8
+#   DRY_RUN=1                            print what would run on which card, and for about how long
+#   PACK=1                               at the end, put all that is in OUT into OUT/results.tar.gz too
 #
-# Each program's figures are data in OUT/NAME.json and its table, under what it was run on, in OUT/NAME.txt.
+# All jobs take about nine minutes on four cards, and more than twenty on one: name jobs to do it in several calls.  Each
+# program's figures are data in OUT/NAME.json and its table, under what it was run on, in OUT/NAME.txt; what it said on the
+# way is in OUT/NAME.log.  Ends with 1 if one of them failed.
 set -euo pipefail
-root=$(cd "$(dirname "$0")/.." && pwd)
-PYTHON=${PYTHON:-python3}
-export OUT=$(mkdir -p "${OUT:-$root/bench/results}" && cd "${OUT:-$root/bench/results}" && pwd)
-COMMIT=${COMMIT:-$(git -C "$root" rev-parse --short=12 HEAD 2>/dev/null || echo unknown)}
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
-tree=$work/tree
-mkdir -p "$tree"
-tar -C "$root" -c --exclude='*.so' --exclude=__pycache__ --exclude=limiter/_lib \
-	pyproject.toml setup.py README.md csrc limiter hypervisor bench tests | tar -C "$tree" -x
-cd "$tree"
-export PYTHONDONTWRITEBYTECODE=1
-if ! "$PYTHON" -c 'import cffi' 2>/dev/null; then
-	for wheel in "${WHEELS:?no cffi in $PYTHON: give WHEELS=DIR}"/*.whl; do
-		"$PYTHON" -m zipfile -e "$wheel" "$work/site"
-	done
-	export PYTHONPATH="$work/site${PYTHONPATH:+:$PYTHONPATH}"
+here=$(cd "$(dirname "$0")" && pwd)
+CARDS=${CARDS:-$(nvidia-smi --query-gpu=index --format=csv,noheader 2>/dev/null | wc -l || true)}
+((CARDS > 0)) || { echo "all_on_gpu.sh: nvidia-smi shows no card" >&2; exit 1; }
+plan=$("${PYTHON:-python3}" "$here/plan.py" --cards "$CARDS" "$@")
+if [[ -n ${DRY_RUN:-} ]]; then
+	echo "$plan"
+	exit
 fi
-export PYTHONPATH="$tree${PYTHONPATH:+:$PYTHONPATH}"
-make -s -j"$(nproc)" -C csrc OUT="$work/shim"
-"$PYTHON" limiter/_native_build.py "$tree" >"$work/native.log" 2>&1 || { cat "$work/native.log" >&2; exit 1; }
-library=$work/shim/libgpulimit.so
+# shellcheck source=bench/set_up.sh
+source "$here/set_up.sh"
+export OUT COMMIT PYTHON CUDA_DEVICE_ORDER=PCI_BUS_ID
 
 card() { nvidia-smi -i "$1" --query-gpu=name,driver_version --format=csv,noheader; }
 measure() { # CARD NAME PROGRAM OPTIONS…: its last lines are the table
 	local gpu=$1 name=$2 program=$3
 	shift 3
 	CUDA_VISIBLE_DEVICES=$gpu "$PYTHON" "bench/$program" --library "$library" --out "$OUT/$name.json" "$@" \
-		>"$work/$name.out" 2>"$OUT/$name.log" || echo "$name: FAILED, see $name.log" >&2
+		>"$WORK/$name.out" 2>"$OUT/$name.log" || failed "$name"
 	{
 		echo "$(card "$gpu"), commit $COMMIT, $(date +%F)"
 		echo "python bench/$program --library libgpulimit.so $*"
-		cat "$work/$name.out"
+		cat "$WORK/$name.out"
 	} >"$OUT/$name.txt"
 	cat "$OUT/$name.txt"
 }
+failed() { # NAME
+	echo "$1: FAILED, see $1.log" >&2
+	touch "$WORK/failed"
+}
+on_card() { # CARD: its part of the plan, one after the other
+	local gpu _ name program options
+	while read -r gpu _ name program options; do
+		[[ $gpu == "$1" ]] || continue
+		if [[ $program == on_gpu.sh ]]; then
+			# shellcheck disable=SC2086 # options are words
+			bash bench/on_gpu.sh $options </dev/null || failed "$name"
+		else
+			# shellcheck disable=SC2086
+			measure "$gpu" "$name" "$program" $options </dev/null
+		fi
+	done <<<"$plan"
+}
 
-first=memory_bound,gemm_512,long_12ms,graph,training,cooperative,four_streams
-second=gemm_4096,long_300ms,bursts,triton,compiled,jax
-limits=10,25,50,75,90
-measure 3 soak soak.py --minutes "${SOAK_MINUTES:-8}" &
-measure 1 share-1 share.py --workloads $first --limits $limits --seconds 10 --free-seconds 2 &
-measure 2 share-2 share.py --workloads $second --limits $limits --seconds 10 --free-seconds 2 &
-{
-	measure 0 overhead overhead.py --rounds 3 --turns 8
-	measure 0 fair fair.py --seconds 5
-	CUDA_VISIBLE_DEVICES=0 COMMIT=$COMMIT bash "$root/bench/on_gpu.sh" -q || true
-} &
+rm -f "$WORK/failed"
+for ((gpu = 0; gpu < CARDS; gpu++)); do
+	on_card "$gpu" &
+done
 wait
+if [[ -n ${PACK:-} ]]; then
+	tar -C "$OUT" -c --exclude=./results.tar.gz . | gzip >"$WORK/results.tar.gz"
+	mv "$WORK/results.tar.gz" "$OUT/results.tar.gz"
+fi
+[[ ! -e $WORK/failed ]]
