@@ -4,6 +4,9 @@
 Whatever happens in between (the server goes away, forgets old versions, cuts the stream, answers nonsense),
 the watch goes on from the last version that it saw, or lists anew; then the reader gets the whole collection
 and finds what it missed.
+
+Servers that can (Kubernetes 1.34 and later, by default) send the collection at the head of the stream, which
+costs them less than a list; a server that refuses or ignores this is asked for lists from then on.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ import json
 import logging
 import random
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, AsyncIterator
 from dataclasses import dataclass
 
 from hypervisor.errors import KubeError
@@ -29,6 +32,12 @@ SHORTEST_S, STEADY_S = 0.5, 10.0
 """A stream that ends sooner is a failure; one that lasted so long shows that all is well again."""
 LONGEST_WAIT_S = 10.0
 TOO_NEW = 504
+NOT_UNDERSTOOD = (400, 422)
+INITIAL_S = 5.0
+"""For how long the collection may be on its way at the head of a stream."""
+MOST_INITIAL = 100_000
+INITIAL_END = "k8s.io/initial-events-end"
+"""Annotation of the bookmark that comes after the whole collection."""
 COMPLAIN_NS = 60_000_000_000
 
 
@@ -79,6 +88,8 @@ class Watch:
         self._listed = ""
         """The version of the last list."""
         self._complained_ns = -COMPLAIN_NS
+        self._asks_streams = True
+        """The collection is asked for at the head of the stream."""
         self.is_up = False
         """A stream is open."""
         self.restarts = 0
@@ -93,11 +104,16 @@ class Watch:
         self._version, self._newest = None, ""
         self._client.cut()
 
+    @property
+    def lists_by_stream(self) -> bool:
+        """Whether the server has not yet shown that it sends no collection at the head of a stream."""
+        return self._asks_streams
+
     async def changes(self) -> AsyncGenerator[Change, None]:
         """Yield the collection, then its changes, for ever."""
         while True:
             try:
-                if self._version is None:
+                if self._version is None and not self._asks_streams:
                     yield await self._list()
                 async for change in self._follow():
                     yield change
@@ -125,8 +141,20 @@ class Watch:
             "timeoutSeconds": str(stream_s),
         }
         begin, version = time.monotonic(), self._version
+        if version is None:
+            query |= {
+                "sendInitialEvents": "true",
+                "resourceVersionMatch": "NotOlderThan",
+                "resourceVersion": self._newest,
+            }
         try:
-            async for line in self._client.lines(self._path, query, silence_s=stream_s + SILENCE_S):
+            lines = self._client.lines(self._path, query, silence_s=stream_s + SILENCE_S)
+            if version is None:
+                listed = await self._initial(lines)
+                if listed is None:  # it is to be listed
+                    return
+                yield listed
+            async for line in lines:
                 self._heard()
                 if self._version is None:  # to be begun anew
                     return
@@ -145,15 +173,45 @@ class Watch:
             self._version, self._newest = None, ""
         self.is_up = True  # until the next one is refused
 
+    async def _initial(self, lines: AsyncIterator[bytes]) -> Listed | None:
+        """Return the collection at the head of a stream; None: this server sends none. Raises KubeError."""
+        found: dict[tuple[str, str], Object] = {}
+        try:
+            async with asyncio.timeout(INITIAL_S):
+                async for line in lines:
+                    self._heard()
+                    kind, item = event_of(line) if line.strip() else ("", {})
+                    check_error(kind, item)
+                    meta = item.get("metadata", {})
+                    if kind == "BOOKMARK" and is_initial_end(meta):
+                        self._version = self._newest = self._listed = version_of(meta)
+                        self.lists += 1
+                        self.is_up, self.trouble = True, ""
+                        return Listed(tuple(found.values()))
+                    if kind in ("ADDED", "MODIFIED"):
+                        found[key_of(meta)] = item
+                    elif kind == "DELETED":
+                        found.pop(key_of(meta), None)
+                    if len(found) > MOST_INITIAL:
+                        raise KubeError(0, "the collection at the head of the stream has no end")
+        except KubeError as error:
+            if error.status not in NOT_UNDERSTOOD:
+                raise
+            self._ask_lists(str(error))
+            return None
+        except TimeoutError:
+            self._ask_lists("the collection did not end")
+            return None
+        raise KubeError(0, "the stream ends within the collection")
+
+    def _ask_lists(self, why: str) -> None:
+        self._asks_streams = False
+        logger.info("watch on %s: asking for lists, not for streams that begin with one: %s", self._path, why)
+
     def _take(self, line: bytes) -> Change | None:
         kind, item = event_of(line)
-        if kind == "ERROR":
-            code = item.get("code")
-            raise KubeError(code if isinstance(code, int) else 0, str(item.get("message", "an error")))
-        version = item.get("metadata", {}).get("resourceVersion")
-        if not isinstance(version, str) or not version:
-            raise KubeError(0, "an event without a version")
-        self._version = self._newest = version
+        check_error(kind, item)
+        self._version = self._newest = version_of(item.get("metadata", {}))
         # Only now is it sure that the server works: some open a stream and then say that it cannot be.
         self._backoff.reset()
         if kind == "BOOKMARK":
@@ -192,3 +250,27 @@ def event_of(line: bytes) -> tuple[str, Object]:
     if not isinstance(item.get("metadata", {}), dict):
         raise KubeError(0, "an event without metadata")
     return kind, item
+
+
+def check_error(kind: str, item: Object) -> None:
+    """Raise KubeError with what an event of type ERROR says."""
+    if kind == "ERROR":
+        code = item.get("code")
+        raise KubeError(code if isinstance(code, int) else 0, str(item.get("message", "an error")))
+
+
+def version_of(meta: Object) -> str:
+    """Return an object's version. Raises KubeError."""
+    version = meta.get("resourceVersion")
+    if not isinstance(version, str) or not version:
+        raise KubeError(0, "an event without a version")
+    return version
+
+
+def key_of(meta: Object) -> tuple[str, str]:
+    return str(meta.get("namespace", "")), str(meta.get("name", ""))
+
+
+def is_initial_end(meta: Object) -> bool:
+    annotations = meta.get("annotations")
+    return isinstance(annotations, dict) and annotations.get(INITIAL_END) == "true"

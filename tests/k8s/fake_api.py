@@ -25,6 +25,10 @@ Object = dict[str, Any]
 T = TypeVar("T")
 PODS = "/api/v1/pods"
 BOOKMARK_S = 0.2
+NO_INITIAL = (
+    'ListOptions.meta.k8s.io "" is invalid: sendInitialEvents: Forbidden: sendInitialEvents is forbidden for '
+    "watch unless the WatchList feature gate is enabled"
+)
 
 
 class FakeApi:
@@ -38,6 +42,11 @@ class FakeApi:
         """Who may come in; None: everybody."""
         self.gone_as_status = False
         """Old versions are refused by HTTP status, not by an event in the stream."""
+        self.initial = "refused"
+        """What becomes of sendInitialEvents: "refused", as by servers that have it off, "ignored", as by
+        older ones, or "sent"."""
+        self.after_initial: list[bytes] = []
+        """Sent before the mark of the collection's end."""
         self.is_deaf = False
         """Changes are made but not told to watches: what a server that loses events looks like."""
         self.requests: list[tuple[str, str, dict[str, str]]] = []
@@ -204,7 +213,13 @@ class FakeApi:
     async def _watch(self, request: web.Request) -> web.StreamResponse:
         query = request.query
         at = int(query.get("resourceVersion") or 0)
-        if at < self._oldest and self.gone_as_status:
+        wants_initial = query.get("sendInitialEvents") == "true"
+        if wants_initial and self.initial == "refused":
+            return refused(422, NO_INITIAL, "Invalid")
+        if wants_initial and at > self._version:
+            return refused(504, f"Too large resource version: {at}, current: {self._version}", "Timeout")
+        # With the collection at the stream's head, the version is what it must not be older than.
+        if at < self._oldest and self.gone_as_status and not wants_initial:
             return refused(410, f"too old resource version: {at} ({self._oldest})", "Expired")
         response = web.StreamResponse(headers={"Content-Type": "application/json"})
         response.enable_chunked_encoding()
@@ -212,6 +227,10 @@ class FakeApi:
         end = asyncio.get_running_loop().time() + float(query.get("timeoutSeconds") or 60)
         if self.answers:
             await response.write(self.answers.pop(0))
+        elif wants_initial:
+            with contextlib.suppress(ConnectionError):
+                at = await self._send_initial(response, query)
+                await self._stream(response, query, at, end)
         elif at < self._oldest:
             status = status_of(410, f"too old resource version: {at} ({self._oldest})", "Expired")
             await response.write(line_of("ERROR", status))
@@ -219,6 +238,20 @@ class FakeApi:
             with contextlib.suppress(ConnectionError):
                 await self._stream(response, query, at, end)
         return response
+
+    async def _send_initial(self, response: web.StreamResponse, query: Any) -> int:
+        """Send the collection as a real server does; return its version."""
+        version = self._version
+        for one in self._selected(query):
+            await response.write(line_of("ADDED", one))
+        for line in self.after_initial:
+            await response.write(line)
+        if self.initial == "sent":
+            meta = {"resourceVersion": str(version), "creationTimestamp": None}
+            meta["annotations"] = {"k8s.io/initial-events-end": "true"}
+            mark = {"kind": "Pod", "apiVersion": "v1", "metadata": meta, "spec": {"containers": None}}
+            await response.write(line_of("BOOKMARK", {**mark, "status": {}}))
+        return version
 
     async def _stream(self, response: web.StreamResponse, query: Any, at: int, end: float) -> None:
         node = query.get("fieldSelector", "").removeprefix("spec.nodeName=")

@@ -128,6 +128,7 @@ class ControlPlane:
         while True:
             with contextlib.suppress(OSError, ApiError):
                 self.request("GET", "/readyz")
+                self.request("GET", "/api/v1/namespaces/default")  # made a moment later, the first time
                 return
             if self._api.poll() is not None or time.monotonic() > end:
                 log = (self.folder / "apiserver.log").read_text(errors="replace")[-2000:]

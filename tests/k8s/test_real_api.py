@@ -63,6 +63,8 @@ def test_pods_of_this_node_and_their_changes(plane: ControlPlane, access: Access
         plane.delete_pod("default", "first")
         reader.wait(lambda r: r.pods.keys() == {"second"} and value(r, "second") == "4Gi")
         assert reader.watch.lists == 1
+        assert not reader.watch.lists_by_stream  # 1.20 refuses that, and is asked for lists
+        assert reader.watch.restarts == 0
 
 
 def test_bookmarks_carry_the_watch_over_what_is_forgotten(plane: ControlPlane, access: Access) -> None:

@@ -13,12 +13,13 @@ from typing import Any
 
 import pytest
 
+from hypervisor.k8s import watch as watch_module
 from hypervisor.k8s.access import Access
 from hypervisor.k8s.backoff import Backoff
 from hypervisor.k8s.client import LONGEST_LINE, Client
 from hypervisor.k8s.watch import Gone, Listed, Watch
 from tests.k8s.conftest import Secure
-from tests.k8s.fake_api import PODS, FakeApi, pod
+from tests.k8s.fake_api import PODS, FakeApi, line_of, pod
 
 WITHIN_S = 15.0
 
@@ -90,6 +91,13 @@ def reading(access: Access, **options: Any) -> Iterator[Reader]:
         yield reader
     finally:
         reader.close()
+
+
+@pytest.fixture(params=["refused", "sent"], autouse=True)
+def initial(request: pytest.FixtureRequest, fake_api: FakeApi) -> str:
+    """Every test is run with a server that must be asked for lists, and one that begins streams with them."""
+    fake_api.initial = request.param
+    return fake_api.initial
 
 
 @pytest.fixture
@@ -208,7 +216,10 @@ def test_a_server_with_older_versions_than_ours_is_believed(fake_api: FakeApi, r
     fake_api._oldest = 1000  # and it no longer knows our version
     fake_api.start()
     reader.wait(lambda r: r.pods == {})
-    assert any(q.get("watch") != "true" and not q.get("resourceVersion") for _, _, q in fake_api.requests)
+    wholes = [
+        q for _, _, q in fake_api.requests if q.get("watch") != "true" or q.get("sendInitialEvents") == "true"
+    ]
+    assert any(not q.get("resourceVersion") for q in wholes)
 
 
 @pytest.mark.parametrize(
@@ -237,7 +248,9 @@ def test_nonsense_in_a_stream_costs_a_restart_and_no_pod(
     assert not fake_api.answers
 
 
-def test_a_server_that_always_refuses_is_not_pestered(fake_api: FakeApi, reader: Reader) -> None:
+def test_a_server_that_always_refuses_is_not_pestered(
+    fake_api: FakeApi, reader: Reader, initial: str
+) -> None:
     fake_api.gone_as_status = True
     fake_api.stop()
     fake_api._oldest = 1 << 40
@@ -247,6 +260,9 @@ def test_a_server_that_always_refuses_is_not_pestered(fake_api: FakeApi, reader:
     asked = fake_api.requests[before:]
     assert len(asked) < 30  # half a second apart, two requests each
     lists = [query for _, _, query in asked if query.get("watch") != "true"]
+    if initial == "sent":  # no version is too old for that
+        assert not lists and reader.pods.keys() == {"first"}
+        return
     assert "resourceVersion" not in lists[-1]  # a list from a cache may have been what led here
 
 
@@ -262,6 +278,94 @@ def test_a_new_token_is_taken_up(secure_api: Secure) -> None:
         reader.wait(lambda r: "401" in r.watch.trouble)
         secure_api.token_file.write_text("second")
         reader.wait(lambda r: r.pods.keys() == {"first", "second"} and r.watch.is_up)
+
+
+# ---- the collection at the head of the stream ----
+
+
+def kinds(server: FakeApi) -> list[str]:
+    """Return what was asked for: a list, a stream that begins with one, or a stream."""
+    found = []
+    for _, path, query in server.requests:
+        if path == PODS:
+            head = query.get("sendInitialEvents") == "true"
+            found.append("head" if head else "stream" if query.get("watch") == "true" else "list")
+    return found
+
+
+def test_one_stream_gives_the_pods_and_their_changes(fake_api: FakeApi, initial: str) -> None:
+    for number in range(3):
+        fake_api.put(pod(f"p{number}"))
+    fake_api.put(pod("elsewhere", node="node-b"))
+    with reading(Access(fake_api.url)) as reader:
+        reader.wait(lambda r: r.pods.keys() == {"p0", "p1", "p2"} and r.watch.is_up)
+        fake_api.put(pod("second"))
+        reader.wait(lambda r: "second" in r.pods)
+        assert reader.lists == [3] and reader.seen == ["second"]
+        assert reader.watch.restarts == 0 and reader.watch.lists_by_stream == (initial == "sent")
+    assert kinds(fake_api) == (["head"] if initial == "sent" else ["head", "list", "stream"])
+    head = next(q for _, _, q in fake_api.requests if q.get("sendInitialEvents") == "true")
+    assert head["resourceVersionMatch"] == "NotOlderThan" and head["allowWatchBookmarks"] == "true"
+
+
+def test_who_refused_once_is_asked_for_lists(fake_api: FakeApi) -> None:
+    fake_api.initial = "refused"
+    with reading(Access(fake_api.url)) as reader:
+        for times in range(1, 4):
+            reader.wait(lambda r, n=times: len(r.lists) == n and r.watch.is_up)
+            reader._loop.call_soon_threadsafe(reader.watch.start_over)
+    assert kinds(fake_api).count("head") == 1
+
+
+def test_a_server_that_never_ends_the_collection_is_asked_for_lists(
+    fake_api: FakeApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It does not know the parameter, and sends a stream like any other."""
+    monkeypatch.setattr(watch_module, "INITIAL_S", 0.5)
+    fake_api.initial = "ignored"
+    fake_api.put(pod("first"))
+    with reading(Access(fake_api.url)) as reader:
+        reader.wait(lambda r: r.pods.keys() == {"first"} and r.watch.is_up)
+        assert reader.lists == [1] and not reader.watch.lists_by_stream
+    assert kinds(fake_api) == ["head", "list", "stream"]
+
+
+def test_what_changes_while_the_collection_comes_is_in_it(fake_api: FakeApi) -> None:
+    fake_api.initial = "sent"
+    fake_api.put(pod("first"))
+    fake_api.put(pod("second"))
+    going, coming = ({"metadata": {"name": n, "namespace": "default"}} for n in ("first", "third"))
+    for one in (going, coming):
+        one["metadata"]["resourceVersion"] = "103"
+    early = {"kind": "Pod", "metadata": {"resourceVersion": "103"}}  # a bookmark without the mark
+    fake_api.after_initial = [
+        line_of("DELETED", going),
+        line_of("BOOKMARK", early),
+        line_of("MODIFIED", coming),
+    ]
+    with reading(Access(fake_api.url)) as reader:
+        reader.wait(lambda r: r.pods.keys() == {"second", "third"} and r.watch.is_up)
+        assert reader.lists == [2]
+
+
+@pytest.mark.parametrize(
+    "nonsense",
+    [b"<html>\n", b'{"type":"ERROR","object":{"code":410,"message":"gone"}}\n', b'{"type":"ADDED"', b""],
+    ids=["html", "gone", "half", "cut"],
+)
+def test_half_a_collection_is_none(fake_api: FakeApi, reader: Reader, nonsense: bytes) -> None:
+    """What was known stays known: a pod that was not sent yet is not gone."""
+    fake_api.initial = "sent"
+    reader.watch._asks_streams = True
+    fake_api.put(pod("second"))
+    reader.wait(lambda r: len(r.pods) == 2)
+    stale = {"metadata": {"name": "third", "namespace": "default", "resourceVersion": "103"}}
+    fake_api.answers = [line_of("ADDED", stale) + nonsense] * 2
+    lists = len(reader.lists)
+    reader._loop.call_soon_threadsafe(reader.watch.start_over)
+    reader.wait(lambda r: not fake_api.answers and len(r.lists) > lists and r.watch.is_up)
+    assert reader.lists[lists:] == [2] and reader.pods.keys() == {"first", "second"}
+    assert reader.watch.restarts >= 2 and reader.watch.lists_by_stream
 
 
 def test_a_thousand_changes_arrive_in_order(fake_api: FakeApi, reader: Reader) -> None:
