@@ -114,7 +114,7 @@ class Daemon:
         )
         if self.kubernetes is not None:
             self.observer.looked = self.kubernetes.looked
-        self.offer = offer_of(told, self.node, self.observer)
+        self.offer = offer_of(told, self.node, self.observer, self.kubernetes)
         self.runners: list[web.AppRunner] = []
         self.stopping = asyncio.Event()
         self.failure: BaseException | None = None
@@ -228,7 +228,7 @@ class Daemon:
             await self.node.tenancy.close()
 
 
-def offer_of(told: Config, node: Node, observer: Observer) -> Offer | None:
+def offer_of(told: Config, node: Node, observer: Observer, kubernetes: Kubernetes | None) -> Offer | None:
     """Return the device plugin, if it is wanted. Raises ConfigError."""
     if not told.settings.device_plugin:
         return None
@@ -237,7 +237,9 @@ def offer_of(told: Config, node: Node, observer: Observer) -> Offer | None:
     except ImportError as error:
         reason = f"{error.name} is missing; pip install 'gpulimit[k8s]'"
         raise ConfigError("device_plugin", "", reason) from error
-    return offer.Offer(told, node, observer)
+    return offer.Offer(
+        told, node, observer, lambda: kubernetes.cluster.pods if kubernetes is not None else ()
+    )
 
 
 def unix_socket(path: str) -> socket.socket:

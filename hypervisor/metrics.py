@@ -26,6 +26,7 @@ KUBERNETES = (
 )
 PLUGIN = (
     *("device_plugin_registrations_total", "device_plugin_allocations_total"),
+    "device_plugin_pod_resources_up",
     *("device_plugin_slices", "device_plugin_card_returns_total"),
 )
 NO_GUESTS, NO_COLLECTOR, NO_AGENT = "no guest answers", "no guests are collected", "not a guest's agent"
@@ -296,7 +297,8 @@ DAEMON_SECTION = Section(
         ("kube_events_total", C, ("result",), "Events about pods: sent, failed, or dropped since too many were waiting.", "Kubernetes"),
         ("device_plugin_registrations_total", C, (), "Times that the kubelet was told of the cards.", "device plugin"),
         ("device_plugin_allocations_total", C, ("result",), "Containers that were handed cards (granted) or could not be (refused).", "device plugin"),
-        ("device_plugin_slices", G, (*GPU, "state"), "Slices of a card: offered, withheld while it does not answer well, and allotted to pods.", "device plugin"),
+        ("device_plugin_pod_resources_up", G, (), "1 while the kubelet answers which pods have which devices; else its record alone is read.", "device plugin"),
+        ("device_plugin_slices", G, (*GPU, "state"), "Slices of a card: offered, withheld while it does not answer well, and allotted to pods; allocatable are those that the kubelet knows, where it says so.", "device plugin"),
         ("device_plugin_card_returns_total", C, GPU, "Times that a card was offered again after it had not answered well.", "device plugin"),
         ("series_dropped_total", C, ("reason",), "Clients left out of a scrape: too many of them.", "exporter"),
     ),

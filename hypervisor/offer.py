@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The device plugin in the daemon: what it may know of the node, and what the node learns from it.
 
-Nothing is offered before the daemon can keep limits, and a pod's process is not taken in while the kubelet's
-record of who has which slices cannot be read.
+Nothing is offered before the daemon can keep limits, and a pod's process is not taken in while neither the
+kubelet nor its record says who has which slices.
 """
 
 from __future__ import annotations
@@ -11,14 +11,16 @@ import asyncio
 import contextlib
 import logging
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import cast
 
 from hypervisor.cluster import tenant_of
 from hypervisor.config import Config
-from hypervisor.core import slices
+from hypervisor.core import pod_devices, slices
+from hypervisor.core.checkpoint import Allocations
 from hypervisor.core.model import Gpu, GpuUuid, Origin, TenantName
+from hypervisor.core.pods import Pod
 from hypervisor.core.slices import Placement
 from hypervisor.errors import Refused
 from hypervisor.exporter.snapshot import PartView, PluginView, SlicesView
@@ -27,6 +29,7 @@ from hypervisor.observer import Observer
 from hypervisor.plugin.allotments import Allotments
 from hypervisor.plugin.grant import Grants
 from hypervisor.plugin.kubelet import Kubelet
+from hypervisor.plugin.pod_resources import PodResources
 from hypervisor.plugin.service import Service
 from limiter.errors import GpulimitError
 from limiter.quota import Quota
@@ -41,13 +44,20 @@ CLEAN_UP_EVERY = 3600
 class Offer:
     """Offers the node's cards to its kubelet."""
 
-    def __init__(self, told: Config, node: Node, observer: Observer) -> None:
+    def __init__(
+        self, told: Config, node: Node, observer: Observer, pods: Callable[[], Iterable[Pod]]
+    ) -> None:
         settings = told.settings
         folder = Path(settings.kubelet_dir) / "device-plugins"
         self._node = node
         self._observer = observer
         self._grants = Grants(settings, is_simulated=told.is_simulated)
         self._allotments = Allotments(folder, settings.resource_name)
+        self._pod_resources = PodResources(
+            Path(settings.kubelet_dir), settings.resource_name, self._note, pods
+        )
+        self._devices: Allocations = {}
+        """What pods have, as far as is known."""
         self._per_gpu = settings.slices_per_gpu
         self._service = Service(
             self,
@@ -81,7 +91,11 @@ class Offer:
 
     def reasons_not_ready(self) -> list[str]:
         """Return what keeps limits from being kept."""
-        return [*self._node.reasons_not_ready(), *filter(None, [self._allotments.trouble])]
+        return [*self._node.reasons_not_ready(), *filter(None, [self._trouble()])]
+
+    def _trouble(self) -> str:
+        """Return why it cannot be known which slices pods have."""
+        return "" if self._pod_resources.is_up else self._allotments.trouble
 
     # ---- what the node learns ----
 
@@ -90,15 +104,20 @@ class Offer:
         if origin.pod_uid is None:
             return
         self._learn()
-        if self._allotments.trouble:
-            raise Refused(503, f"which slices a pod has is not known: {self._allotments.trouble}")
+        trouble = self._allotments.trouble
+        if trouble and not self._pod_resources.knows(origin.pod_uid):
+            self._pod_resources.want(origin.pod_uid)
+            also = "" if self._pod_resources.is_up else f"; pod resources: {self._pod_resources.trouble}"
+            raise Refused(503, f"which slices a pod has is not known: {trouble}{also}")
 
     def _learn(self) -> None:
         self._allotments.refresh()
+        self._devices = pod_devices.merged(self._allotments.devices, self._pod_resources.told)
         before, now = self._node.registry.book.slices, self._quotas()
         if now == before:
             return
         self._node.registry.book.slices = now
+        self._pod_resources.look()
         for name in list(self._node.registry.tenants):
             # A pod that the kubelet no longer lists keeps what it has while its processes live.
             if name in now and before.get(name) != now[name]:
@@ -109,7 +128,7 @@ class Offer:
         have a quota of their own.
         """
         own, quotas = self._node.registry.book.pods, {}
-        for pod, containers in self._allotments.devices.items():
+        for pod, containers in self._devices.items():
             together: list[str] = []
             for container, devices in containers.items():
                 name = tenant_of(pod, container)
@@ -141,6 +160,7 @@ class Offer:
         async with asyncio.TaskGroup() as group:
             group.create_task(self._kubelet.run(self._ready), name="device plugin: kubelet")
             group.create_task(self._sweep(), name="device plugin: sweep")
+            group.create_task(self._pod_resources.run(), name="device plugin: pod resources")
 
     async def _sweep(self) -> None:
         sweeps = 0
@@ -180,7 +200,7 @@ class Offer:
         """Return what it has done, for metrics."""
         health = self._service.health
         allotted: Counter[GpuUuid] = Counter()
-        for containers in self._allotments.devices.values():
+        for containers in self._devices.values():
             with contextlib.suppress(ValueError):
                 allotted += slices.count(device for devices in containers.values() for device in devices)
         cards = []
@@ -189,5 +209,12 @@ class Offer:
             if gpu is not None:
                 offered = self._per_gpu if is_healthy else 0
                 states = {"offered": offered, "withheld": self._per_gpu - offered, "allotted": allotted[uuid]}
+                if self._pod_resources.allocatable is not None:
+                    states["allocatable"] = self._pod_resources.allocatable[uuid]
                 cards.append(SlicesView(uuid, gpu.index, states, health.flaps[uuid]))
-        return PluginView(self._kubelet.registrations, dict(self._service.allocations), tuple(cards))
+        return PluginView(
+            self._kubelet.registrations,
+            dict(self._service.allocations),
+            tuple(cards),
+            is_told=self._pod_resources.is_up,
+        )

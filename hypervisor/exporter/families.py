@@ -123,6 +123,7 @@ def add_kubernetes(sheet: Sheet, view: KubeView) -> None:
 def add_plugin(sheet: Sheet, view: PluginView) -> None:
     sheet.put("device_plugin_registrations_total", NONE, view.registrations)
     sheet.put_each("device_plugin_allocations_total", NONE, "result", view.allocations)
+    sheet.put("device_plugin_pod_resources_up", NONE, int(view.is_told))
     for card in view.cards:
         labels = Labels([("gpu_uuid", card.uuid), ("gpu_index", str(card.index))])
         sheet.put_each("device_plugin_slices", labels, "state", card.slices)

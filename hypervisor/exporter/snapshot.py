@@ -120,6 +120,8 @@ class PluginView:
     registrations: int = 0
     allocations: Mapping[str, int] = field(default_factory=dict)
     cards: tuple[SlicesView, ...] = ()
+    is_told: bool = False
+    """The kubelet answers which pods have which devices."""
 
 
 @dataclass(frozen=True, slots=True)

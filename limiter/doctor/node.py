@@ -161,6 +161,7 @@ def kubelet(folder: Path, *, is_wanted: bool) -> Iterator[Check]:
     if is_wanted:
         yield listens("device plugin", plugins / "gpulimit.sock", "the daemon makes it: see its log")
         yield record(plugins / RECORD)
+        yield pod_resources(folder / "pod-resources" / "kubelet.sock")
 
 
 def listens(name: str, path: Path, advice: str) -> Check:
@@ -185,6 +186,14 @@ def record(path: Path) -> Check:
     except OSError as error:
         return fail(name, f"{path}: {error.strerror}", "the daemon must read which pod has which slices")
     return ok(name, str(path))
+
+
+def pod_resources(path: Path) -> Check:
+    """Look whether the kubelet can be asked which pods have which devices."""
+    found = listens("pod resources", path, "mount the kubelet's folder pod-resources")
+    if found.level == "ok":
+        return found
+    return warn(found.name, f"{found.text}: the kubelet's record alone is read", found.advice)
 
 
 def nvml(environment: Mapping[str, str]) -> Check:

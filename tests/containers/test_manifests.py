@@ -158,6 +158,7 @@ def test_the_daemon_has_the_paths_that_its_options_name() -> None:
         str(Path(settings.socket).parent),
         settings.state_dir,
         f"{settings.kubelet_dir}/device-plugins",
+        f"{settings.kubelet_dir}/pod-resources",
         "/dev/shm",
     )
     for path in needed:

@@ -5,6 +5,7 @@ test_real_node.py.
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
 import os
@@ -16,9 +17,13 @@ from typing import Any
 
 import pytest
 
+from hypervisor.core import checkpoint
+from hypervisor.core.pods import Pod
+from hypervisor.plugin.pod_resources import PodResources
 from tests.daemon.conftest import Daemon
 from tests.k8s.inside_node import node, plane, total
 from tests.k8s.node import RealNode, workload
+from tests.k8s.test_tenants import value
 
 __all__ = ["node", "plane"]
 
@@ -70,6 +75,32 @@ def test_two_pods_on_one_card(plane: RealNode, node: Callable[..., Daemon]) -> N
     third = plane.run_pod("third", annotations={"memory": "2Gi"}, slices=6)
     plane.wait(lambda: total(plane, third) == 2 * GIB)
     assert total(plane, large) == 3 * GIB
+
+
+def test_the_kubelet_says_what_its_record_has(plane: RealNode, node: Callable[..., Daemon]) -> None:
+    """1.20 has List alone."""
+    ours = node()
+    made = plane.run_pod("told", slices=3)
+    plane.wait(lambda: tenant(ours, made))
+    uid = made["metadata"]["uid"]
+    record = checkpoint.allocations(RECORD.read_text(), RESOURCE)
+
+    async def ask() -> PodResources:
+        asked = PodResources(
+            RECORD.parents[1], RESOURCE, lambda *_: None, lambda: [Pod(uid, uid, "default", "told")]
+        )
+        asked.want(uid)
+        running = asyncio.create_task(asked.run())
+        async with asyncio.timeout(30):
+            while not asked.knows(uid):
+                await asyncio.sleep(0.05)
+        running.cancel()
+        return asked
+
+    asked = asyncio.run(ask())
+    assert asked.told == {uid: record[uid]} and len(record[uid]["main"]) == 3
+    assert asked._lacks == {"Get"} and asked.allocatable is None
+    plane.wait(lambda: value(ours, "device_plugin_pod_resources_up") == 1)
 
 
 def test_slices_alone_are_a_quota(plane: RealNode, node: Callable[..., Daemon]) -> None:

@@ -151,6 +151,7 @@ def snapshot() -> Snapshot:
                 SlicesView(GPU.uuid, 0, {"offered": 10, "withheld": 0, "allotted": 7}),
                 SlicesView(OTHER_GPU.uuid, 1, {"offered": 0, "withheld": 10, "allotted": 3}, returns=1),
             ),
+            is_told=True,
         ),
         values={
             "up": 1,

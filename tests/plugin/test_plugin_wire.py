@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The table of messages against the published api.proto, where one is found, and against bytes on the wire.
 
-The real kubelet is asked in tests/k8s (make test-k8s). The file is looked for in $GPULIMIT_DEVICEPLUGIN_PROTO
-and where Debian's golang-github-kubernetes-kubelet-dev has it.
+The real kubelet is asked in tests/k8s (make test-k8s). The files are looked for in $GPULIMIT_KUBELET_APIS and
+where Debian's golang-github-kubernetes-kubelet-dev has them.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ messages = pytest.importorskip(
     "hypervisor.plugin.messages", reason="needs the extra k8s", exc_type=ImportError
 )
 
-PUBLISHED = (
-    os.environ.get("GPULIMIT_DEVICEPLUGIN_PROTO", ""),
-    "/usr/share/gocode/src/k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1/api.proto",
-)
-MESSAGE = re.compile(r"^message (\w+) \{(.*?)^\}", re.MULTILINE | re.DOTALL)
+pod_messages = pytest.importorskip("hypervisor.plugin.pod_messages")
+
+PUBLISHED = Path(os.environ.get("GPULIMIT_KUBELET_APIS", "/usr/share/gocode/src/k8s.io/kubelet/pkg/apis"))
+FOR_CLAIMS = {"DynamicResource", "ClaimResource", "CDIDevice"}
+MESSAGE = re.compile(r"^message (\w+) \{([^}]*)\}", re.MULTILINE)
 FIELD = re.compile(r"^\s*(repeated |map<string, string> )?(\w+ )?(\w+) = (\d+)(?: \[.*\])?;", re.MULTILINE)
 CALL = re.compile(r"rpc (\w+)\((\w+)\) returns \((stream )?(\w+)\)")
 
 
-def ours(name: str) -> set[tuple[str, str, int]]:
+def ours(table: dict[str, str], name: str) -> set[tuple[str, str, int]]:
     """Return a message's fields, names without what differs between versions of the file."""
     found = set()
-    for text in messages.TABLE[name].split():
+    for text in table[name].split():
         field, _, rest = text.partition(":")
         kind, _, number = rest.partition("=")
         found.add((plain(field), kind, int(number)))
@@ -40,24 +40,58 @@ def plain(name: str) -> str:
     return name.replace("_", "").lower()
 
 
-def test_the_table_is_the_published_one() -> None:
-    path = next((Path(p) for p in PUBLISHED if p and Path(p).exists()), None)
-    if path is None:
+def published(name: str) -> tuple[str, dict[str, set[tuple[str, str, int]]]]:
+    """Return a published file, without comments, and its messages."""
+    path = PUBLISHED / name / "api.proto"
+    if not path.exists():
         pytest.skip("no published api.proto here")
     text = re.sub(r"//.*", "", re.sub(r"/\*.*?\*/", "", path.read_text(), flags=re.DOTALL))
-    published = {}
-    for name, body in MESSAGE.findall(text):
+    found = {}
+    for message, body in MESSAGE.findall(text):
         fields = set()
         for prefix, kind, field, number in FIELD.findall(body):
             shown = "map" if prefix.startswith("map") else kind.strip() + ("*" if prefix else "")
             fields.add((plain(field), shown, int(number)))
-        published[name] = fields
-    assert published.keys() == messages.TABLE.keys()
-    for name, fields in published.items():
-        assert ours(name) == fields, name
+        found[message] = fields
+    return text, found
+
+
+def test_the_table_is_the_published_one() -> None:
+    text, found = published("deviceplugin/v1beta1")
+    assert found.keys() == messages.TABLE.keys()
+    for name, fields in found.items():
+        assert ours(messages.TABLE, name) == fields, name
     calls = {call: (asked, answered) for call, asked, _, answered in CALL.findall(text)}
     assert calls == {call: pair for service in messages.SERVICES.values() for call, pair in service.items()}
     assert [call for call, _, stream, _ in CALL.findall(text) if stream] == ["ListAndWatch"]
+
+
+def test_the_pod_resources_are_the_published_ones() -> None:
+    text, found = published("podresources/v1")
+    assert found.keys() - FOR_CLAIMS == pod_messages.TABLE.keys()
+    for name in pod_messages.TABLE:
+        known = {field for field in found[name] if field[1].removesuffix("*") not in FOR_CLAIMS}
+        assert ours(pod_messages.TABLE, name) == known, name
+    assert {call: (asked, answered) for call, asked, _, answered in CALL.findall(text)} == pod_messages.CALLS
+    assert f"package {pod_messages.PACKAGE};" in text and f"service {pod_messages.SERVICE} " in text
+
+
+def test_pod_resources_on_the_wire() -> None:
+    devices = text_field(1, b"gpulimit.io/gpu") + text_field(2, b"GPU-1::0") + text_field(2, b"GPU-1::1")
+    devices += text_field(3, text_field(1, b"\x08\x01"))
+    container = text_field(1, b"main") + text_field(2, devices) + b"\x1a\x02\x03\x04"
+    container += text_field(4, text_field(1, b"memory") + b"\x10\x80\x08") + text_field(
+        5, text_field(2, b"claim")
+    )
+    one = text_field(1, b"train") + text_field(2, b"ml") + text_field(3, container)
+    (read,) = pod_messages.CLASSES["ListPodResourcesResponse"].FromString(text_field(1, one)).pod_resources
+    assert (read.name, read.namespace, read.containers[0].name) == ("train", "ml", "main")
+    (ours,) = read.containers[0].devices
+    assert list(ours.device_ids) == ["GPU-1::0", "GPU-1::1"] and ours.topology.nodes[0].ID == 1
+    assert list(read.containers[0].cpu_ids) == [3, 4] and read.containers[0].memory[0].size == 1024
+    asked = pod_messages.new("GetPodResourcesRequest", pod_name="train", pod_namespace="ml")
+    assert asked.SerializeToString() == text_field(1, b"train") + text_field(2, b"ml")
+    assert pod_messages.path_of(pod_messages.SERVICE, "List") == "/v1.PodResourcesLister/List"
 
 
 def text_field(number: int, value: bytes) -> bytes:
