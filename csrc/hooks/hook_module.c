@@ -5,91 +5,63 @@
  * first use, is found at the next reservation.
  */
 #include "shim.h"
+#include "time/meter.h"
 
-#define OR_UNDO(what, got, out, call, undo)                                       \
-	do {                                                                      \
-		struct gl_gpu *gpu = (out) ? gl_gpu_current() : NULL;             \
-		if (!gpu) {                                                       \
-			gl_overhead_mark_all();                                   \
-			return REAL(what) call(out);                              \
-		}                                                                 \
-		uint64_t before = gl_overhead_watch(gpu);                         \
-		CUresult result = REAL(what) call(&(got));                        \
-		if (result != CUDA_SUCCESS)                                       \
-			return result;                                            \
-		if (!gl_overhead_fits(gpu, before)) {                             \
-			REAL(undo)(got);                                          \
-			(void)gl_overhead_measure(gpu);                                  \
-			gl_add(&gpu->device->refused, 1);                         \
-			return CUDA_ERROR_OUT_OF_MEMORY;                          \
-		}                                                                 \
-		*(out) = got;                                                     \
-		return CUDA_SUCCESS;                                              \
-	} while (0)
+/* A call that loads code: `params` and `args` are those behind the handle. */
+#define LOADING(name, handle, undo, params, args)                                                                      \
+	CUresult name(handle *out, GL_REST params)                                                                     \
+	{                                                                                                              \
+		GL_ENTER(name, (out, GL_REST args));                                                                   \
+		struct gl_gpu *gpu = out ? gl_gpu_current() : NULL;                                                    \
+		if (!gpu) {                                                                                            \
+			gl_overhead_mark_all();                                                                        \
+			return REAL(name)(out, GL_REST args);                                                          \
+		}                                                                                                      \
+		handle got;                                                                                            \
+		uint64_t before = gl_overhead_watch(gpu);                                                              \
+		CUresult result = REAL(name)(&got, GL_REST args);                                                      \
+		if (result != CUDA_SUCCESS)                                                                            \
+			return result;                                                                                 \
+		if (!gl_overhead_fits(gpu, before)) {                                                                  \
+			REAL(undo)(got);                                                                               \
+			(void)gl_overhead_measure(gpu);                                                                \
+			gl_add(&gpu->device->refused, 1);                                                              \
+			return CUDA_ERROR_OUT_OF_MEMORY;                                                               \
+		}                                                                                                      \
+		*out = got;                                                                                            \
+		return CUDA_SUCCESS;                                                                                   \
+	}
 
-CUresult cuModuleLoad(CUmodule *module, const char *path)
+LOADING(cuModuleLoad, CUmodule, cuModuleUnload, (const char *path), (path))
+LOADING(cuModuleLoadData, CUmodule, cuModuleUnload, (const void *image), (image))
+LOADING(cuModuleLoadDataEx, CUmodule, cuModuleUnload,
+	(const void *image, unsigned int nopts, CUjit_option *options, void **values), (image, nopts, options, values))
+LOADING(cuModuleLoadFatBinary, CUmodule, cuModuleUnload, (const void *image), (image))
+LOADING(cuLibraryLoadData, CUlibrary, cuLibraryUnload,
+	(const void *code, CUjit_option *jit, void **jit_values, unsigned int njit, CUlibraryOption *opts, void **values,
+	 unsigned int nopts),
+	(code, jit, jit_values, njit, opts, values, nopts))
+LOADING(cuLibraryLoadFromFile, CUlibrary, cuLibraryUnload,
+	(const char *path, CUjit_option *jit, void **jit_values, unsigned int njit, CUlibraryOption *opts, void **values,
+	 unsigned int nopts),
+	(path, jit, jit_values, njit, opts, values, nopts))
+
+/* The driver may give a function's handle to another function now, which is not to be charged what this one cost, nor
+ * to learn it from marks that have been reached.  Which costs are of this code is not known, so all are forgotten. */
+static CUresult unloaded(CUresult result)
 {
-	GL_ENTER(cuModuleLoad, (module, path));
-	CUmodule got;
-#define CALL(out) (out, path)
-	OR_UNDO(cuModuleLoad, got, module, CALL, cuModuleUnload);
-#undef CALL
+	struct gl_meter *m = gl_load(&gl_self.meter);
+	if (!m || result != CUDA_SUCCESS)
+		return result;
+	gl_marks_collect_all(m, NULL);
+	gl_costs_forget();
+	return result;
 }
-
-CUresult cuModuleLoadData(CUmodule *module, const void *image)
-{
-	GL_ENTER(cuModuleLoadData, (module, image));
-	CUmodule got;
-#define CALL(out) (out, image)
-	OR_UNDO(cuModuleLoadData, got, module, CALL, cuModuleUnload);
-#undef CALL
-}
-
-CUresult cuModuleLoadDataEx(CUmodule *module, const void *image, unsigned int nopts, CUjit_option *options,
-			    void **values)
-{
-	GL_ENTER(cuModuleLoadDataEx, (module, image, nopts, options, values));
-	CUmodule got;
-#define CALL(out) (out, image, nopts, options, values)
-	OR_UNDO(cuModuleLoadDataEx, got, module, CALL, cuModuleUnload);
-#undef CALL
-}
-
-CUresult cuModuleLoadFatBinary(CUmodule *module, const void *image)
-{
-	GL_ENTER(cuModuleLoadFatBinary, (module, image));
-	CUmodule got;
-#define CALL(out) (out, image)
-	OR_UNDO(cuModuleLoadFatBinary, got, module, CALL, cuModuleUnload);
-#undef CALL
-}
-
-CUresult cuLibraryLoadData(CUlibrary *library, const void *code, CUjit_option *jit, void **jit_values,
-			   unsigned int njit, CUlibraryOption *opts, void **values, unsigned int nopts)
-{
-	GL_ENTER(cuLibraryLoadData, (library, code, jit, jit_values, njit, opts, values, nopts));
-	CUlibrary got;
-#define CALL(out) (out, code, jit, jit_values, njit, opts, values, nopts)
-	OR_UNDO(cuLibraryLoadData, got, library, CALL, cuLibraryUnload);
-#undef CALL
-}
-
-CUresult cuLibraryLoadFromFile(CUlibrary *library, const char *path, CUjit_option *jit, void **jit_values,
-			       unsigned int njit, CUlibraryOption *opts, void **values, unsigned int nopts)
-{
-	GL_ENTER(cuLibraryLoadFromFile, (library, path, jit, jit_values, njit, opts, values, nopts));
-	CUlibrary got;
-#define CALL(out) (out, path, jit, jit_values, njit, opts, values, nopts)
-	OR_UNDO(cuLibraryLoadFromFile, got, library, CALL, cuLibraryUnload);
-#undef CALL
-}
-
-/* The rest only tells that there may be something new to measure. */
 
 CUresult cuModuleUnload(CUmodule module)
 {
 	GL_ENTER(cuModuleUnload, (module));
-	CUresult result = REAL(cuModuleUnload)(module);
+	CUresult result = unloaded(REAL(cuModuleUnload)(module));
 	gl_overhead_mark(gl_gpu_current());
 	return result;
 }
@@ -97,39 +69,22 @@ CUresult cuModuleUnload(CUmodule module)
 CUresult cuLibraryUnload(CUlibrary library)
 {
 	GL_ENTER(cuLibraryUnload, (library));
-	CUresult result = REAL(cuLibraryUnload)(library);
+	CUresult result = unloaded(REAL(cuLibraryUnload)(library));
 	gl_overhead_mark_all();
 	return result;
 }
 
-CUresult cuModuleGetFunction(CUfunction *f, CUmodule module, const char *name)
-{
-	GL_ENTER(cuModuleGetFunction, (f, module, name));
-	CUresult result = REAL(cuModuleGetFunction)(f, module, name);
-	gl_overhead_mark(gl_gpu_current());
-	return result;
-}
+/* A call that may load code by the way: there may be something new to measure. */
+#define LOOKING_UP(name, params, args)                                                                                 \
+	CUresult name params                                                                                           \
+	{                                                                                                              \
+		GL_ENTER(name, args);                                                                                  \
+		CUresult result = REAL(name) args;                                                                     \
+		gl_overhead_mark(gl_gpu_current());                                                                    \
+		return result;                                                                                         \
+	}
 
-CUresult cuLibraryGetModule(CUmodule *module, CUlibrary library)
-{
-	GL_ENTER(cuLibraryGetModule, (module, library));
-	CUresult result = REAL(cuLibraryGetModule)(module, library);
-	gl_overhead_mark(gl_gpu_current());
-	return result;
-}
-
-CUresult cuKernelGetFunction(CUfunction *f, CUkernel kernel)
-{
-	GL_ENTER(cuKernelGetFunction, (f, kernel));
-	CUresult result = REAL(cuKernelGetFunction)(f, kernel);
-	gl_overhead_mark(gl_gpu_current());
-	return result;
-}
-
-CUresult cuFuncLoad(CUfunction f)
-{
-	GL_ENTER(cuFuncLoad, (f));
-	CUresult result = REAL(cuFuncLoad)(f);
-	gl_overhead_mark(gl_gpu_current());
-	return result;
-}
+LOOKING_UP(cuModuleGetFunction, (CUfunction *f, CUmodule module, const char *name), (f, module, name))
+LOOKING_UP(cuLibraryGetModule, (CUmodule *module, CUlibrary library), (module, library))
+LOOKING_UP(cuKernelGetFunction, (CUfunction *f, CUkernel kernel), (f, kernel))
+LOOKING_UP(cuFuncLoad, (CUfunction f), (f))

@@ -125,6 +125,9 @@ static inline int gl_begin_nvml(void)
 			return state_ == GL_TRANSPARENT ? REAL(name) args : GL_FAILED_RESULT;                \
 	} while (0)
 
+/* For hooks of one shape: the parameters or arguments in brackets, without them. */
+#define GL_REST(...) __VA_ARGS__
+
 /* Wraps driver calls that the shim adds on its own: while any stream is being captured, many calls are
  * illegal and would spoil the capture, unless the thread says that it knows what it does. */
 CUstreamCaptureMode gl_relax(void);

@@ -59,14 +59,34 @@ static void read_params(CUfunction f, const char *at, const char *end)
 	}
 }
 
+/* Of unloaded modules, the last one first: a driver may give a handle out again, so this one does whenever it can. */
+static CUfunction unloaded;
+
+static CUfunction new_handle(void)
+{
+	CUfunction f = unloaded;
+
+	if (!f)
+		return calloc(1, sizeof(*f));
+	unloaded = f->next;
+	memset(f, 0, sizeof(*f));
+	return f;
+}
+
+static void drop_handle(CUfunction f)
+{
+	free(f->name);
+	f->next = unloaded;
+	unloaded = f;
+}
+
 static CUfunction new_function(CUmodule module, const char *name, size_t length, bool listed)
 {
-	CUfunction f = calloc(1, sizeof(*f));
+	CUfunction f = new_handle();
 
 	if (!f || !(f->name = strndup(name, length)) || !sim_handle_add(f, SIM_FUNC)) {
 		if (f)
-			free(f->name);
-		free(f);
+			drop_handle(f);
 		return NULL;
 	}
 	f->ctx = module->ctx;
@@ -204,8 +224,7 @@ void sim_module_unload(CUmodule module)
 		if (f->loaded)
 			sim_uncharge(ctx->gpu, sim_model_of(ctx->gpu)->lazy_bytes);
 		sim_handle_drop(f);
-		free(f->name);
-		free(f);
+		drop_handle(f);
 	}
 	sim_handle_drop(module);
 	free(module);

@@ -175,6 +175,7 @@ struct CUfunc_st {
 	int attributes[20];
 	unsigned int old_block[3]; /* of the launch calls of CUDA 2 */
 	char old_params[512];
+	CUfunction next; /* of those that module.c keeps to give out again */
 };
 struct sim_launch {
 	CUfunction func;

@@ -374,3 +374,14 @@ def test_a_context_made_again_is_held_to_the_limit_like_the_first(
     # A window of 1.5 s of kernels of 2 ms, with 30 ms saved up at the start of the first.
     assert all(26 <= float(share) <= 35 for share in ended.stdout.split()), ended.stdout
     assert len(ended.stdout.split()) == 3
+
+
+@pytest.mark.parametrize("code", ["module", "library"])
+def test_code_whose_function_got_the_handle_of_unloaded_code_is_not_taken_for_it(
+    program: Program, run_process: Any, limited_env: dict[str, str], code: str
+) -> None:
+    """It may not run far ahead at the unloaded one's price, which was a two-hundredth."""
+    env = limited_env | {"GPULIMIT_COMPUTE": "30"}
+    ended = run_process([program("compute/reload"), code], env=env, expect=0)
+    # 30 ms of the window's own, as much saved up, and what is under way.
+    assert int(ended.stdout) <= 120, ended.stdout
