@@ -12,47 +12,31 @@ static uint64_t times(uint64_t a, uint64_t b)
 	return __builtin_mul_overflow(a, b, &product) ? UINT64_MAX : product;
 }
 
-static CUresult once_cuMemAlloc_v2(CUdeviceptr *dptr, size_t bytes)
-{
-	struct gl_charge charge;
-	CUdeviceptr got;
-	if (!dptr || !bytes)
-		return REAL(cuMemAlloc_v2)(dptr, bytes);
-	if (!gl_charge_begin(&charge, GL_MEM_PLAIN, bytes))
-		return CUDA_ERROR_OUT_OF_MEMORY;
-	CUresult result = REAL(cuMemAlloc_v2)(&got, bytes);
-	if (result != CUDA_SUCCESS)
-		return gl_charge_drop(&charge, result);
-	if (!gl_charge_keep(&charge, GL_SPACE_POINTER, got)) {
-		REAL(cuMemFree_v2)(got);
-		return CUDA_ERROR_OUT_OF_MEMORY;
-	}
-	*dptr = got;
-	return CUDA_SUCCESS;
-}
+/* A call that allocates `bytes`, which are among `params`; these and `args` are those behind the address. */
+#define ALLOCATING(name, address, kind, undo, params, args)                                                            \
+	static CUresult once_##name(address *dptr, GL_REST params)                                                     \
+	{                                                                                                              \
+		struct gl_charge charge;                                                                               \
+		address got;                                                                                           \
+		if (!dptr || !bytes)                                                                                   \
+			return REAL(name)(dptr, GL_REST args);                                                         \
+		if (!gl_charge_begin(&charge, kind, bytes))                                                            \
+			return CUDA_ERROR_OUT_OF_MEMORY;                                                               \
+		CUresult result = REAL(name)(&got, GL_REST args);                                                      \
+		if (result != CUDA_SUCCESS)                                                                            \
+			return gl_charge_drop(&charge, result);                                                        \
+		if (!gl_charge_keep(&charge, GL_SPACE_POINTER, got)) {                                                 \
+			REAL(undo)(got);                                                                               \
+			return CUDA_ERROR_OUT_OF_MEMORY;                                                               \
+		}                                                                                                      \
+		*dptr = got;                                                                                           \
+		return CUDA_SUCCESS;                                                                                   \
+	}                                                                                                              \
+	GL_PATIENT_HOOK(name, (address *dptr, GL_REST params), (dptr, GL_REST args), gl_gpu_current(), bytes)
 
-GL_PATIENT_HOOK(cuMemAlloc_v2, (CUdeviceptr *dptr, size_t bytes), (dptr, bytes), gl_gpu_current(), bytes)
-
-static CUresult once_cuMemAlloc(CUdeviceptr_v1 *dptr, unsigned int bytes)
-{
-	struct gl_charge charge;
-	CUdeviceptr_v1 got;
-	if (!dptr || !bytes)
-		return REAL(cuMemAlloc)(dptr, bytes);
-	if (!gl_charge_begin(&charge, GL_MEM_PLAIN, bytes))
-		return CUDA_ERROR_OUT_OF_MEMORY;
-	CUresult result = REAL(cuMemAlloc)(&got, bytes);
-	if (result != CUDA_SUCCESS)
-		return gl_charge_drop(&charge, result);
-	if (!gl_charge_keep(&charge, GL_SPACE_POINTER, got)) {
-		REAL(cuMemFree)(got);
-		return CUDA_ERROR_OUT_OF_MEMORY;
-	}
-	*dptr = got;
-	return CUDA_SUCCESS;
-}
-
-GL_PATIENT_HOOK(cuMemAlloc, (CUdeviceptr_v1 *dptr, unsigned int bytes), (dptr, bytes), gl_gpu_current(), bytes)
+ALLOCATING(cuMemAlloc_v2, CUdeviceptr, GL_MEM_PLAIN, cuMemFree_v2, (size_t bytes), (bytes))
+ALLOCATING(cuMemAlloc, CUdeviceptr_v1, GL_MEM_PLAIN, cuMemFree, (unsigned int bytes), (bytes))
+ALLOCATING(cuMemAllocManaged, CUdeviceptr, GL_MEM_MANAGED, cuMemFree_v2, (size_t bytes, unsigned int flags), (bytes, flags))
 
 /* Rows are padded to 512 bytes on the cards known; the driver's answer then corrects the guess. */
 static uint64_t guess_pitched(uint64_t width, uint64_t height)
@@ -68,74 +52,32 @@ static bool keep_pitched(struct gl_charge *charge, CUdeviceptr got, uint64_t pit
 	return false;
 }
 
-static CUresult once_cuMemAllocPitch_v2(CUdeviceptr *dptr, size_t *pitch, size_t width, size_t height, unsigned int element)
-{
-	struct gl_charge charge;
-	CUdeviceptr got;
-	size_t got_pitch;
-	if (!dptr || !pitch || !width || !height)
-		return REAL(cuMemAllocPitch_v2)(dptr, pitch, width, height, element);
-	if (!gl_charge_begin(&charge, GL_MEM_PLAIN, guess_pitched(width, height)))
-		return CUDA_ERROR_OUT_OF_MEMORY;
-	CUresult result = REAL(cuMemAllocPitch_v2)(&got, &got_pitch, width, height, element);
-	if (result != CUDA_SUCCESS)
-		return gl_charge_drop(&charge, result);
-	if (!keep_pitched(&charge, got, got_pitch, height)) {
-		REAL(cuMemFree_v2)(got);
-		return CUDA_ERROR_OUT_OF_MEMORY;
-	}
-	*dptr = got, *pitch = got_pitch;
-	return CUDA_SUCCESS;
-}
+/* The two calls for rows of one length: today's, and that of CUDA 2. */
+#define PITCHED(name, address, size, undo)                                                                             \
+	static CUresult once_##name(address *dptr, size *pitch, size width, size height, unsigned int element)         \
+	{                                                                                                              \
+		struct gl_charge charge;                                                                               \
+		address got;                                                                                           \
+		size got_pitch;                                                                                        \
+		if (!dptr || !pitch || !width || !height)                                                              \
+			return REAL(name)(dptr, pitch, width, height, element);                                        \
+		if (!gl_charge_begin(&charge, GL_MEM_PLAIN, guess_pitched(width, height)))                             \
+			return CUDA_ERROR_OUT_OF_MEMORY;                                                               \
+		CUresult result = REAL(name)(&got, &got_pitch, width, height, element);                                \
+		if (result != CUDA_SUCCESS)                                                                            \
+			return gl_charge_drop(&charge, result);                                                        \
+		if (!keep_pitched(&charge, got, got_pitch, height)) {                                                  \
+			REAL(undo)(got);                                                                               \
+			return CUDA_ERROR_OUT_OF_MEMORY;                                                               \
+		}                                                                                                      \
+		*dptr = got, *pitch = got_pitch;                                                                       \
+		return CUDA_SUCCESS;                                                                                   \
+	}                                                                                                              \
+	GL_PATIENT_HOOK(name, (address *dptr, size *pitch, size width, size height, unsigned int element),             \
+			(dptr, pitch, width, height, element), gl_gpu_current(), guess_pitched(width, height))
 
-GL_PATIENT_HOOK(cuMemAllocPitch_v2, (CUdeviceptr *dptr, size_t *pitch, size_t width, size_t height, unsigned int element),
-		(dptr, pitch, width, height, element), gl_gpu_current(), guess_pitched(width, height))
-
-static CUresult once_cuMemAllocPitch(CUdeviceptr_v1 *dptr, unsigned int *pitch, unsigned int width, unsigned int height,
-			 unsigned int element)
-{
-	struct gl_charge charge;
-	CUdeviceptr_v1 got;
-	unsigned int got_pitch;
-	if (!dptr || !pitch || !width || !height)
-		return REAL(cuMemAllocPitch)(dptr, pitch, width, height, element);
-	if (!gl_charge_begin(&charge, GL_MEM_PLAIN, guess_pitched(width, height)))
-		return CUDA_ERROR_OUT_OF_MEMORY;
-	CUresult result = REAL(cuMemAllocPitch)(&got, &got_pitch, width, height, element);
-	if (result != CUDA_SUCCESS)
-		return gl_charge_drop(&charge, result);
-	if (!keep_pitched(&charge, got, got_pitch, height)) {
-		REAL(cuMemFree)(got);
-		return CUDA_ERROR_OUT_OF_MEMORY;
-	}
-	*dptr = got, *pitch = got_pitch;
-	return CUDA_SUCCESS;
-}
-
-GL_PATIENT_HOOK(cuMemAllocPitch, (CUdeviceptr_v1 *dptr, unsigned int *pitch, unsigned int width, unsigned int height, unsigned int element),
-		(dptr, pitch, width, height, element), gl_gpu_current(), guess_pitched(width, height))
-
-static CUresult once_cuMemAllocManaged(CUdeviceptr *dptr, size_t bytes, unsigned int flags)
-{
-	struct gl_charge charge;
-	CUdeviceptr got;
-	if (!dptr || !bytes)
-		return REAL(cuMemAllocManaged)(dptr, bytes, flags);
-	if (!gl_charge_begin(&charge, GL_MEM_MANAGED, bytes))
-		return CUDA_ERROR_OUT_OF_MEMORY;
-	CUresult result = REAL(cuMemAllocManaged)(&got, bytes, flags);
-	if (result != CUDA_SUCCESS)
-		return gl_charge_drop(&charge, result);
-	if (!gl_charge_keep(&charge, GL_SPACE_POINTER, got)) {
-		REAL(cuMemFree_v2)(got);
-		return CUDA_ERROR_OUT_OF_MEMORY;
-	}
-	*dptr = got;
-	return CUDA_SUCCESS;
-}
-
-GL_PATIENT_HOOK(cuMemAllocManaged, (CUdeviceptr *dptr, size_t bytes, unsigned int flags),
-		(dptr, bytes, flags), gl_gpu_current(), bytes)
+PITCHED(cuMemAllocPitch_v2, CUdeviceptr, size_t, cuMemFree_v2)
+PITCHED(cuMemAllocPitch, CUdeviceptr_v1, unsigned int, cuMemFree)
 
 /* The block is taken before the driver is called, not after: once the driver has freed the address, another thread
  * may be given it and write its own block down, and that is not ours to take.  The quota gets the bytes back only

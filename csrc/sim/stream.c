@@ -162,69 +162,28 @@ SIM_EXPORT CUresult cuStreamQuery_ptsz(CUstream handle)
 	return cuStreamQuery(SIM_PTSZ(handle));
 }
 
-SIM_EXPORT CUresult cuStreamGetFlags(CUstream handle, unsigned int *flags)
-{
-	SIM_ENTER(cuStreamGetFlags);
-	CUstream stream;
-	SIM_TRY(sim_stream(handle, &stream));
-	if (!flags)
-		return CUDA_ERROR_INVALID_VALUE;
-	*flags = stream->flags;
-	return CUDA_SUCCESS;
-}
+/* One fact of a stream, asked by the call for the legacy stream and by that for each thread's own. */
+#define FACT(name, type, fact)                                                          \
+	SIM_EXPORT CUresult name(CUstream handle, type *out)                            \
+	{                                                                               \
+		SIM_ENTER(name);                                                        \
+		CUstream stream;                                                        \
+		SIM_TRY(sim_stream(handle, &stream));                                   \
+		if (!out)                                                               \
+			return CUDA_ERROR_INVALID_VALUE;                                \
+		*out = fact;                                                            \
+		return CUDA_SUCCESS;                                                    \
+	}                                                                               \
+	SIM_EXPORT CUresult name##_ptsz(CUstream handle, type *out)                     \
+	{                                                                               \
+		return name(SIM_PTSZ(handle), out);                                     \
+	}
 
-SIM_EXPORT CUresult cuStreamGetFlags_ptsz(CUstream handle, unsigned int *flags)
-{
-	return cuStreamGetFlags(SIM_PTSZ(handle), flags);
-}
-
-SIM_EXPORT CUresult cuStreamGetPriority(CUstream handle, int *priority)
-{
-	SIM_ENTER(cuStreamGetPriority);
-	CUstream stream;
-	SIM_TRY(sim_stream(handle, &stream));
-	if (!priority)
-		return CUDA_ERROR_INVALID_VALUE;
-	*priority = stream->priority;
-	return CUDA_SUCCESS;
-}
-
-SIM_EXPORT CUresult cuStreamGetPriority_ptsz(CUstream handle, int *priority)
-{
-	return cuStreamGetPriority(SIM_PTSZ(handle), priority);
-}
-
-SIM_EXPORT CUresult cuStreamGetId(CUstream handle, unsigned long long *id)
-{
-	SIM_ENTER(cuStreamGetId);
-	CUstream stream;
-	SIM_TRY(sim_stream(handle, &stream));
-	if (!id)
-		return CUDA_ERROR_INVALID_VALUE;
-	*id = stream->id;
-	return CUDA_SUCCESS;
-}
-
-SIM_EXPORT CUresult cuStreamGetId_ptsz(CUstream handle, unsigned long long *id)
-{
-	return cuStreamGetId(SIM_PTSZ(handle), id);
-}
-
-SIM_EXPORT CUresult cuStreamGetCtx(CUstream handle, CUcontext *ctx)
-{
-	SIM_ENTER(cuStreamGetCtx);
-	CUstream stream;
-	SIM_TRY(sim_stream(handle, &stream));
-	if (!ctx)
-		return CUDA_ERROR_INVALID_VALUE;
-	*ctx = stream->ctx;
-	return CUDA_SUCCESS;
-}
-
-SIM_EXPORT CUresult cuStreamGetCtx_ptsz(CUstream handle, CUcontext *ctx)
-{
-	return cuStreamGetCtx(SIM_PTSZ(handle), ctx);
-}
+FACT(cuStreamGetFlags, unsigned int, stream->flags)
+FACT(cuStreamGetPriority, int, stream->priority)
+FACT(cuStreamGetId, unsigned long long, stream->id)
+FACT(cuStreamGetCtx, CUcontext, stream->ctx)
+FACT(cuStreamGetDevice, CUdevice, stream->ctx->device)
 
 SIM_EXPORT CUresult cuStreamGetCtx_v2(CUstream handle, CUcontext *ctx, CUgreenCtx *green)
 {
@@ -242,20 +201,4 @@ SIM_EXPORT CUresult cuStreamGetCtx_v2(CUstream handle, CUcontext *ctx, CUgreenCt
 SIM_EXPORT CUresult cuStreamGetCtx_v2_ptsz(CUstream handle, CUcontext *ctx, CUgreenCtx *green)
 {
 	return cuStreamGetCtx_v2(SIM_PTSZ(handle), ctx, green);
-}
-
-SIM_EXPORT CUresult cuStreamGetDevice(CUstream handle, CUdevice *device)
-{
-	SIM_ENTER(cuStreamGetDevice);
-	CUstream stream;
-	SIM_TRY(sim_stream(handle, &stream));
-	if (!device)
-		return CUDA_ERROR_INVALID_VALUE;
-	*device = stream->ctx->device;
-	return CUDA_SUCCESS;
-}
-
-SIM_EXPORT CUresult cuStreamGetDevice_ptsz(CUstream handle, CUdevice *device)
-{
-	return cuStreamGetDevice(SIM_PTSZ(handle), device);
 }
