@@ -237,7 +237,7 @@ def triton() -> Workload:
 
     x = torch.zeros(64 * 2**20, device="cuda")
     grid = (tr.cdiv(x.numel(), 1024),)
-    return _torch(lambda: scale[grid](x, x.numel(), BLOCK=1024), check_every=10)
+    return _torch(lambda: scale[grid](x, x.numel(), 1.0001, block=1024), check_every=10)
 
 
 def jax() -> Workload:

@@ -69,7 +69,8 @@ def the_process_can_capture_again() -> None:
 
 def a_triton_kernel_is_right() -> None:
     import triton
-    from triton_kernel import scale
+
+    from bench.triton_kernel import scale
 
     x = torch.arange(100_000, device="cuda", dtype=torch.float32)
     scale[(triton.cdiv(x.numel(), 1024),)](x, x.numel(), 2.0, block=1024)
