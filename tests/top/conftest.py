@@ -22,6 +22,8 @@ from tests.top.terminal import Terminal
 
 __all__ = ["daemon", "daemon_env", "node", "other_tenant", "run_dir", "work", "xid"]
 
+TOP = (sys.executable, "-P", "-m", "hypervisor.top", "--sim")
+
 
 @pytest.fixture
 def top_env(daemon_env: dict[str, str], run_dir: Path) -> dict[str, str]:
@@ -32,8 +34,7 @@ def top_env(daemon_env: dict[str, str], run_dir: Path) -> dict[str, str]:
 @pytest.fixture
 def top(top_env: dict[str, str], run_process: RunProcess) -> Callable[..., subprocess.CompletedProcess[str]]:
     def run(*arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
-        argv = [sys.executable, "-P", "-m", "hypervisor.top", "--sim", *arguments]
-        return run_process(argv, env=top_env, cwd=ROOT, **options)
+        return run_process([*TOP, *arguments], env=top_env, cwd=ROOT, **options)
 
     return run
 
@@ -43,8 +44,7 @@ def terminal(top_env: dict[str, str]) -> Iterator[Callable[..., Terminal]]:
     made: list[Terminal] = []
 
     def start(*arguments: str, columns: int = 80, lines: int = 24, **variables: str) -> Terminal:
-        argv = [sys.executable, "-P", "-m", "hypervisor.top", "--sim", *arguments]
-        made.append(Terminal(argv, env=top_env | variables, columns=columns, lines=lines))
+        made.append(Terminal([*TOP, *arguments], env=top_env | variables, columns=columns, lines=lines))
         return made[-1]
 
     yield start

@@ -18,36 +18,6 @@ MANY_COLOURS = ("256color", "-direct", "kitty")
 THEMES = ("dark", "light", "ansi")
 
 
-def themes() -> tuple[Theme, ...]:
-    """Return the two that textual does not have."""
-    return (
-        Theme(
-            name="gpulimit-dark",
-            primary="#5fafd7",
-            background="#101418",
-            surface="#101418",
-            panel="#1c2329",
-            foreground="#d4d8dc",
-            warning="#e5b567",
-            error="#ff7b72",
-            success="#7ec699",
-            dark=True,
-        ),
-        Theme(
-            name="gpulimit-light",
-            primary="#005f87",
-            background="#fafafa",
-            surface="#fafafa",
-            panel="#e8ecef",
-            foreground="#1f2429",
-            warning="#855300",
-            error="#b3261e",
-            success="#1a6b34",
-            dark=False,
-        ),
-    )
-
-
 DARK: Mapping[Name, Style] = {
     "": Style(color="#d4d8dc"),
     "dim": Style(color="#98a2ad"),
@@ -98,6 +68,36 @@ CHOSEN: Mapping[str, Style] = {
 }
 """The line that the cursor is on, where the keyboard is."""
 TEXTUAL_THEMES = {"dark": "gpulimit-dark", "light": "gpulimit-light", "ansi": "ansi-dark"}
+
+
+def theme(name: str, background: str, panel: str) -> Theme:
+    """Return what textual's own parts look like beside a palette of given colours."""
+    styles = PALETTES[name]
+
+    def colour(style: Name) -> str:
+        found = styles[style].color
+        assert found is not None
+        return found.name
+
+    primary = styles["title"].bgcolor
+    assert primary is not None
+    return Theme(
+        name=TEXTUAL_THEMES[name],
+        primary=primary.name,
+        background=background,
+        surface=background,
+        panel=panel,
+        foreground=colour(""),
+        warning=colour("warn"),
+        error=colour("bad"),
+        success=colour("good"),
+        dark=name == "dark",
+    )
+
+
+def themes() -> tuple[Theme, ...]:
+    """Return the two that textual does not have."""
+    return theme("dark", "#101418", "#1c2329"), theme("light", "#fafafa", "#e8ecef")
 
 
 def guess(environment: Mapping[str, str]) -> str:
