@@ -3,8 +3,8 @@
 
     python bench/fair.py --library build/shim/libgpulimit.so --seconds 6 --out fair.json
 
-The first part (fair_shares.py) runs each scenario's tenants alone, for their free rates, and then together; once
-without the library at all and once under the daemon. The second (fair_moments.py) is about how long changes take:
+The first part (fair_shares.py) runs each scenario's tenants together, and alone before and after or by turns, for their
+free rates; once without the library at all and once under the daemon. The second (fair_moments.py) is about how long changes take:
 lending and taking back, a new quota, a killed tenant, a killed daemon; and what the daemon costs. Needs a real card
 and PyTorch.
 """
@@ -34,6 +34,7 @@ class Side:
 
     def __init__(self, label: str, library: Path, folder: Path) -> None:
         self.label = label
+        self.prefix = f"fair-{os.getpid()}"
         self.has_daemon = label == "daemon"
         self.library = library
         self.folder = folder
@@ -47,12 +48,19 @@ class Side:
         if not self.has_daemon:
             return
         os.environ["GPULIMIT_SOCKET"] = socket = f"{self.folder}/hypervisor.sock"
-        command = [sys.executable, "-m", "limiter", "daemon", "--socket", socket, "--state-dir", str(self.folder)]
+        options = {"socket": socket, "state-dir": str(self.folder), "state-segment": f"gpulimit.s.{self.prefix}-node", "metrics-addr": ""}
+        command = [sys.executable, "-m", "limiter", "daemon", *(word for name, value in options.items() for word in (f"--{name}", value))]
         with (self.folder / "daemon.log").open("ab") as log:
-            self.daemon = subprocess.Popen([*command, "--metrics-addr", ""], stdout=log, stderr=log)
+            self.daemon = subprocess.Popen(command, stdout=log, stderr=log)
         deadline = time.monotonic() + 30
-        while node.state() is None and time.monotonic() < deadline:
+        while node.state() is None:
+            if time.monotonic() > deadline:
+                raise RuntimeError(f"the daemon does not answer:\n{(self.folder / 'daemon.log').read_text()[-3000:]}")
             time.sleep(0.01)
+
+    def name(self, tenant: int) -> str:
+        """What the daemon calls a tenant."""
+        return f"{self.prefix}-{tenant}"
 
     def env(self, tenant: int) -> dict[str, str]:
         """What a tenant's processes are started with; nothing on the plain side."""
@@ -61,7 +69,7 @@ class Side:
         return {
             "LD_PRELOAD": str(self.library.resolve()),
             "GPULIMIT_SOCKET": os.environ["GPULIMIT_SOCKET"],
-            "GPULIMIT_TENANT": f"fair-{tenant}",
+            "GPULIMIT_TENANT": self.name(tenant),
         }
 
     def child(self, tenant: int, copy: int = 0) -> Child:
@@ -75,16 +83,18 @@ class Side:
         from limiter import node
 
         if self.has_daemon:
-            node.ask("PUT", f"/v1/tenants/fair-{tenant}/quota", PART_TERMS | terms)
+            node.ask("PUT", f"/v1/tenants/{self.name(tenant)}/quota", PART_TERMS | terms)
 
     def stop(self) -> None:
-        """End all processes."""
+        """End all processes; what they shared goes, too."""
         for child in self.children.values():
             child.stop()
         if self.daemon:
             self.daemon.terminate()
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self.daemon.wait(timeout=20)
+        for segment in Path("/dev/shm").glob(f"gpulimit.*.{self.prefix}-*"):
+            segment.unlink(missing_ok=True)
 
 
 def main() -> None:
@@ -103,12 +113,14 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         for label in options.sides.split(","):
             side = Side(label, options.library, Path(folder))
-            side.start_daemon()
-            for name in chosen:
-                results += run(side, name, options.seconds)
-            side.stop()
-    if options.out:
-        options.out.write_text(json.dumps(results, indent=1))
+            try:
+                side.start_daemon()
+                for name in chosen:
+                    results += run(side, name, options.seconds)
+            finally:
+                side.stop()
+                if options.out:
+                    options.out.write_text(json.dumps(results, indent=1))
     print("\n".join(row for found in results for row in found["rows"]))
 
 

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Scenarios of fair.py: how long it takes until a change is felt, and what the daemon costs.
 
-A tenant's completed steps are watched, about every 2 ms of work. The lag of a change to a steady rate is the time for
-which the steps missing after it would have kept the tenant busy: (window − steps in it / rate).
+A tenant's completed steps are watched (completions.py); the lag of a change is known from the steps missing after it.
 """
 
 from __future__ import annotations
@@ -14,37 +13,17 @@ import statistics
 import subprocess
 import sys
 import time
-from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from child import prepare, together
+from completions import Times, done_at, lag_ms, rate_between
 
 LOAD = "memory_bound"
-Times = Sequence[Sequence[float]]
-"""Moments, and how many steps were done until then."""
-
-
-def done_at(times: Times, moment: float) -> float:
-    """Steps done up to a moment, between two completions in proportion."""
-    n = bisect_right([t for t, _ in times], moment)
-    if n == 0:
-        return 0.0
-    if n == len(times):
-        return times[-1][1]
-    (t0, d0), (t1, d1) = times[n - 1], times[n]
-    return d0 + (d1 - d0) * (moment - t0) / (t1 - t0)
-
-
-def rate_between(times: Times, begin: float, end: float) -> float:
-    """Steps a second."""
-    return (done_at(times, end) - done_at(times, begin)) / (end - begin)
-
-
-def lag_ms(times: Times, begin: float, window_s: float, rate: float) -> float:
-    """How much later than `begin` the tenant seems to have come to its rate."""
-    return 1000 * (window_s - (done_at(times, begin + window_s) - done_at(times, begin)) / rate)
+KILLS = 4
+WORK_WITHIN_S, STEADY_AFTER_S, COST_S = 60.0, 1.0, 4.0
+"""When tenants must have begun, what is left out after that, and how long the daemon's cost is measured."""
 
 
 def lending(side: Any) -> dict[str, Any]:
@@ -115,7 +94,7 @@ def killed(side: Any) -> dict[str, Any]:
     prepare((survivor,), [LOAD])
     side.set_quota(0)
     gaps, usual = [], []
-    for _ in range(5):
+    for _ in range(4):
         command = [sys.executable, "-m", "limiter", "load", "--seconds", "30"]
         victim = subprocess.Popen(command, env=os.environ | side.env(7), stdout=subprocess.DEVNULL)
         time.sleep(1.5)
@@ -167,29 +146,71 @@ def daemon_away(side: Any) -> dict[str, Any]:
     return {"before": with_daemon, "away": without, "again": again, "pause_s": pause, "rows": [row]}
 
 
-def cpu_seconds(pid: int) -> float:
-    """CPU time of a process so far."""
+def cpu_seconds(pid: int) -> tuple[float, float]:
+    """CPU time so far of a process, and of its living children."""
+    return cpu_of(pid), sum(cpu_of(child) for child in children_of(pid))
+
+
+def cpu_of(pid: int) -> float:
     fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
+def children_of(pid: int) -> list[int]:
+    """By /proc/PID/stat: not every kernel lists children."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            parent = int(path.read_text().rsplit(")", 1)[1].split()[1])
+        except (OSError, IndexError):
+            continue  # ended meanwhile
+        if parent == pid:
+            found.append(int(path.parent.name))
+    return found
+
+
 def cost(side: Any) -> dict[str, Any]:
-    """CPU time of the daemon while 2 and 16 tenants keep the queue full."""
+    """CPU time of the daemon, and of its child that asks NVML, in steady state: tenants that keep the queue full."""
     assert side.daemon is not None
     found, rows = {}, []
     for count in (2, 16):
-        command = [sys.executable, "-m", "limiter", "load", "--seconds", "12"]
-        envs = [os.environ | side.env(20 + n) for n in range(count)]
-        loads = [subprocess.Popen(command, env=env, stdout=subprocess.DEVNULL) for env in envs]
-        time.sleep(5)
-        before, begin = cpu_seconds(side.daemon.pid), time.monotonic()
-        time.sleep(4)
-        used = (cpu_seconds(side.daemon.pid) - before) / (time.monotonic() - begin)
-        for load in loads:
-            load.wait()
-        found[count] = used
-        rows.append(f"the daemon takes {100 * used:.1f} % of a core with {count} tenants that keep the queue full")
-    return {"cores": found, "rows": rows}
+        command = [sys.executable, "-m", "limiter", "load", "--seconds", "300"]
+        loads = [subprocess.Popen(command, env=os.environ | side.env(20 + n), stdout=subprocess.DEVNULL) for n in range(count)]
+        try:
+            wait_for_work([side.name(20 + n) for n in range(count)])
+            time.sleep(STEADY_AFTER_S)
+            used, began = cpu_seconds(side.daemon.pid), time.monotonic()
+            time.sleep(COST_S)
+            wall_s = time.monotonic() - began
+            now = cpu_seconds(side.daemon.pid)
+            assert all(load.poll() is None for load in loads), "a load ended while the daemon's cost was measured"
+        finally:
+            for load in loads:
+                load.terminate()
+            for load in loads:
+                load.wait(timeout=30)
+        own, probe = (100 * (after - before) / wall_s for before, after in zip(used, now, strict=True))
+        found[count] = {"daemon_percent": own, "probe_percent": probe, "seconds": wall_s}
+        rows.append(
+            f"the daemon takes {own:.1f} % of a core with {count} tenants that keep the queue full "
+            f"(and {probe:.1f} % its child that asks NVML)"
+        )
+    return {"cost": found, "rows": rows}
+
+
+def wait_for_work(tenants: Sequence[str]) -> None:
+    """Return when all of these tenants have had GPU time; RuntimeError if they do not come to it."""
+    from limiter import node
+
+    wanted = set(tenants)
+    deadline = time.monotonic() + WORK_WITHIN_S
+    while wanted:
+        for tenant in node.ask("GET", "/v1/state")["tenants"]:
+            if any(gpu.get("spent_ns", 0) > 0 and gpu.get("present") for gpu in tenant["gpus"]):
+                wanted.discard(tenant["tenant"])
+        if wanted and time.monotonic() > deadline:
+            raise RuntimeError(f"no GPU time within {WORK_WITHIN_S:g} s: {', '.join(sorted(wanted))}")
+        time.sleep(0.1)
 
 
 SCENARIOS: dict[str, Callable[[Any], dict[str, Any]]] = {

@@ -2,27 +2,38 @@
 """Scenarios of fair.py: how a card is divided while nothing changes.
 
 Throughput over the own free rate is the share of GPU time where a load saturates the card and is not limited by power
-(memory_bound). A host-bound load's GPU time is its step's by the profiler times its rate.
+(memory_bound); free rates are taken before and after, since hosts change with time. A host-bound load varies by 15 % from
+second to second, so one process of it runs on while its neighbour works and rests by turns, and each turn is compared
+with the time before and after it. Its GPU time is its step's by the profiler times its rate.
 """
 
 from __future__ import annotations
 
+import statistics
+import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from child import prepare, together
+from child import Child, prepare, together
+from completions import of_neighbours, rate_between
 
-MIN_ALONE_S = 1.0
+ALONE_S = 0.5
+HALF_ALONE = 0.375
+"""How long requests are served alone, before and after each, for every second beside the other."""
+TURNS = 7
+SHORTEST_TURN_S, TURN_OF_SECONDS = 0.4, 0.11
+SETTLE_S = 0.15
+"""Left out at the beginning of each turn and each pause."""
 KERNEL_MS = 0.75
 """Of memory_bound, about."""
 SERVED, EVERY_S = 7, 0.02
 """Kernels of a request, about 5 ms, and the time from one request to the next."""
 
 
-def alone(side: Any, tenant: int, load: str, seconds: float) -> float:
-    """Steps a second of a tenant's first process that has the card to itself."""
-    return float(together([side.child(tenant)], [{"run": load, "seconds": max(MIN_ALONE_S, seconds / 3)}])[0]["rate"])
+def alone(side: Any, tenant: int) -> float:
+    """Steps a second of memory_bound in a tenant's first process that has the card to itself."""
+    return float(together([side.child(tenant)], [{"run": "memory_bound", "seconds": ALONE_S}])[0]["rate"])
 
 
 def saturating(weights: Sequence[int], copies: Sequence[int], side: Any, seconds: float) -> dict[str, Any]:
@@ -31,38 +42,62 @@ def saturating(weights: Sequence[int], copies: Sequence[int], side: Any, seconds
     prepare([child for group in groups for child in group], ["memory_bound"])
     for t, weight in enumerate(weights):
         side.set_quota(t, weight=str(weight))
-    free = [alone(side, t, "memory_bound", seconds) for t in range(len(groups))]
+    before = [alone(side, t) for t in range(len(groups))]
     flat = [(t, child) for t, group in enumerate(groups) for child in group]
     answers = together([child for _, child in flat], [{"run": "memory_bound", "seconds": seconds}] * len(flat))
+    after = [alone(side, t) for t in range(len(groups))]
     rates = [sum(a["rate"] for (t, _), a in zip(flat, answers, strict=True) if t == n) for n in range(len(groups))]
+    free = [(one + other) / 2 for one, other in zip(before, after, strict=True)]
     of_alone = [rate / one for rate, one in zip(rates, free, strict=True)]
     wanted = [weight / sum(weights) for weight in weights]
     shares = [part / sum(of_alone) for part in of_alone]
     errors = [100 * (share / want - 1) for share, want in zip(shares, wanted, strict=True)]
+    drift = max(abs(100 * (late / early - 1)) for early, late in zip(before, after, strict=True))
     row = (
         f"entitled {joined(wanted, '.3f')}  achieved {joined(shares, '.3f')}  relative error {joined(errors, '+.1f')} %  "
-        f"throughput over alone {sum(of_alone):.3f}"
+        f"throughput over alone {sum(of_alone):.3f} (alone before and after differ by {drift:.1f} %)"
     )
-    return {"alone": free, "rates": rates, "errors": errors, "rows": [row]}
+    return {"alone": [before, after], "rates": rates, "errors": errors, "rows": [row]}
 
 
 def host_bound(load: str, request: int, side: Any, seconds: float) -> dict[str, Any]:
-    """A tenant that is slower than the GPU, inside its request, beside one that keeps the queue full."""
+    """A tenant that is slower than the GPU, inside its request, beside one that keeps the queue full by turns."""
     first, other = side.child(0), side.child(1)
     prepare([first], [load])
     prepare([other], ["memory_bound"])
     side.set_quota(0, request=str(request))
     side.set_quota(1)
-    step_s = first.ask({"duty": load})["step_s"]
-    free = [alone(side, 0, load, seconds), alone(side, 1, "memory_bound", seconds)]
-    answers = together([first, other], [{"run": load, "seconds": seconds}, {"run": "memory_bound", "seconds": seconds}])
-    rates = [answer["rate"] for answer in answers]
-    duty, used, left = step_s * free[0], step_s * rates[0], rates[1] / free[1]
+    free = [alone(side, 1)]
+    turns = by_turns(first, load, other, max(SHORTEST_TURN_S, TURN_OF_SECONDS * seconds))
+    free.append(alone(side, 1))
+    step_s = first.ask({"duty": load})["step_s"]  # last: a profiler may leave something behind
+    ratios = of_neighbours(turns["beside"], turns["alone"])
+    duty, used = (step_s * statistics.median(turns[when]) for when in ("alone", "beside"))
+    left = statistics.median(turns["other"]) / statistics.mean(free)
+    low, middle, high = statistics.quantiles(ratios, n=4)
+    slow, usual, fast = statistics.quantiles(turns["alone"], n=4)
     row = (
-        f"needs {100 * duty:.1f} % of the GPU (request {request} %), runs at {rates[0] / free[0]:.3f} of alone; "
-        f"the other at {left:.3f}; sum of GPU time {100 * (used + left):.1f} %"
+        f"needs {100 * duty:.1f} % of the GPU (request {request} %), runs at {middle:.3f} of alone (quartiles {low:.3f} {high:.3f}, "
+        f"{len(ratios)} turns; alone {usual:.0f} a second, quartiles {slow:.0f} {fast:.0f}); the other at {left:.3f}; "
+        f"sum of GPU time {100 * (used + left):.1f} %"
     )
-    return {"alone": free, "rates": rates, "step_s": step_s, "rows": [row]}
+    return {"turns": turns, "ratios": ratios, "free": free, "step_s": step_s, "rows": [row]}
+
+
+def by_turns(first: Child, load: str, other: Child, turn_s: float) -> dict[str, list[float]]:
+    """Rates of the first in each pause of the other and in each of its turns, and of the other in its turns."""
+    at = time.monotonic() + 0.2
+    first.tell({"watch": load, "seconds": (2 * TURNS + 1) * turn_s, "at": at})
+    other.tell({"pulses": "memory_bound", "on": turn_s, "off": turn_s, "count": TURNS, "at": at + turn_s})
+    times, pulses = first.answer()["times"], other.answer()["pulses"]
+    turns = [(pulse["begin"] + SETTLE_S, pulse["begin"] + turn_s) for pulse in pulses]
+    begins = [at + SETTLE_S, *(pulse["end"] + SETTLE_S for pulse in pulses)]
+    ends = [at + (2 * n + 1) * turn_s for n in range(TURNS + 1)]
+    return {
+        "alone": [rate_between(times, begin, end) for begin, end in zip(begins, ends, strict=True)],
+        "beside": [rate_between(times, *turn) for turn in turns],
+        "other": [rate_between(pulse["times"], *turn) for pulse, turn in zip(pulses, turns, strict=True)],
+    }
 
 
 def latency(side: Any, seconds: float) -> dict[str, Any]:
@@ -72,16 +107,25 @@ def latency(side: Any, seconds: float) -> dict[str, Any]:
     prepare((server, other), ["memory_bound"])
     side.set_quota(0, priority="high", request="50")
     side.set_quota(1)
-    one = together([server], [ask])[0]
-    free = alone(side, 1, "memory_bound", seconds)
-    both = together([server, other], [ask, {"run": "memory_bound", "seconds": seconds}])
-    bound = 1.10 * one["p99"] + KERNEL_MS
-    used = SERVED * both[0]["count"] / seconds / free
+    free = [alone(side, 1)]
+    half = ask | {"seconds": HALF_ALONE * seconds}
+    one = together([server], [half])[0]["ms"]
+    served, ran = together([server, other], [ask, {"run": "memory_bound", "seconds": seconds}])
+    one += together([server], [half])[0]["ms"]
+    free.append(alone(side, 1))
+    rate = statistics.mean(free)
+    alone_50, alone_99, p50, p99 = (part_of(ms, part) for ms in (one, served["ms"]) for part in (0.50, 0.99))
+    bound, used = 1.10 * alone_99 + KERNEL_MS, SERVED * len(served["ms"]) / seconds / rate
     row = (
-        f"p50 {both[0]['p50']:.2f} ms (alone {one['p50']:.2f}), p99 {both[0]['p99']:.2f} ms (alone {one['p99']:.2f}, "
-        f"bound {bound:.2f}); the other at {both[1]['rate'] / free:.3f} of alone, {1 - used:.3f} is left to it"
+        f"p50 {p50:.2f} ms (alone {alone_50:.2f}), p99 {p99:.2f} ms (alone {alone_99:.2f}, bound {bound:.2f}); "
+        f"the other at {ran['rate'] / rate:.3f} of alone, {1 - used:.3f} is left to it"
     )
-    return {"alone": one, "served": both[0], "other": both[1]["rate"] / free, "rows": [row]}
+    return {"alone_ms": one, "served_ms": served["ms"], "other": ran["rate"] / rate, "rows": [row]}
+
+
+def part_of(values: Sequence[float], part: float) -> float:
+    """The value that this part of them does not exceed."""
+    return sorted(values)[int(len(values) * part)]
 
 
 def joined(values: Sequence[float], form: str) -> str:

@@ -39,7 +39,7 @@ MEASUREMENTS = (
     Measurement("share", "share-1", 430, f"share.py --workloads memory_bound,gemm_512,long_12ms,graph,training,cooperative,four_streams {LIMITS}"),
     Measurement("share", "share-2", 430, f"share.py --workloads gemm_4096,long_300ms,bursts,triton,compiled,jax {LIMITS}"),
     Measurement("overhead", "overhead", 100, "overhead.py --rounds 3 --turns 8"),
-    Measurement("fair", "fair", 180, "fair.py --seconds 4"),
+    Measurement("fair", "fair", 200, "fair.py --seconds 4"),
     Measurement("top", "top", 30, "top_beside_smi.py"),
     Measurement("idle", "idle", 90, "idle.py"),
     Measurement("soak", "soak", 0, "soak.py --minutes {soak_minutes}"),

@@ -6,15 +6,16 @@ processes of a machine share; "at" is when to begin.
 
     {"prepare": NAME}                                            prepares a workload, which its first use does too
     {"run": NAME, "seconds": S, "at": T}                         {"rate", "by_second"}
-    {"duty": NAME}                                               {"step_s"}: GPU time of a step, by the profiler
+    {"duty": NAME}                                               {"step_s"}: GPU time of a step
     {"watch": NAME, "seconds": S, "at": T}                       {"times": [[T, STEPS DONE]…]}
     {"pulses": NAME, "on": S, "off": S, "count": N, "at": T}     {"pulses": [{"times": …, "begin", "end"}…]}
-    {"requests": KERNELS, "every": S, "seconds": S, "at": T}     {"p50", "p99", "count"} in ms
+    {"requests": KERNELS, "every": S, "seconds": S, "at": T}     {"ms"}: how long each took
 """
 
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
 from collections import deque
@@ -23,6 +24,7 @@ from typing import Any
 
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent)]
+DUTY_S = 0.3
 
 
 def wait_until(moment: float) -> None:
@@ -58,7 +60,11 @@ class Tenant:
 
     def prepare(self, name: str) -> Any:
         import share
-        import workloads
+
+        if os.environ.get("GPULIMIT_TEST_GPU") == "sim":
+            import rehearsal as workloads
+        else:
+            import workloads
 
         if name not in self.loads:
             self.loads[name] = workloads.ALL[name]()
@@ -75,10 +81,15 @@ class Tenant:
         return {"rate": rate, "by_second": by_second}
 
     def duty(self, command: dict[str, Any]) -> dict[str, Any]:
-        """GPU time of a step, by the profiler."""
+        """GPU time of a step, by its own count or by the profiler."""
         import share
 
-        return {"step_s": share.gpu_seconds_per_step(self.prepare(command["duty"]), 200)}
+        load = self.prepare(command["duty"])
+        if load.busy_s:
+            load.busy_s()
+            rate, _ = share.window(load, DUTY_S)
+            return {"step_s": load.busy_s() / (rate * DUTY_S)}
+        return {"step_s": share.gpu_seconds_per_step(load, 200)}
 
     def watch(self, command: dict[str, Any]) -> dict[str, Any]:
         """Run, and tell when steps were done."""
@@ -98,7 +109,7 @@ class Tenant:
         return {"pulses": found}
 
     def requests(self, command: dict[str, Any]) -> dict[str, Any]:
-        """Serve a request of some kernels every so often; latencies in ms."""
+        """Serve a request of some kernels every so often."""
         load = self.prepare("memory_bound")
         wait_until(command["at"])
         end, due, took = command["at"] + command["seconds"], time.monotonic(), []
@@ -110,8 +121,7 @@ class Tenant:
             load.sync()
             took.append((time.monotonic() - start) * 1e3)
             due = max(due + command["every"], time.monotonic())
-        took.sort()
-        return {"p50": took[len(took) // 2], "p99": took[int(len(took) * 0.99)], "count": len(took)}
+        return {"ms": took}
 
 
 def main() -> None:

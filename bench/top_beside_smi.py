@@ -89,7 +89,7 @@ class Machine:
         return os.environ | {"PYTHONPATH": path, "GPULIMIT_SOCKET": self.socket}
 
     def start_daemon(self) -> None:
-        segment = f"gpulimit.s.{self.prefix}"
+        segment = f"gpulimit.s.{self.prefix}-node"
         options = ["--socket", self.socket, "--state-dir", str(self.folder / "state"), "--state-segment", segment]
         self.start(["daemon", *options, "--metrics-addr", "", "--nvml-interval", "500ms", "--linger", "0s"], {})
 
@@ -105,7 +105,7 @@ class Machine:
             process.terminate()
             process.wait(timeout=30)
         self.processes.clear()
-        for segment in Path("/dev/shm").glob(f"gpulimit.*.{self.prefix}*"):
+        for segment in Path("/dev/shm").glob(f"gpulimit.*.{self.prefix}-*"):
             segment.unlink(missing_ok=True)
 
     def top(self, *options: str) -> subprocess.Popen[str]:
