@@ -26,80 +26,46 @@ static CUDA_ARRAY3D_DESCRIPTOR widen_v1(const CUDA_ARRAY_DESCRIPTOR_v1 *d)
 		.Width = d->Width, .Height = d->Height, .Format = d->Format, .NumChannels = d->NumChannels};
 }
 
+static CUDA_ARRAY3D_DESCRIPTOR as_it_is(const CUDA_ARRAY3D_DESCRIPTOR *d)
+{
+	return *d;
+}
+
 static CUDA_ARRAY3D_DESCRIPTOR widen_3d_v1(const CUDA_ARRAY3D_DESCRIPTOR_v1 *d)
 {
 	return (CUDA_ARRAY3D_DESCRIPTOR){.Width = d->Width, .Height = d->Height, .Depth = d->Depth,
 					 .Format = d->Format, .NumChannels = d->NumChannels, .Flags = d->Flags};
 }
 
-static bool keep(struct gl_charge *charge, CUarray array)
-{
-	if (gl_charge_keep(charge, GL_SPACE_ARRAY, (uintptr_t)array))
-		return true;
-	REAL(cuArrayDestroy)(array);
-	return false;
-}
-
 /* The four ways to make an array differ in the description alone. */
-#define CREATE(name, array, desc, wide)                                                   \
-	do {                                                                              \
-		struct gl_charge charge;                                                  \
-		CUarray got;                                                              \
-		if (!gl_charge_begin(&charge, GL_MEM_ARRAY, gl_array_bytes(&(wide))))     \
-			return CUDA_ERROR_OUT_OF_MEMORY;                                  \
-		CUresult result = REAL(name)(&got, desc);                                 \
-		if (result != CUDA_SUCCESS)                                               \
-			return gl_charge_drop(&charge, result);                           \
-		if (!keep(&charge, got))                                                  \
-			return CUDA_ERROR_OUT_OF_MEMORY;                                  \
-		*(array) = got;                                                           \
-		return CUDA_SUCCESS;                                                      \
-	} while (0)
+#define CREATING(name, description, widened)                                                                           \
+	static CUresult once_##name(CUarray *array, const description *desc)                                           \
+	{                                                                                                              \
+		struct gl_charge charge;                                                                               \
+		CUarray got;                                                                                           \
+		if (!array || !desc || !desc->Width)                                                                   \
+			return REAL(name)(array, desc);                                                                \
+		CUDA_ARRAY3D_DESCRIPTOR wide = widened(desc);                                                          \
+		if (!has_memory(&wide))                                                                                \
+			return REAL(name)(array, desc);                                                                \
+		if (!gl_charge_begin(&charge, GL_MEM_ARRAY, gl_array_bytes(&wide)))                                    \
+			return CUDA_ERROR_OUT_OF_MEMORY;                                                               \
+		CUresult result = REAL(name)(&got, desc);                                                              \
+		if (result != CUDA_SUCCESS)                                                                            \
+			return gl_charge_drop(&charge, result);                                                        \
+		if (!gl_charge_keep(&charge, GL_SPACE_ARRAY, (uintptr_t)got)) {                                        \
+			REAL(cuArrayDestroy)(got);                                                                     \
+			return CUDA_ERROR_OUT_OF_MEMORY;                                                               \
+		}                                                                                                      \
+		*array = got;                                                                                          \
+		return CUDA_SUCCESS;                                                                                   \
+	}                                                                                                              \
+	GL_PATIENT_HOOK(name, (CUarray *array, const description *desc), (array, desc), gl_gpu_current(), 0)
 
-static CUresult once_cuArrayCreate_v2(CUarray *array, const CUDA_ARRAY_DESCRIPTOR *desc)
-{
-	if (!array || !desc || !desc->Width)
-		return REAL(cuArrayCreate_v2)(array, desc);
-	CUDA_ARRAY3D_DESCRIPTOR wide = widen(desc);
-	CREATE(cuArrayCreate_v2, array, desc, wide);
-}
-
-GL_PATIENT_HOOK(cuArrayCreate_v2, (CUarray *array, const CUDA_ARRAY_DESCRIPTOR *desc),
-		(array, desc), gl_gpu_current(), 0)
-
-static CUresult once_cuArrayCreate(CUarray *array, const CUDA_ARRAY_DESCRIPTOR_v1 *desc)
-{
-	if (!array || !desc || !desc->Width)
-		return REAL(cuArrayCreate)(array, desc);
-	CUDA_ARRAY3D_DESCRIPTOR wide = widen_v1(desc);
-	CREATE(cuArrayCreate, array, desc, wide);
-}
-
-GL_PATIENT_HOOK(cuArrayCreate, (CUarray *array, const CUDA_ARRAY_DESCRIPTOR_v1 *desc),
-		(array, desc), gl_gpu_current(), 0)
-
-static CUresult once_cuArray3DCreate_v2(CUarray *array, const CUDA_ARRAY3D_DESCRIPTOR *desc)
-{
-	if (!array || !desc || !desc->Width || !has_memory(desc))
-		return REAL(cuArray3DCreate_v2)(array, desc);
-	CREATE(cuArray3DCreate_v2, array, desc, *desc);
-}
-
-GL_PATIENT_HOOK(cuArray3DCreate_v2, (CUarray *array, const CUDA_ARRAY3D_DESCRIPTOR *desc),
-		(array, desc), gl_gpu_current(), 0)
-
-static CUresult once_cuArray3DCreate(CUarray *array, const CUDA_ARRAY3D_DESCRIPTOR_v1 *desc)
-{
-	if (!array || !desc || !desc->Width)
-		return REAL(cuArray3DCreate)(array, desc);
-	CUDA_ARRAY3D_DESCRIPTOR wide = widen_3d_v1(desc);
-	if (!has_memory(&wide))
-		return REAL(cuArray3DCreate)(array, desc);
-	CREATE(cuArray3DCreate, array, desc, wide);
-}
-
-GL_PATIENT_HOOK(cuArray3DCreate, (CUarray *array, const CUDA_ARRAY3D_DESCRIPTOR_v1 *desc),
-		(array, desc), gl_gpu_current(), 0)
+CREATING(cuArrayCreate_v2, CUDA_ARRAY_DESCRIPTOR, widen)
+CREATING(cuArrayCreate, CUDA_ARRAY_DESCRIPTOR_v1, widen_v1)
+CREATING(cuArray3DCreate_v2, CUDA_ARRAY3D_DESCRIPTOR, as_it_is)
+CREATING(cuArray3DCreate, CUDA_ARRAY3D_DESCRIPTOR_v1, widen_3d_v1)
 
 static CUresult once_cuMipmappedArrayCreate(CUmipmappedArray *array, const CUDA_ARRAY3D_DESCRIPTOR *desc, unsigned int levels)
 {

@@ -32,57 +32,37 @@ static uint64_t cost_on(const struct gl_gpu *gpu)
 	}
 
 /* The versions of cuCtxCreate differ in how the context is described. */
-#define CREATE(name, ctx, dev, args)                                                   \
-	do {                                                                           \
-		struct gl_gpu *gpu = (ctx) ? gl_gpu_of(dev) : NULL;                    \
-		struct gl_context_cost cost;                                           \
-		CUcontext got = NULL, *out = (ctx);                                    \
-		if (!gpu)                                                              \
-			return gl_device_barred(dev) ? GL_FAILED_RESULT : REAL(name) args; \
-		gl_lock(&gpu->context_lock);                                           \
-		CUresult result = CUDA_ERROR_OUT_OF_MEMORY;                            \
-		if (gl_overhead_context_begin(gpu, &cost)) {                           \
-			ctx = &got;                                                    \
-			CUresult real = REAL(name) args;                               \
-			result = gl_context_made(gpu, &cost, real, got);               \
-			if (result == CUDA_SUCCESS)                                    \
-				result = keep(gpu, got);                               \
-			if (result == CUDA_SUCCESS)                                    \
-				*out = got;                                            \
-			else if (real == CUDA_SUCCESS)                                 \
-				end(gpu, got);                                         \
-		}                                                                      \
-		gl_unlock(&gpu->context_lock);                                         \
-		return result;                                                         \
-	} while (0)
+#define CREATING(name, params, args)                                                                                   \
+	static CUresult once_##name params                                                                             \
+	{                                                                                                              \
+		struct gl_gpu *gpu = ctx ? gl_gpu_of(dev) : NULL;                                                      \
+		struct gl_context_cost cost;                                                                           \
+		CUcontext got = NULL, *out = ctx;                                                                      \
+		if (!gpu)                                                                                              \
+			return gl_device_barred(dev) ? GL_FAILED_RESULT : REAL(name) args;                             \
+		gl_lock(&gpu->context_lock);                                                                           \
+		CUresult result = CUDA_ERROR_OUT_OF_MEMORY;                                                            \
+		if (gl_overhead_context_begin(gpu, &cost)) {                                                           \
+			ctx = &got; /* which args name */                                                              \
+			CUresult real = REAL(name) args;                                                               \
+			result = gl_context_made(gpu, &cost, real, got);                                               \
+			if (result == CUDA_SUCCESS)                                                                    \
+				result = keep(gpu, got);                                                               \
+			if (result == CUDA_SUCCESS)                                                                    \
+				*out = got;                                                                            \
+			else if (real == CUDA_SUCCESS)                                                                 \
+				end(gpu, got);                                                                         \
+		}                                                                                                      \
+		gl_unlock(&gpu->context_lock);                                                                         \
+		return result;                                                                                         \
+	}                                                                                                              \
+	CONTEXT_HOOK(name, params, args)
 
-static CUresult once_cuCtxCreate(CUcontext *ctx, unsigned int flags, CUdevice dev)
-{
-	CREATE(cuCtxCreate, ctx, dev, (ctx, flags, dev));
-}
-
-CONTEXT_HOOK(cuCtxCreate, (CUcontext *ctx, unsigned int flags, CUdevice dev), (ctx, flags, dev))
-
-static CUresult once_cuCtxCreate_v2(CUcontext *ctx, unsigned int flags, CUdevice dev)
-{
-	CREATE(cuCtxCreate_v2, ctx, dev, (ctx, flags, dev));
-}
-
-CONTEXT_HOOK(cuCtxCreate_v2, (CUcontext *ctx, unsigned int flags, CUdevice dev), (ctx, flags, dev))
-
-static CUresult once_cuCtxCreate_v3(CUcontext *ctx, CUexecAffinityParam *affinity, int naffinity, unsigned int flags, CUdevice dev)
-{
-	CREATE(cuCtxCreate_v3, ctx, dev, (ctx, affinity, naffinity, flags, dev));
-}
-
-CONTEXT_HOOK(cuCtxCreate_v3, (CUcontext *ctx, CUexecAffinityParam *affinity, int naffinity, unsigned int flags, CUdevice dev), (ctx, affinity, naffinity, flags, dev))
-
-static CUresult once_cuCtxCreate_v4(CUcontext *ctx, CUctxCreateParams *cp, unsigned int flags, CUdevice dev)
-{
-	CREATE(cuCtxCreate_v4, ctx, dev, (ctx, cp, flags, dev));
-}
-
-CONTEXT_HOOK(cuCtxCreate_v4, (CUcontext *ctx, CUctxCreateParams *cp, unsigned int flags, CUdevice dev), (ctx, cp, flags, dev))
+CREATING(cuCtxCreate, (CUcontext *ctx, unsigned int flags, CUdevice dev), (ctx, flags, dev))
+CREATING(cuCtxCreate_v2, (CUcontext *ctx, unsigned int flags, CUdevice dev), (ctx, flags, dev))
+CREATING(cuCtxCreate_v3, (CUcontext *ctx, CUexecAffinityParam *affinity, int naffinity, unsigned int flags, CUdevice dev),
+	 (ctx, affinity, naffinity, flags, dev))
+CREATING(cuCtxCreate_v4, (CUcontext *ctx, CUctxCreateParams *cp, unsigned int flags, CUdevice dev), (ctx, cp, flags, dev))
 
 typedef CUresult context_call(CUcontext ctx);
 

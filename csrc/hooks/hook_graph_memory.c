@@ -79,32 +79,21 @@ static CUresult added_any(struct addition *add, CUresult result, CUgraph graph, 
 	return result;
 }
 
-CUresult cuGraphAddNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *deps, size_t ndeps,
-			CUgraphNodeParams *np)
-{
-	GL_ENTER(cuGraphAddNode, (node, graph, deps, ndeps, np));
-	struct addition add;
-	if (!before_adding(&add, graph, allocation(np)))
-		return CUDA_ERROR_OUT_OF_MEMORY;
-	return added_any(&add, REAL(cuGraphAddNode)(node, graph, deps, ndeps, np), graph, np);
-}
+#define ADDING(name, params, args)                                                                                     \
+	CUresult name params                                                                                           \
+	{                                                                                                              \
+		GL_ENTER(name, args);                                                                                  \
+		struct addition add;                                                                                   \
+		if (!before_adding(&add, graph, allocation(np)))                                                       \
+			return CUDA_ERROR_OUT_OF_MEMORY;                                                               \
+		return added_any(&add, REAL(name) args, graph, np);                                                    \
+	}
 
-CUresult cuGraphAddNode_v2(CUgraphNode *node, CUgraph graph, const CUgraphNode *deps, const CUgraphEdgeData *edges,
-			   size_t ndeps, CUgraphNodeParams *np)
-{
-	GL_ENTER(cuGraphAddNode_v2, (node, graph, deps, edges, ndeps, np));
-	struct addition add;
-	if (!before_adding(&add, graph, allocation(np)))
-		return CUDA_ERROR_OUT_OF_MEMORY;
-	return added_any(&add, REAL(cuGraphAddNode_v2)(node, graph, deps, edges, ndeps, np), graph, np);
-}
-
-CUresult cuGraphAddNode_v3(CUgraphNode *node, CUgraph graph, const CUgraphNode *deps, const CUgraphEdgeData *edges,
-			   size_t ndeps, CUgraphNodeParams *np)
-{
-	GL_ENTER(cuGraphAddNode_v3, (node, graph, deps, edges, ndeps, np));
-	struct addition add;
-	if (!before_adding(&add, graph, allocation(np)))
-		return CUDA_ERROR_OUT_OF_MEMORY;
-	return added_any(&add, REAL(cuGraphAddNode_v3)(node, graph, deps, edges, ndeps, np), graph, np);
-}
+ADDING(cuGraphAddNode, (CUgraphNode *node, CUgraph graph, const CUgraphNode *deps, size_t ndeps, CUgraphNodeParams *np),
+       (node, graph, deps, ndeps, np))
+ADDING(cuGraphAddNode_v2,
+       (CUgraphNode *node, CUgraph graph, const CUgraphNode *deps, const CUgraphEdgeData *edges, size_t ndeps, CUgraphNodeParams *np),
+       (node, graph, deps, edges, ndeps, np))
+ADDING(cuGraphAddNode_v3,
+       (CUgraphNode *node, CUgraph graph, const CUgraphNode *deps, const CUgraphEdgeData *edges, size_t ndeps, CUgraphNodeParams *np),
+       (node, graph, deps, edges, ndeps, np))
