@@ -6,7 +6,9 @@
  *
  * Who grants:
  *   - the daemon, while others want the GPU too (policy->shared) and its heartbeat is fresh.  It counts from the same
- *     zero as the usage segment.  Besides, a process submits no more while run_ahead_ns of its work are unfinished.
+ *     zero as the usage segment.  Besides, a process submits no more while run_ahead_ns of its work are unfinished; or,
+ *     while it has the GPU to itself, until so much should be left of it: one launch more than that, so that the GPU
+ *     does not stand still between long kernels.
  *   - else the wall clock, in the tenant's segment, so that all its processes draw on one bucket: at the limit, or, when
  *     the daemon is away and there is no limit, at the request.
  *   - for a process whose environment allows it less than its tenant has, the wall clock once more, in a bucket of its own.
@@ -21,7 +23,8 @@
  * Whoever waits counts itself in account->waiting and sleeps on the policy's futex (without a policy, the device's),
  * never longer than LONGEST_SLEEP_NS.  If it waits for a grant, it rings the usage segment's doorbell.  While it has
  * work unfinished it looks at its marks in between, and rings when all of it is done, since the next tenant's turn may
- * depend on that.  The doorbell also rings when a process without unfinished work launches, once a millisecond at most.
+ * depend on that.  The doorbell also rings when a process launches that has no unfinished work or has not launched for a
+ * millisecond: of work that nobody waits for, it is not known when it finished.
  * Nobody holds a lock meanwhile.
  */
 #include <limits.h>
@@ -35,6 +38,7 @@
 #define FREE_MARK_NS UINT64_C(4000000) /* and where not: only statistics depend on them */
 #define SHORTEST_MARK_NS UINT64_C(250000)
 #define RING_NS UINT64_C(1000000)
+#define PAUSE_NS UINT64_C(1000000)     /* without a launch: the daemon is told of the next */
 #define STUCK_NS UINT64_C(200000000)   /* unfinished work that does not get less for so long is not waited for */
 enum { LONGEST_SLEEP_NS = 50000000, SHORTEST_SLEEP_NS = 30000, SHORTEST_LOOK_NS = 50000, LONGEST_LOOK_NS = 500000,
        OWN_LOOK_NS = 2000000 };
@@ -173,10 +177,26 @@ static bool granted(const struct gl_meter *m, const struct gl_gpu *gpu, const st
 	return really_spent(&gpu->device->spent_ns, &m->gpu[gpu->index].refund_ns) < gl_peek(&p->granted_ns);
 }
 
-static bool within_run_ahead(const struct gl_gpu *gpu, const struct gl_policy_device *p)
+/* How long the work submitted lasts still, if the GPU does nothing else; UINT64_MAX: nobody knows.  That can be relied
+ * on for one launch: then the GPU must reach a mark first, since kernels may turn out longer than they were. */
+static uint64_t queued(const struct gl_meter *m, const struct gl_gpu *gpu, const struct gl_policy_device *p, uint64_t now)
+{
+	const struct gl_gpu_meter *meter = &m->gpu[gpu->index];
+	uint64_t from = gl_peek(&p->exclusive_from_ns), end = gl_peek(&meter->queue_end_ns);
+	if (!from || now < from || gl_peek(&meter->trusted_ns) == gl_peek(&meter->own_until_ns))
+		return UINT64_MAX;
+	return end > now ? end - now : 0;
+}
+
+static bool within_run_ahead(struct gl_meter *m, const struct gl_gpu *gpu, const struct gl_policy_device *p)
 {
 	uint64_t ahead = gl_peek(&p->run_ahead_ns);
-	return ahead == 0 || gl_peek(&gpu->account->outstanding_ns) < ahead;
+	if (ahead == 0 || gl_peek(&gpu->account->outstanding_ns) < ahead)
+		return true;
+	if (queued(m, gpu, p, gl_now_ns()) >= ahead)
+		return false;
+	gl_put(&m->gpu[gpu->index].trusted_ns, gl_peek(&m->gpu[gpu->index].own_until_ns));
+	return true;
 }
 
 static uint64_t look_again(uint64_t ns)
@@ -191,16 +211,26 @@ static void ring(void)
 	gl_futex_wake(bell, INT_MAX);
 }
 
-static void has_work_now(struct gl_meter *m, struct gl_gpu *gpu)
+static void note_work(struct gl_meter *m, struct gl_gpu *gpu, bool had_none, uint64_t ns)
 {
 	const struct gl_policy_device *p = gl_policy_of(gpu);
-	uint64_t now = gl_now_ns();
-	if (shared(p) && gl_peek(&p->exclusive_from_ns))
-		return; /* it is our turn: work is what the daemon expects */
-	if (now - gl_peek(&m->gpu[gpu->index].rang_ns) < RING_NS)
+	struct gl_gpu_meter *meter = &m->gpu[gpu->index];
+	if (!shared(p))
+		return; /* nobody to make room */
+	uint64_t now = gl_now_ns(), end = gl_peek(&meter->queue_end_ns);
+	bool paused = now - gl_peek(&meter->launched_ns) >= PAUSE_NS;
+	gl_put(&meter->launched_ns, now);
+	gl_put(&meter->queue_end_ns, (end > now ? end : now) + ns);
+	/* In our turn work is what the daemon expects. */
+	if ((!had_none && !paused) || gl_peek(&p->exclusive_from_ns) || now - gl_peek(&meter->rang_ns) < RING_NS)
 		return;
-	gl_put(&m->gpu[gpu->index].rang_ns, now);
+	gl_put(&meter->rang_ns, now);
 	ring();
+}
+
+void gl_queue_reached(struct gl_meter *m, const struct gl_gpu *gpu, uint64_t t)
+{
+	gl_put(&m->gpu[gpu->index].queue_end_ns, t + gl_peek(&gpu->account->outstanding_ns));
 }
 
 /* ---- the gate ---- */
@@ -223,7 +253,7 @@ bool gl_bucket_open(struct gl_meter *m, struct gl_gpu *gpu)
 	if (has_own(gpu, percent) && !clocked_open(m, gpu, own_bucket(m, gpu)))
 		return false;
 	if (shared(p)) {
-		bool go = granted(m, gpu, p) && within_run_ahead(gpu, p);
+		bool go = granted(m, gpu, p) && within_run_ahead(m, gpu, p);
 		if (go)
 			goes_unpaced(m, gpu);
 		if (go || gl_policy_fresh(gl_now_ns()))
@@ -258,10 +288,10 @@ static void collect(struct gl_meter *m, struct gl_gpu *gpu, CUcontext context, s
 
 /* Whoever waits for its own work goes on when half of the run-ahead is done: in bursts too.  Work that nobody here can
  * see finish (of another thread's default stream, say) must not hold it for ever. */
-static uint64_t policy_sleep(const struct gl_meter *m, const struct gl_gpu *gpu, const struct gl_policy_device *p, uint64_t now,
+static uint64_t policy_sleep(struct gl_meter *m, const struct gl_gpu *gpu, const struct gl_policy_device *p, uint64_t now,
 			     struct wait *w)
 {
-	uint64_t outstanding = w->outstanding_ns, half = gl_peek(&p->run_ahead_ns) / 2;
+	uint64_t outstanding = w->outstanding_ns, half = gl_peek(&p->run_ahead_ns) / 2, left;
 	if (!granted(m, gpu, p)) {
 		if (!w->throttled)
 			ring(); /* the daemon can do something about it, which it cannot about our own work */
@@ -270,7 +300,12 @@ static uint64_t policy_sleep(const struct gl_meter *m, const struct gl_gpu *gpu,
 	}
 	if (!half || outstanding <= half || now - w->progress_ns > STUCK_NS)
 		return 0;
-	return look_again(outstanding - half);
+	if ((left = queued(m, gpu, p, now)) == UINT64_MAX)
+		return look_again(outstanding - half);
+	if (left > half)
+		return look_again(left - half);
+	gl_put(&m->gpu[gpu->index].trusted_ns, gl_peek(&m->gpu[gpu->index].own_until_ns));
+	return 0;
 }
 
 /* How long to sleep before looking again; 0: the launch may go. */
@@ -336,8 +371,9 @@ static void spend(struct gl_meter *m, struct gl_gpu *gpu, uint64_t ns)
 
 void gl_spend(struct gl_meter *m, struct gl_gpu *gpu, uint64_t ns)
 {
-	if (gl_add(&gpu->account->outstanding_ns, ns) == 0 && gl_self.daemon.registered)
-		has_work_now(m, gpu);
+	bool had_none = gl_add(&gpu->account->outstanding_ns, ns) == 0;
+	if (gl_self.daemon.registered)
+		note_work(m, gpu, had_none, ns);
 	spend(m, gpu, ns);
 }
 

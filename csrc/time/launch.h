@@ -18,6 +18,7 @@ struct gl_launch {
 	uint64_t charged_ns;
 	uint64_t before_ns;       /* set if sampling */
 	bool sampling;
+	bool light;               /* charged with its neighbours, a few at a time */
 };
 
 #pragma GCC visibility push(hidden)

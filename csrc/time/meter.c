@@ -12,7 +12,12 @@
 #define LOOK_NS UINT64_C(200000)       /* between looks at the marks under way */
 #define UNKNOWN_NS UINT64_C(20000)     /* charged for a launch that nothing is known of */
 #define FREE_SAMPLE_NS UINT64_C(4000000) /* between samples, as between marks, where launches are not held back */
-enum { KNOWN = 4, CLOCK_EVERY = 8, UNKNOWN_AHEAD = 2, UNKNOWN_WAIT_NS = 100000000 };
+enum { KNOWN = 4, CLOCK_EVERY = 8, LIGHT_EVERY = 16, UNKNOWN_AHEAD = 2, UNKNOWN_WAIT_NS = 100000000 };
+
+#define LIGHT_NS UINT64_C(100000)      /* dearer launches, and such a sum of cheaper ones, are charged at once */
+/* So many launches in a stream are charged one by one before any is charged with its neighbours: then what is missing
+ * in the sums at any time, less than LIGHT_EVERY launches and LIGHT_NS, is little. */
+enum { MANY = 1024 };
 
 /* What this thread used last, valid while `epoch` is the process's. */
 static __thread struct {
@@ -20,6 +25,7 @@ static __thread struct {
 	CUcontext context;
 	CUstream handle;
 	bool per_thread;
+	uint8_t sure; /* light launches for which the context is not looked up again */
 	struct gl_stream *stream;
 } last;
 
@@ -49,14 +55,24 @@ static bool captures(CUstream stream, bool per_thread)
 	return r == CUDA_SUCCESS && status != CU_STREAM_CAPTURE_STATUS_NONE;
 }
 
+/* The twin only differs for the default stream. */
+static bool is_per_thread(CUstream handle, bool per_thread)
+{
+	return handle == CU_STREAM_PER_THREAD || (handle == NULL && per_thread);
+}
+
+/* The stream that this thread used last, if that is the one and still exists; its context may be another's by now. */
+static struct gl_stream *same_stream(const struct gl_meter *m, CUstream handle, bool per_thread)
+{
+	bool same = last.epoch == m->epoch && last.handle == handle && last.per_thread == per_thread && last.stream &&
+		    gl_peek(&last.stream->context) == last.context && gl_peek(&last.stream->handle) == handle;
+	return GL_LIKELY(same) ? last.stream : NULL;
+}
+
 static struct gl_stream *find_stream(struct gl_meter *m, CUcontext context, CUstream handle, bool per_thread, bool make)
 {
-	if (handle == CU_STREAM_PER_THREAD)
-		per_thread = true;
-	else if (handle != NULL)
-		per_thread = false; /* the twin only differs for the default stream */
-	if (GL_LIKELY(last.epoch == m->epoch && last.context == context && last.handle == handle && last.per_thread == per_thread &&
-		      last.stream && gl_peek(&last.stream->context) == context && gl_peek(&last.stream->handle) == handle))
+	per_thread = is_per_thread(handle, per_thread);
+	if (GL_LIKELY(last.context == context && same_stream(m, handle, per_thread)))
 		return last.stream;
 	struct gl_stream *s = gl_stream_of(m, context, handle, per_thread, make);
 	if (!s)
@@ -65,6 +81,7 @@ static struct gl_stream *find_stream(struct gl_meter *m, CUcontext context, CUst
 	last.context = context;
 	last.handle = handle;
 	last.per_thread = per_thread;
+	last.sure = 0;
 	last.stream = s;
 	return s;
 }
@@ -82,6 +99,7 @@ static void mark(struct gl_meter *m, struct gl_stream *s)
 	if (!gl_try_lock(&s->lock))
 		return;
 	gl_marks_collect(m, s);
+	gl_stream_settle(m, s);
 	if (gl_peek(&s->launches))
 		gl_mark_put(s, GL_MARK_PLAIN, NULL, 0, 0);
 	gl_unlock(&s->lock);
@@ -110,7 +128,8 @@ static void mark_all(struct gl_meter *m, CUcontext context)
 	__atomic_fetch_add(&gl_self.marking, 1, __ATOMIC_SEQ_CST);
 	for (uint32_t i = 0; i < GL_STREAMS; i++) {
 		struct gl_stream *s = &m->stream[i];
-		if (gl_load(&s->state) == 2 && gl_peek(&s->context) == context && gl_peek(&s->launches) && markable(s, &thread))
+		if (gl_load(&s->state) == 2 && gl_peek(&s->context) == context &&
+		    (gl_peek(&s->launches) || gl_peek(&s->pending)) && markable(s, &thread))
 			mark(m, s);
 	}
 	__atomic_fetch_sub(&gl_self.marking, 1, __ATOMIC_SEQ_CST);
@@ -169,13 +188,66 @@ static void start_sample(struct gl_meter *m, struct gl_launch *l)
 	}
 }
 
+static uint64_t charge_of(const struct gl_meter *m, const struct gl_gpu *gpu, uint64_t cost_ns)
+{
+	uint32_t overlap = gl_peek(&m->gpu[gpu->index].overlap);
+	return overlap ? cost_ns * overlap / 1024 : cost_ns;
+}
+
+static void begin_interval(struct gl_stream *s, uint64_t now)
+{
+	if (gl_peek(&s->launches) == 0 && gl_peek(&s->pending) == 0)
+		gl_put(&s->first_ns, now ? now : gl_now_ns());
+}
+
+/* Asking for the current context costs a tenth of what all of this may cost.  While the process has only one, the
+ * answer is relied on for a few launches: if the thread turns to a new one in between, they are charged to the old. */
+static bool is_current(const struct gl_meter *m, CUcontext context)
+{
+	CUcontext now;
+	if (GL_LIKELY(last.sure)) {
+		last.sure--;
+		return true;
+	}
+	if (REAL(cuCtxGetCurrent)(&now) != CUDA_SUCCESS || now != context)
+		return false;
+	last.sure = gl_peek(&m->clocks) == 1 ? LIGHT_EVERY - 1 : 0;
+	return true;
+}
+
+/* The launch that host-bound programs do most: cheap, its cost known, nothing to hold it back and no sample due.  False:
+ * it is another one. */
+static bool begin_light(struct gl_meter *m, struct gl_launch *l, uint64_t key, CUstream stream, bool per_thread)
+{
+	struct gl_stream *s = same_stream(m, stream, is_per_thread(stream, per_thread));
+	if (!s || gl_peek(&s->seen) < MANY || gl_peek(&gl_self.capturing) || !is_current(m, last.context))
+		return false;
+	struct gl_gpu *gpu = s->clock->gpu;
+	struct gl_cost *cost = gl_cost_of(m, key);
+	uint64_t ns = gl_peek(&cost->cost_ns);
+	uint32_t countdown = gl_peek(&cost->countdown);
+	if (!gl_peek(&cost->samples) || ns >= LIGHT_NS || !countdown || !gl_bucket_free(m, gpu))
+		return false;
+	gl_put(&cost->countdown, countdown - 1);
+	l->gpu = gpu;
+	l->stream = s;
+	l->light = true;
+	l->charged_ns = charge_of(m, gpu, ns);
+	begin_interval(s, 0);
+	return true;
+}
+
 void gl_launch_begin(struct gl_launch *l, enum gl_launch_kind kind, uint64_t key, CUstream stream, bool per_thread)
 {
 	CUcontext context = NULL;
 	*l = (struct gl_launch){0};
-	if (!gl_meter_start() || REAL(cuCtxGetCurrent)(&context) != CUDA_SUCCESS || !context)
+	if (!gl_meter_start())
 		return;
 	struct gl_meter *m = gl_self.meter;
+	if (kind == GL_KERNEL && GL_LIKELY(begin_light(m, l, key, stream, per_thread)))
+		return;
+	if (REAL(cuCtxGetCurrent)(&context) != CUDA_SUCCESS || !context)
+		return;
 	bool capturing = captures(stream, per_thread);
 	struct gl_stream *s = capturing ? NULL : find_stream(m, context, stream, per_thread, true);
 	struct gl_gpu *gpu = s ? s->clock->gpu : gl_gpu_current();
@@ -187,37 +259,26 @@ void gl_launch_begin(struct gl_launch *l, enum gl_launch_kind kind, uint64_t key
 	l->gpu = gpu;
 	l->stream = s;
 	l->cost = gl_cost_of(m, key);
+	if (s)
+		gl_stream_settle(m, s);
 	pass_gate(m, l);
 	bool known = gl_peek(&l->cost->samples) != 0;
 	if (GL_UNLIKELY(!known))
 		gl_overhead_mark(gpu); /* its code may only now be loaded onto the card */
-	uint64_t cost_ns = known ? gl_peek(&l->cost->cost_ns) : UNKNOWN_NS;
-	uint32_t overlap = gl_peek(&m->gpu[gpu->index].overlap);
-	l->charged_ns = overlap ? cost_ns * overlap / 1024 : cost_ns;
+	l->charged_ns = charge_of(m, gpu, known ? gl_peek(&l->cost->cost_ns) : UNKNOWN_NS);
 	gl_spend(m, gpu, l->charged_ns);
 	if (!s)
 		return;
 	start_sample(m, l);
 	if (!known && l->sampling)
 		gl_add(&l->cost->unsampled, 1);
-	if (gl_peek(&s->launches) == 0)
-		gl_put(&s->first_ns, l->sampling ? l->before_ns : gl_now_ns());
+	begin_interval(s, l->before_ns);
 }
 
-static void after_launch(struct gl_meter *m, struct gl_launch *l)
+/* Puts a mark if it is time for one. */
+static void go_on(struct gl_meter *m, const struct gl_launch *l, uint64_t estimate, uint64_t every)
 {
 	struct gl_stream *s = l->stream;
-	uint32_t launches = gl_add(&s->launches, 1) + 1;
-	uint64_t estimate = gl_add(&s->charged_ns, l->charged_ns) + l->charged_ns;
-	if (l->sampling) {
-		uint64_t now = gl_now_ns();
-		gl_mark_put(s, GL_MARK_AFTER, l->cost, now, now - l->before_ns);
-		gl_unlock(&s->lock);
-		return;
-	}
-	uint64_t every = gl_bucket_mark_ns(l->gpu);
-	if (GL_LIKELY(estimate < every && launches % CLOCK_EVERY != 0))
-		return;
 	uint64_t now = gl_now_ns();
 	(void)gl_policy_fresh(now);
 	if (estimate >= every || now - gl_peek(&s->marked_ns) >= every)
@@ -226,11 +287,54 @@ static void after_launch(struct gl_meter *m, struct gl_launch *l)
 		look(m, s);
 }
 
+static void after_launch(struct gl_meter *m, struct gl_launch *l)
+{
+	struct gl_stream *s = l->stream;
+	uint32_t launches = gl_add(&s->launches, 1) + 1;
+	uint64_t estimate = gl_add(&s->charged_ns, l->charged_ns) + l->charged_ns;
+	if (gl_peek(&s->seen) < MANY)
+		gl_put(&s->seen, gl_peek(&s->seen) + 1);
+	if (l->sampling) {
+		uint64_t now = gl_now_ns();
+		gl_mark_put(s, GL_MARK_AFTER, l->cost, now, now - l->before_ns);
+		gl_unlock(&s->lock);
+		return;
+	}
+	uint64_t every = gl_bucket_mark_ns(l->gpu);
+	if (GL_UNLIKELY(estimate >= every || launches % CLOCK_EVERY == 0))
+		go_on(m, l, estimate, every);
+}
+
+void gl_stream_settle(struct gl_meter *m, struct gl_stream *s)
+{
+	if (GL_LIKELY(!gl_peek(&s->pending)))
+		return;
+	uint64_t pending = __atomic_exchange_n(&s->pending, 0, __ATOMIC_RELAXED), ns = pending % GL_PENDING_ONE;
+	gl_add(&s->clock->gpu->account->launches[GL_KERNEL], pending / GL_PENDING_ONE);
+	gl_add(&s->launches, (uint32_t)(pending / GL_PENDING_ONE));
+	gl_add(&s->charged_ns, ns);
+	gl_spend(m, s->clock->gpu, ns);
+}
+
+static void after_light_launch(struct gl_meter *m, struct gl_launch *l)
+{
+	uint64_t one = GL_PENDING_ONE + l->charged_ns, pending = gl_add(&l->stream->pending, one) + one;
+	if (GL_LIKELY(pending < LIGHT_EVERY * GL_PENDING_ONE && pending % GL_PENDING_ONE < LIGHT_NS))
+		return;
+	gl_stream_settle(m, l->stream);
+	go_on(m, l, gl_peek(&l->stream->charged_ns), gl_bucket_mark_ns(l->gpu));
+}
+
 CUresult gl_launch_end(struct gl_launch *l, CUresult result)
 {
 	if (GL_UNLIKELY(!l->gpu))
 		return result;
 	struct gl_meter *m = gl_self.meter;
+	if (GL_LIKELY(l->light)) {
+		if (GL_LIKELY(result == CUDA_SUCCESS))
+			after_light_launch(m, l);
+		return result;
+	}
 	if (GL_LIKELY(result == CUDA_SUCCESS)) {
 		if (l->stream)
 			after_launch(m, l);
@@ -250,6 +354,7 @@ CUresult gl_launch_end(struct gl_launch *l, CUresult result)
 static void forget_stream(struct gl_stream *s, bool events_gone)
 {
 	gl_lock(&s->lock);
+	gl_stream_settle(gl_self.meter, s);
 	for (; s->tail != s->head; gl_put(&s->tail, s->tail + 1)) {
 		struct gl_mark *mark = &s->mark[s->tail % GL_MARKS];
 		gl_sub(&s->clock->gpu->account->outstanding_ns, mark->charged_ns);
@@ -292,6 +397,7 @@ void gl_meter_context_gone(CUcontext context)
 		if (!gl_load(&c->ready) || c->context != context)
 			continue;
 		gl_store(&c->ready, 0u);
+		gl_sub(&m->clocks, 1);
 		c->spares = 0; /* the events died with the context */
 		c->base = NULL;
 		c->context = NULL;

@@ -84,10 +84,12 @@ struct gl_stream {
 	uint64_t thread;              /* of a per-thread default stream; else 0 */
 	struct gl_clock *clock;
 	uint64_t charged_ns;          /* since the last mark */
+	uint64_t pending;             /* light launches not yet in any sum: their number above GL_PENDING_ONE, and ns */
 	uint64_t first_ns;
 	uint64_t marked_ns;           /* host time of the last mark */
 	uint32_t launches;
 	uint32_t waited;
+	uint32_t seen;                /* launches; no more than are counted */
 	uint32_t state;               /* 0 free, 2 in use */
 	struct gl_lock lock;          /* the marks; never held while waiting for GPU time */
 	uint64_t looked_ns;           /* host time when marks were last looked at */
@@ -105,14 +107,20 @@ struct gl_gpu_meter {
 	uint32_t unpaced;             /* launches went that no wall clock paced */
 	uint32_t waiting;             /* threads of this process waiting for GPU time */
 	uint64_t rang_ns;             /* when it last told the daemon that it has work */
+	uint64_t launched_ns;         /* when it last launched, while others want the GPU too */
+	uint64_t queue_end_ns;        /* when its queue will have run dry, if the GPU is its own */
+	uint64_t trusted_ns;          /* own_until_ns when that was last relied on */
 	uint64_t busy_sum_ns, cost_sum_ns;   /* for the overlap */
 	uint64_t sampled_at_ns;       /* when a known launch was last measured, while nobody is held back */
 	uint64_t own_until_ns;        /* when the GPU reached this process's last mark */
 	uint64_t own_granted_ns, own_at_ns;  /* bucket of a process below its tenant */
 } __attribute__((aligned(64)));
 
+#define GL_PENDING_ONE (UINT64_C(1) << 40)
+
 struct gl_meter {
 	uint64_t epoch;               /* tells thread-local caches that fork has happened */
+	uint32_t clocks;              /* contexts known */
 	struct gl_lock lock;          /* adding clocks and streams */
 	struct gl_gpu_meter gpu[GL_MAX_DEVICES];
 	struct gl_clock clock[GL_CLOCKS];
@@ -140,6 +148,11 @@ static inline uint64_t gl_key_mix(uint64_t h, uint64_t v)
 	h = (h ^ v) * UINT64_C(0x9e3779b97f4a7c15);
 	return h ^ (h >> 29);
 }
+
+/* ---- meter.c ---- */
+
+/* Adds a stream's light launches to all sums. */
+void gl_stream_settle(struct gl_meter *m, struct gl_stream *stream);
 
 /* ---- meter_clock.c ---- */
 
@@ -170,6 +183,8 @@ void gl_marks_collect_all(struct gl_meter *m, CUcontext context);
 
 /* Adds to the GPU time spent by this process on the gpu. */
 void gl_spend(struct gl_meter *m, struct gl_gpu *gpu, uint64_t ns);
+/* The GPU reached the process's mark at t, and all that is left is what is outstanding. */
+void gl_queue_reached(struct gl_meter *m, const struct gl_gpu *gpu, uint64_t t);
 /* Puts an earlier charge right. */
 void gl_spend_correct(struct gl_meter *m, struct gl_gpu *gpu, uint64_t charged_ns, uint64_t measured_ns);
 /* Nothing holds launches back: no limit, nobody to share with, not suspended.  A few ns. */

@@ -143,6 +143,7 @@ struct gl_clock *gl_clock_of(struct gl_meter *m, CUcontext context)
 	if (!calibrate(unused))
 		return NULL;
 	gl_store(&unused->ready, 1u);
+	gl_add(&m->clocks, 1);
 	gl_log(GL_DEBUG, "device %d: recording an event takes the GPU %llu ns", gpu->ordinal, (unsigned long long)unused->pair_ns);
 	return unused;
 }

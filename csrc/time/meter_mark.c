@@ -52,6 +52,7 @@ bool gl_mark_put(struct gl_stream *stream, enum gl_mark_kind kind, struct gl_cos
 	m->launched_ns = launched_ns;
 	m->launch_took_ns = launch_took_ns;
 	m->first_ns = gl_peek(&stream->first_ns);
+	gl_stream_settle(gl_self.meter, stream);
 	m->launches = __atomic_exchange_n(&stream->launches, 0, __ATOMIC_ACQ_REL);
 	m->charged_ns = __atomic_exchange_n(&stream->charged_ns, 0, __ATOMIC_ACQ_REL);
 	m->cost_ns = costs_of(&gl_self.meter->gpu[stream->clock->gpu->index], m->charged_ns);
@@ -168,6 +169,7 @@ static void account(struct gl_meter *m, struct gl_stream *stream, const struct g
 	if (t > gl_peek(&m->gpu[gpu->index].own_until_ns))
 		gl_put(&m->gpu[gpu->index].own_until_ns, t);
 	gl_spend_correct(m, gpu, mark->charged_ns, busy);
+	gl_queue_reached(m, gpu, t);
 	if (mark->kind != GL_MARK_AFTER || gl_peek(&mark->cost->samples) > 4)
 		follow_overlap(m, gpu->index, busy, mark->cost_ns);
 }
@@ -237,6 +239,8 @@ static void begin(struct gl_stream *s, CUcontext context, CUstream handle, uint6
 	s->clock = clock;
 	gl_put(&s->launches, 0);
 	gl_put(&s->charged_ns, 0);
+	gl_put(&s->pending, 0);
+	gl_put(&s->seen, 0);
 	gl_put(&s->waited, 0);
 	gl_put(&s->first_ns, 0);
 	gl_put(&s->marked_ns, 0);

@@ -32,7 +32,7 @@ MOST_SLIP_NS = 4 * MS
 """What it is granted at a time."""
 REQUESTED_AHEAD_NS, MOST_REQUESTED_NS = 8 * MS, 12 * MS
 """The same for one inside its request: a program whose host is the slow side must be able to run ahead."""
-SHORT_AHEAD_NS = 1 * MS
+SHORT_AHEAD_NS = MS // 2
 """What a holder may have queued where a higher class might want the GPU any time."""
 SETTLED_NS = 3 * MS // 10
 """How much later than it seems the last holder's queue has run dry, to be sure."""
@@ -121,6 +121,9 @@ class Arbiter:
                 self._turn_spent_ns += spent_ns
             elif not is_paused:
                 self._turn_beside_ns += spent_ns
+        for name, standing in self._awake.items():
+            if standing.has_begun and standing.terms.priority >= HIGH:
+                standing.begins_beside(sum(s.queued_ns for n, s in self._standings.items() if n != name))
         if elapsed_ns > 0:
             gain = 1.0 - math.exp(-elapsed_ns / CHARGED_WINDOW_NS)
             self._charged += (min(all_spent_ns / elapsed_ns, MOST_CHARGED) - self._charged) * gain
@@ -311,7 +314,7 @@ class Arbiter:
         what its launches cost at other times.
         """
         others = [s for n, s in self._standings.items() if n != self._holder]
-        if self._holder is None or any(s.is_active and not s.takes_turns for s in others):
+        if self._holder is None or any(self._may_slip_in(n) for n in self._standings if n != self._holder):
             self._exclusive_from_ns = 0
         elif not self._exclusive_from_ns:
             queued_ns = max((s.queued_ns for s in others), default=0)
@@ -320,6 +323,13 @@ class Arbiter:
             from_ns = self._exclusive_from_ns if name == self._holder else 0
             if standing.grant.exclusive_from_ns != from_ns:
                 standing.grant = replace(standing.grant, exclusive_from_ns=from_ns)
+
+    def _may_slip_in(self, name: TenantName) -> bool:
+        """Its work may come beside the holder's; that of a class that others wait for is seen at once."""
+        standing = self._standings[name]
+        if self._is_above(name, self._holder):
+            return standing.is_working
+        return standing.is_active and not standing.takes_turns
 
     def _next_at(self, now_ns: int) -> int:
         """Return when something will be due: a queue has run dry, tokens have come together, or the tick."""

@@ -58,6 +58,8 @@ class Standing:
         self._queue_end_ns = now_ns - ACTIVE_NS
         self._work_end_ns = self._queue_end_ns
         """The same, if what was idle began just before it was looked at, since it rings."""
+        self.has_begun = False
+        """It was idle until just now."""
         self._spent_at_ns = now_ns - ACTIVE_NS
         self._at_ns = now_ns
         self.slip = Bucket(KEEP_SLIP_NS, level_ns=2 * MS, debt_ns=DEBT_SLIP_NS)
@@ -77,16 +79,21 @@ class Standing:
         self._at_ns, before = now_ns, self.seen
         self.seen = seen
         self._note_queues(seen.waiting, elapsed_ns)
+        self.has_begun = False
         is_blocked = seen.waiting > 0 and seen.spent_ns >= self.grant.granted_ns and self.grant.is_shared
         if spent_ns or seen.spent_ns < before.spent_ns:
             self._spent_at_ns = now_ns
-            was_idle = self._work_end_ns <= now_ns - elapsed_ns
-            self._work_end_ns = (now_ns if was_idle else self._work_end_ns) + spent_ns
+            self.has_begun = self._work_end_ns <= now_ns - elapsed_ns
+            self._work_end_ns = (now_ns if self.has_begun else self._work_end_ns) + spent_ns
             self._queue_end_ns = max(self._queue_end_ns, now_ns - elapsed_ns) + spent_ns
         if is_blocked:
             self.was_blocked_at_ns = now_ns
         self._count(spent_ns, elapsed_ns, inflation)
         return spent_ns
+
+    def begins_beside(self, queued_ns: int) -> None:
+        """Its work takes so much longer, in whatever order the GPU does it and what others had queued."""
+        self._work_end_ns += queued_ns
 
     @property
     def queues(self) -> int:
@@ -178,7 +185,11 @@ class Standing:
     @property
     def work_left_ns(self) -> int:
         """How long its work lasts at most; less than 0 if it has ended."""
-        return min(self._work_end_ns - self._at_ns, self.seen.outstanding_ns or MOST_SPENT_NS)
+        return (
+            self._work_end_ns - self._at_ns
+            if self.seen.outstanding_ns
+            else min(0, self._work_end_ns - self._at_ns)
+        )
 
     @property
     def is_working(self) -> bool:

@@ -45,12 +45,15 @@ class Tenant:
         self.spent_ns = self.outstanding_ns = self.waiting = 0
         self.queue: deque[Work] = deque()
         self.finished: list[int] = []
+        self._finished_at_ns = 0
         self.ran_ns = 0.0
         self.grant = Grant(0, 0, is_shared=True)
         self.is_dead = False
         self.marks: list[tuple[int, int]] = []
         self.launched_at_ns: list[int] = []
-        self._collected_at_ns = self._rang_at_ns = 0
+        self._collected_at_ns = self._rang_at_ns = self._queue_end_ns = 0
+        self._may_trust = False
+        """The library relies once on when its queue should run dry, until a mark is reached."""
         self._syncing = False
         self._pending: int | None = None
         self._has_rung = False
@@ -79,9 +82,7 @@ class Tenant:
             if not self._is_open():
                 self._wait()
                 return
-            self._launch(self._pending)
-            self._pending = None
-            self.world.after(LAUNCH_NS, self.go)
+            self._launch()
             return
 
     def _is_open(self) -> bool:
@@ -90,19 +91,40 @@ class Tenant:
         if not self.grant.is_shared:
             return True
         ahead = self.grant.run_ahead_ns
-        return self.spent_ns < self.grant.granted_ns and (not ahead or self.outstanding_ns < ahead)
+        if self.spent_ns >= self.grant.granted_ns:
+            return False
+        return not ahead or self.outstanding_ns < ahead or self._trusts(ahead)
 
-    def _launch(self, ns: int) -> None:
+    def _left_ns(self) -> int | None:
+        """How long the queue lasts still, where that is known."""
+        from_ns = self.grant.exclusive_from_ns
+        if not from_ns or self.world.now_ns < from_ns or not self._may_trust:
+            return None
+        return max(0, self._queue_end_ns - self.world.now_ns)
+
+    def _trusts(self, ahead_ns: float) -> bool:
+        left_ns = self._left_ns()
+        if left_ns is None or left_ns > ahead_ns:
+            return False
+        self._may_trust = False
+        return True
+
+    def _launch(self) -> None:
+        assert self._pending is not None
+        ns, self._pending = self._pending, None
         charged = int(ns * self.cost)
         now = self.world.now_ns
         is_ours = self.grant.is_shared and self.grant.exclusive_from_ns
-        if self.outstanding_ns == 0 and now - self._rang_at_ns > MS and not is_ours:
+        has_paused = bool(self.launched_at_ns) and now - self.launched_at_ns[-1] >= MS
+        self._queue_end_ns = max(self._queue_end_ns, now) + charged
+        if (self.outstanding_ns == 0 or has_paused) and now - self._rang_at_ns > MS and not is_ours:
             self._rang_at_ns = now
             self.world.ring(self.name)
         self.spent_ns += charged
         self.outstanding_ns += charged
         self.launched_at_ns.append(now)
         self.world.submit(self, Work(ns, charged, now))
+        self.world.after(LAUNCH_NS, self.go)
 
     def _wait(self) -> None:
         self.waiting = 1
@@ -123,17 +145,23 @@ class Tenant:
         if not is_granted and not self._has_rung:
             self._has_rung = True
             self.world.ring(self.name)
-        if is_granted and (not self.grant.is_shared or not half or self.outstanding_ns <= half):
+        is_over = not self.grant.is_shared or not half or self.outstanding_ns <= half
+        if is_granted and (is_over or self._trusts(half)):
             self.waiting = 0
-            self.go()
+            self._launch()
             return
         if self.outstanding_ns:
-            ahead = self.outstanding_ns - half if is_granted else self.outstanding_ns / 2
+            left_ns = self._left_ns()
+            ahead = self.outstanding_ns if left_ns is None else left_ns
+            ahead = ahead - half if is_granted else self.outstanding_ns / 2
             self.world.after(int(min(max(ahead, 50 * US), 500 * US)), lambda: self._look(number))
 
     def _collect(self) -> None:
         self._collected_at_ns = self.world.now_ns
-        self.outstanding_ns -= sum(self.finished)
+        if self.finished:
+            self.outstanding_ns -= sum(self.finished)
+            self._queue_end_ns = self._finished_at_ns + self.outstanding_ns
+            self._may_trust = True
         self.finished.clear()
 
     def granted(self, grant: Grant) -> None:
@@ -145,6 +173,7 @@ class Tenant:
 
     def done(self, work: Work) -> None:
         self.finished.append(work.charged_ns)
+        self._finished_at_ns = self.world.now_ns
         if self._syncing and not self.queue:
             self._syncing = False
             self.world.after(10 * US, self.go)

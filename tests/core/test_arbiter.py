@@ -111,6 +111,20 @@ def test_a_high_tenant_inside_its_request_hardly_notices_the_others() -> None:
     assert busy >= 0.97
 
 
+def test_requests_submitted_at_once_wait_for_one_kernel_of_the_neighbour() -> None:
+    """Nothing of a request is held back and nobody looks at its end: the daemon has to know how long it
+    lasts, what the neighbour had queued before it included.
+    """
+    world = World()
+    high = world.add("high", bursty(20 * MS, 7, 700 * US), priority=3, request_percent=50)
+    other = world.add("other", saturating(700 * US))
+    _, busy = shares(world, [high, other], warm_ns=S, run_ns=3 * S)
+    taken = latencies(high)[10:]
+    assert percentile(taken, 0.5) < 4.9 + 0.7
+    assert percentile(taken, 0.99) < 1.10 * 4.9 + 0.7
+    assert busy >= 0.97
+
+
 def test_a_high_tenant_outside_its_request_gets_no_more_than_its_part() -> None:
     world = World()
     tenants = [
@@ -244,10 +258,11 @@ def test_an_endless_kernel_keeps_others_waiting_only_while_it_runs() -> None:
 class Hog(Tenant):
     """Its library takes no kernel for longer than 1 ms, and learns better only when one has ended."""
 
-    def _launch(self, ns: int) -> None:
-        self.cost = min(1.0, MS / ns)
-        self.owed_ns = max(0, ns - MS)
-        super()._launch(ns)
+    def _launch(self) -> None:
+        assert self._pending is not None
+        self.cost = min(1.0, MS / self._pending)
+        self.owed_ns = max(0, self._pending - MS)
+        super()._launch()
 
     def done(self, work: Work) -> None:
         self.spent_ns += self.owed_ns

@@ -120,3 +120,16 @@ def test_a_limit_changes_while_a_program_runs(daemon, load, tenant) -> None:
     node.ask("POST", f"/v1/tenants/{tenant}/resume")
     eventually(lambda: spent(node, tenant)[0] > before, within_s=1)
     result(one)
+
+
+def test_a_request_is_heard_although_nobody_looked_at_the_end_of_the_last(
+    daemon, load, tenant, other_tenant
+) -> None:
+    """A high tenant's first launch after a pause ends its neighbour's turn at once, not at the next look."""
+    daemon(tick="50ms", quantum="100ms")
+    bursts = ("--kernel", "500us", "--burst", "4ms/25ms", "--seconds", "4")
+    server = load(tenant, *bursts, request=50, priority="high", weight=1)
+    load(other_tenant, "--kernel", "500us", "--seconds", "5", weight=1)
+    seen = result(server)["bursts"]
+    # Beside a neighbour that is not held back it takes twice its 4 ms.
+    assert seen["p50_ms"] < 7, seen

@@ -385,3 +385,28 @@ def test_code_whose_function_got_the_handle_of_unloaded_code_is_not_taken_for_it
     ended = run_process([program("compute/reload"), code], env=env, expect=0)
     # 30 ms of the window's own, as much saved up, and what is under way.
     assert int(ended.stdout) <= 120, ended.stdout
+
+
+def test_cheap_launches_are_charged_a_few_at_a_time_and_where_they_ran(
+    machine: Any, program: Program, start_process: Any
+) -> None:
+    """The first thousand one by one; then less than 16 are missing, and no more go to the context before."""
+    it = machine(**TWO)
+    process = start_process([program("compute/light")], env=it.environ, stdin=-1)
+
+    def launch(count: int, device: int) -> list[int]:
+        process.stdin.write(f"{count} {device}\n")
+        process.stdin.flush()
+        assert process.stdout.readline() == "done\n", process.stderr.read()
+        return [account.launches["kernel"] for account in it.books().processes[0].accounts]
+
+    assert launch(500, 0) == [500, 0]
+    many, _ = launch(5000, 0)
+    assert 5500 - 16 < many <= 5500
+    assert it.books().devices[0].spent_ns == pytest.approx(5500 * 5000, rel=0.3)
+    first, second = launch(500, 1)
+    assert first <= 5500 + 16
+    assert 500 - 16 <= second <= 500
+    first, second = launch(2000, 0)
+    assert 7500 - 32 < first <= 7500 + 16
+    assert second <= 500
