@@ -41,7 +41,7 @@ measure() { # CARD NAME PROGRAM OPTIONS…: its last lines are the table
 	cat "$OUT/$name.txt"
 }
 failed() { # NAME
-	echo "$1: FAILED, see $1.log" >&2
+	echo "$1: FAILED, see $1.txt and $1.log" >&2
 	touch "$WORK/failed"
 }
 on_card() { # CARD: its part of the plan, one after the other
