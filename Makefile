@@ -67,6 +67,7 @@ lint: $(NATIVE) $(DEV)
 	$(call quietly,imports,$(BIN)/lint-imports)
 	$(call quietly,clang,! command -v clang-14 || { $(MAKE) -s -C csrc CC=clang-14 OUT=$(CURDIR)/build/clang/shim && \
 		$(MAKE) -s -C csrc/path CC=clang-14 OUT=$(CURDIR)/build/clang/path && \
+		$(MAKE) -s -C csrc/container CC=clang-14 OUT=$(CURDIR)/build/clang/container && \
 		$(MAKE) -s -C csrc/sim CC=clang-14 OUT=$(CURDIR)/build/clang/sim; })
 	@echo lint: ok
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Builds what setuptools cannot describe: the two libraries and the simulated driver, by csrc's makefiles.
+"""Builds what setuptools cannot describe, libraries, hook and simulated driver, by csrc's makefiles.
 
 They land in limiter/_lib, in the wheel or, for `pip install -e .`, in the tree.  GPULIMIT_SHIM_CFLAGS,
 GPULIMIT_SHIM_LDFLAGS, GPULIMIT_SIM_CFLAGS and GPULIMIT_SIM_LDFLAGS add to the compiler's flags, and CC names
@@ -34,6 +34,7 @@ class BuildNative(build_ext):
             fcntl.flock(lock, fcntl.LOCK_EX)
             make("csrc", work / "shim")
             make("csrc/path", work / "path")
+            make("csrc/container", work / "container")
             make("csrc/sim", work / "sim")
         collect(work, package / "_lib")
 
@@ -43,6 +44,7 @@ def collect(work: Path, lib: Path) -> None:
     shutil.rmtree(lib, ignore_errors=True)
     install(work / "shim" / "libgpulimit.so", lib)
     install(work / "path" / "libgpupath.so", lib)
+    install(work / "container" / "preload-hook", lib)
     install(ROOT / "csrc" / "hooks.def", lib)
     for name in ("libcuda.so.1", "libnvidia-ml.so.1"):
         install(work / "sim" / name, lib / "sim")

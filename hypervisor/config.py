@@ -163,6 +163,13 @@ class Settings:
         str, "/var/lib/gpulimit/containers", "folder of the node from which containers get the library"
     )
     kubelet_dir: str = option(str, "/var/lib/kubelet", "the kubelet's folder")
+    merge_preload: bool = option(
+        switch,
+        "off",
+        "on: the container runtime merges an image's own /etc/ld.so.preload with ours, by a hook that CDI "
+        "tells it of; hand_over = cdi has it on",
+    )
+    cdi_dir: str = option(str, "/var/run/cdi", "the node's folder of CDI specifications, for merging")
 
 
 TABLE = {row.name: row for row in dataclasses.fields(Settings)}

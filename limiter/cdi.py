@@ -3,12 +3,15 @@
 
 A device for each card, by UUID and as gpu<index>, "all" for all, and "limits": the library without a card,
 for those who take their cards from another specification, NVIDIA's `nvidia.com/gpu` say.
+
+All of them have the runtime start a hook, which merges an /etc/ld.so.preload of the image's own with ours.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from pathlib import PurePosixPath
 from typing import Any
 
 from limiter.cards import Card
@@ -17,11 +20,16 @@ from limiter.handout import Handout
 VERSION = "0.3.0"
 """The oldest that has all that is used, so that older runtimes take it too."""
 KIND = "gpulimit.io/gpu"
+PRELOAD_KIND, MERGED = "gpulimit.io/preload", "merged"
 NAME = re.compile(r"[A-Za-z]([A-Za-z0-9_.:-]*[A-Za-z0-9])?")
 
 
-def specification(limits: Handout, cards: Sequence[Card], handouts: Mapping[str, Handout]) -> dict[str, Any]:
-    """Return the specification. `handouts`: what brings each card, by UUID, and under "all" all of them."""
+def specification(
+    limits: Handout, cards: Sequence[Card], handouts: Mapping[str, Handout], *, hook: str
+) -> dict[str, Any]:
+    """Return the specification. `handouts`: what brings each card, by UUID, and under "all" all of them;
+    `hook`: the node's program that merges. Raises ValueError.
+    """
     devices = {"limits": Handout(limits.variables)}
     for card in cards:
         devices[card.uuid] = devices[f"gpu{card.index}"] = handouts[card.uuid]
@@ -34,8 +42,22 @@ def specification(limits: Handout, cards: Sequence[Card], handouts: Mapping[str,
         "cdiVersion": VERSION,
         "kind": KIND,
         "devices": [{"name": name, "containerEdits": edits(one)} for name, one in devices.items()],
-        "containerEdits": edits(limits),
+        "containerEdits": {**edits(limits), "hooks": hooks(hook)},
     }
+
+
+def of_hook_alone(hook: str) -> dict[str, Any]:
+    """Return a specification for the kubelet, from which containers get all but the hook."""
+    return {
+        "cdiVersion": VERSION,
+        "kind": PRELOAD_KIND,
+        "devices": [{"name": MERGED, "containerEdits": {"hooks": hooks(hook)}}],
+    }
+
+
+def hooks(program: str) -> list[dict[str, Any]]:
+    """Return what has a runtime start a program in the container's mounts, before the container begins."""
+    return [{"hookName": "createContainer", "path": program, "args": [PurePosixPath(program).name]}]
 
 
 def edits(one: Handout) -> dict[str, Any]:

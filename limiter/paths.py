@@ -25,6 +25,11 @@ def library() -> Path:
     return existing(lib_dir() / LIBRARY)
 
 
+def preload_hook() -> Path:
+    """Return the path of the hook for container runtimes; raise NotInstalled if it was not built."""
+    return existing(lib_dir() / "preload-hook")
+
+
 def simulated_driver() -> Path:
     """Return the folder of the simulated libcuda.so.1; raise NotInstalled if it was not built."""
     return existing(lib_dir() / "sim" / "libcuda.so.1").parent

@@ -23,6 +23,7 @@ MARKS = "<!-- {name}: begin -->\n(.*?)<!-- {name}: end -->"
 TEXTS = {
     "csrc": "libgpulimit.so: `hooks.def` (calls taken over), `layout.h` (shared memory), `shim.h` (terms)",
     "csrc/base": "system calls, locks, places where tests stop a process",
+    "csrc/container": "preload-hook: has an image's /etc/ld.so.preload merged with ours",
     "csrc/daemon": "the library's side of the daemon: finding it, registering, the tenant's policy, commands",
     "csrc/hooks": "what programs get instead of the driver's and NVML's calls",
     "csrc/lookup": "how calls are taken over: programs' look-ups, the driver's own functions",

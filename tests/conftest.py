@@ -87,9 +87,11 @@ def built() -> Built:
     with locked(root / ".lock"):
         make(ROOT / "csrc", f"OUT={shim}")
         make(ROOT / "csrc" / "path", f"OUT={root / 'path'}")
+        make(ROOT / "csrc" / "container", f"OUT={root / 'container'}")
         make(ROOT / "csrc" / "sim", f"OUT={sim}")
         link(lib / "libgpulimit.so", shim / "libgpulimit.so")
         link(lib / "libgpupath.so", root / "path" / "libgpupath.so")
+        link(lib / "preload-hook", root / "container" / "preload-hook")
         link(lib / "sim", sim)
         link(lib / "hooks.def", ROOT / "csrc" / "hooks.def")
     return Built(

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any
 from hypervisor.config import Settings
 from hypervisor.core.model import Gpu
 from hypervisor.plugin import messages
-from limiter import driver_files, environment, handout, paths, placement
+from limiter import cdi, driver_files, environment, handout, paths, placement
 from limiter.handout import Handout
 from limiter.placement import Placed
 
@@ -26,10 +27,21 @@ class Grants:
         self._settings = settings
         self._is_simulated = is_simulated
         self._folder = Path(settings.library_dir)
+        self._merges = settings.merge_preload or (settings.hand_over == "cdi" and not is_simulated)
+        """Containers' runtimes read CDI, and so can start a hook."""
+        self._cdi_file = Path(settings.cdi_dir) / "gpulimit-preload.json"
 
     def place(self) -> Placed:
         """Put the library into place, or see that it is there and works. Raises NotPlaced, NotInstalled."""
-        return placement.place(paths.library(), self._folder, self._settings.socket)
+        placed = placement.place(paths.library(), self._folder, self._settings.socket)
+        if self._merges:
+            hook = placement.place_hook(paths.preload_hook(), self._folder)
+            specification = json.dumps(cdi.of_hook_alone(str(hook)), indent=2)
+            try:
+                placement.put(self._cdi_file, f"{specification}\n".encode())
+            except OSError as error:
+                raise placement.NotPlaced(f"{self._cdi_file}: {error.strerror}") from error
+        return placed
 
     def remove_unused(self, in_use: Sequence[bytes]) -> list[Path]:
         """Remove earlier builds of the library that no container was given."""
@@ -47,7 +59,8 @@ class Grants:
 
     def of(self, cards: Sequence[Gpu]) -> Handout:
         """Return what a container with these cards gets. Raises NotPlaced, NotInstalled, ValueError."""
-        return self.limits() + self.cards(cards)
+        merged = Handout(cdi=(f"{cdi.PRELOAD_KIND}={cdi.MERGED}",) if self._merges else ())
+        return self.limits() + self.cards(cards) + merged
 
     def cards(self, cards: Sequence[Gpu]) -> Handout:
         uuids = [gpu.uuid for gpu in cards]

@@ -2,7 +2,8 @@
 """Write a CDI specification, by which containers get cards under quota.
 
 The library is put under --library-dir, from where containers mount it; each build has a file of its own, so
-an upgrade disturbs no container. Run it again after an upgrade of gpulimit or of the driver.
+an upgrade disturbs no container. Run it again after an upgrade of gpulimit or of the driver. An image's own
+/etc/ld.so.preload is merged with ours by a hook, which is put there, too.
 
 examples:
   gpulimit cdi --output /etc/cdi/gpulimit.json
@@ -68,7 +69,8 @@ def run(options: argparse.Namespace) -> int:
         limits = Handout({"GPULIMIT_CDI": "1"}, limits.mounts[:2])
     try:
         handouts = simulated(found, variables) if options.sim else plain(found)
-        specification = cdi.specification(limits, found, handouts)
+        hook = placement.place_hook(paths.preload_hook(), options.library_dir.absolute())
+        specification = cdi.specification(limits, found, handouts, hook=str(hook))
     except ValueError as error:
         raise NotWritten(str(error)) from error
     write(json.dumps(specification, indent=2) + "\n", options.output)

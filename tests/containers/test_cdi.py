@@ -90,6 +90,7 @@ def test_real_cards_are_device_files_and_the_driver_s_libraries() -> None:
         limits(library="/l.so", preload="/p", daemon="/d", socket="/run/gpulimit/hypervisor.sock"),
         [card],
         {"GPU-1": plain(["/dev/nvidia3"], files), "all": plain(["/dev/nvidia3"], files)},
+        hook="/h",
     )
     check(spec)
     edits = spec["devices"][1]["containerEdits"]
@@ -112,7 +113,7 @@ def test_the_driver_s_libraries_are_found_in_the_usual_folders(tmp_path: Path) -
 def test_a_name_that_no_runtime_takes_is_refused() -> None:
     with pytest.raises(ValueError):
         cdi.specification(
-            Handout({"A": "b"}), [Card("2 bad", 0, "", 0)], {"2 bad": Handout(), "all": Handout()}
+            Handout({"A": "b"}), [Card("2 bad", 0, "", 0)], {"2 bad": Handout(), "all": Handout()}, hook="/h"
         )
 
 

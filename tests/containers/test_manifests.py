@@ -139,14 +139,26 @@ def test_the_daemon_takes_its_options(tmp_path: Path) -> None:
             assert variable["name"].removeprefix("GPULIMITD_").lower() in config.TABLE
 
 
-@pytest.mark.parametrize("values", [{}, {"options": {"hand_over": "plain", "slices_per_gpu": 4}}])
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"options": {"merge_preload": "on"}},
+        {},
+        {"options": {"hand_over": "plain", "slices_per_gpu": 4}},
+        {"options": {"hand_over": "cdi"}},
+    ],
+)
 def test_the_daemon_takes_the_chart_s_options(values: Object, tmp_path: Path) -> None:
     made = by_name(helm(values))
     text = made["ConfigMap", "gpulimit"]["data"]["gpulimit.toml"]
     told = options_in(text, tmp_path)
     assert told.settings.hand_over == tomllib.loads(text)["hand_over"]
     spec = made["DaemonSet", "gpulimit"]["spec"]["template"]["spec"]
-    assert any(m["mountPath"] == "/host" for m in spec["containers"][0]["volumeMounts"]) == bool(values)
+    mounted = {m["mountPath"] for m in spec["containers"][0]["volumeMounts"]}
+    assert ("/host" in mounted) == (told.settings.hand_over == "plain")
+    assert (told.settings.cdi_dir in mounted) == (
+        told.settings.hand_over == "cdi" or told.settings.merge_preload
+    )
 
 
 def test_the_daemon_has_the_paths_that_its_options_name() -> None:

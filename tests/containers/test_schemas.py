@@ -38,7 +38,7 @@ VALUES: dict[str, dict[str, Any]] = {
         "kubeletDir": "/var/snap/kubelet",
         "runDir": "/run/other",
         "stateDir": "/data/gpulimit",
-        "options": {"hand_over": "cdi", "slices_per_gpu": 4},
+        "options": {"hand_over": "cdi", "slices_per_gpu": 4, "merge_preload": "on"},
         "webhook": {"enabled": True, "replicas": 1, "namespaceSelector": {}, "resources": {}},
     },
     "plain": {"options": {"hand_over": "plain"}, "defaultQuota": {"memory": "512MiB"}},

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import concurrent.futures
 import http.client
+import json
+import os
 import random
 import signal
 from pathlib import Path
@@ -72,6 +74,28 @@ def test_a_container_gets_its_card_the_library_and_the_socket(node, kubelet: Kub
     assert said.read_only and Path(said.host_path).read_text() == f"{run_dir / 'daemon.sock'}\n"
     writable = {m.container_path for m in grant.mounts if not m.read_only}
     assert writable == {"/run/gpulimit-sim"}, "only the simulated machine may be written"
+
+
+def test_images_preload_files_are_merged_by_a_hook_where_that_is_wanted(
+    node, kubelet: Kubelet, run_dir: Path
+) -> None:
+    folder = run_dir / "cdi"
+    folder.mkdir()
+    node(merge_preload="on", cdi_dir=str(folder))
+    grant = kubelet.allocate(kubelet.healthy()[0])
+    (name,) = [device.name for device in grant.cdi_devices]
+    spec = json.loads((folder / "gpulimit-preload.json").read_text())
+    (device,) = spec["devices"]
+    assert name == f"{spec['kind']}={device['name']}"
+    (hook,) = device["containerEdits"]["hooks"]
+    assert Path(hook["path"]).is_relative_to(run_dir / "lib") and os.access(hook["path"], os.X_OK)
+    assert "/etc/ld.so.preload" in {m.container_path for m in grant.mounts}, "in force without the hook, too"
+
+
+def test_nothing_is_offered_while_the_hook_cannot_be_named(node, kubelet: Kubelet, run_dir: Path) -> None:
+    daemon = node(merge_preload="on", cdi_dir=str(run_dir / "none"), is_awaited=False)
+    eventually(lambda: any(str(run_dir / "none") in e["text"] for e in daemon.state()["events"]))
+    assert not kubelet.healthy() and "device_plugin" in ready(daemon)[1]
 
 
 def test_allocate_gives_the_same_whatever_came_before(node, kubelet: Kubelet) -> None:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,9 @@ pytest.importorskip("google.protobuf", reason="needs the extra k8s")
 
 from hypervisor.config import Settings
 from hypervisor.core.model import Gpu, GpuUuid
+from hypervisor.plugin import messages
 from hypervisor.plugin.grant import Grants, answer_of
+from limiter.placement import NotPlaced
 
 A, B = (Gpu(GpuUuid(f"GPU-{n}"), n, 80 << 30, "card", minor) for n, minor in ((0, 4), (1, 5)))
 
@@ -22,7 +25,12 @@ def grants(built: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setenv("GPULIMIT_LIB_DIR", str(built.lib))
 
     def make(hand_over: str, root: Path = Path("/")) -> Grants:
-        settings = Settings(hand_over=hand_over, library_dir=str(tmp_path / "lib"), driver_root=str(root))
+        settings = Settings(
+            hand_over=hand_over,
+            library_dir=str(tmp_path / "lib"),
+            driver_root=str(root),
+            cdi_dir=str(tmp_path / "cdi"),
+        )
         return Grants(settings, is_simulated=False)
 
     return make
@@ -35,10 +43,32 @@ def test_by_nvidia_s_runtime(grants) -> None:
     assert grant.nodes == grant.cdi == ()
 
 
-def test_by_cdi(grants) -> None:
+def test_by_cdi(grants, tmp_path: Path) -> None:
+    folder = tmp_path / "cdi"
+    with pytest.raises(NotPlaced, match="cdi"):
+        grants("cdi").of([A])
+    folder.mkdir()
     answer = answer_of(grants("cdi").of([A, B]))
-    assert [device.name for device in answer.cdi_devices] == ["nvidia.com/gpu=GPU-0", "nvidia.com/gpu=GPU-1"]
-    assert answer.envs["NVIDIA_VISIBLE_DEVICES"] == "void"
+    read = messages.CLASSES["ContainerAllocateResponse"].FromString(answer.SerializeToString())
+    names = ["nvidia.com/gpu=GPU-0", "nvidia.com/gpu=GPU-1", "gpulimit.io/preload=merged"]
+    assert [device.name for device in read.cdi_devices] == names
+    assert read.envs["NVIDIA_VISIBLE_DEVICES"] == "void"
+    assert {m.container_path for m in read.mounts} >= {
+        "/etc/ld.so.preload",
+        "/usr/lib/gpulimit/libgpulimit.so",
+    }
+    (file,) = folder.iterdir()
+    (device,) = json.loads(file.read_text())["devices"]
+    (hook,) = device["containerEdits"]["hooks"]
+    assert hook["hookName"] == "createContainer" and Path(hook["path"]).stat().st_mode & 0o777 == 0o755
+    file.unlink()  # /var/run is empty after a reboot
+    grants("cdi").of([A])
+    assert file.exists()
+
+
+def test_only_cdi_has_a_hook(grants, tmp_path: Path) -> None:
+    grants("nvidia").of([A])
+    assert not (tmp_path / "cdi").exists() and not (tmp_path / "lib/preload-hook").exists()
 
 
 def test_by_the_plugin_itself(grants, tmp_path: Path) -> None:

@@ -60,6 +60,15 @@ def test_every_library_loads_with_an_old_glibc(content: tuple[str, Path]) -> Non
         assert "RPATH" not in text and "RUNPATH" not in text
 
 
+def test_the_hook_needs_no_library_at_all(content: tuple[str, Path]) -> None:
+    arch, folder = content
+    hook = folder / "limiter/_lib/preload-hook"
+    text = quiet(["readelf", "-W", "-h", "-l", "-d", hook])
+    assert re.findall(r"Machine: +(.*)", text) == [MACHINES[arch]]
+    assert "INTERP" not in text and "no dynamic section" in text
+    assert str(ROOT).encode() not in hook.read_bytes() and hook.stat().st_size < 64 << 10
+
+
 def test_libraries_bear_a_build_id_and_nothing_of_the_builder(content: tuple[str, Path]) -> None:
     _, folder = content
     for path in shared_objects(folder):

@@ -10,7 +10,7 @@ import pytest
 
 CSRC = Path(__file__).resolve().parent.parent.parent / "csrc"
 INCLUDE = re.compile(r'^#include "([^"]+)"', re.MULTILINE)
-ELSEWHERE = {"node", "path", "sim"}
+ELSEWHERE = {"container", "node", "path", "sim"}
 """Folders that are no part of the library."""
 
 
