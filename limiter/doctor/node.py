@@ -37,6 +37,9 @@ def settings(environ: Mapping[str, str]) -> dict[str, str]:
         "library_dir": "/var/lib/gpulimit/containers",
         "shm_read_only": "",
         "device_plugin": "off",
+        "hand_over": "nvidia",
+        "merge_preload": "off",
+        "cdi_dir": "/var/run/cdi",
     }
     file = environ.get("GPULIMITD_CONFIG")
     if file:
@@ -58,6 +61,8 @@ def checks(environment: Mapping[str, str]) -> Iterator[Check]:
     yield pid_namespace(Path("/proc/self/ns/pid").stat().st_ino)
     yield read_only_view(told["shm_read_only"])
     yield placed_library(Path(told["library_dir"]), told["socket"])
+    if told["merge_preload"] == "on" or told["hand_over"] == "cdi":
+        yield cdi_folder(Path(told["cdi_dir"]))
     yield folder_of_socket(Path(told["socket"]))
     yield from daemon(told["socket"])
     yield from kubelet(Path(told["kubelet_dir"]), is_wanted=told["device_plugin"] == "on")
@@ -118,6 +123,13 @@ def placed_library(folder: Path, path: str) -> Check:
         return fail(name, str(error), advice)
     builds = len(list(folder.glob(f"{placement.PREFIX}*{placement.SUFFIX}")))
     return ok(name, f"{placed.library} is mapped into a test process; {builds} builds there")
+
+
+def cdi_folder(folder: Path) -> Check:
+    """Look whether runtimes can be told of the hook that merges images' preload files with ours."""
+    if not os.access(folder, os.W_OK | os.X_OK):
+        return fail("CDI", f"{folder} is not there, or not writable", "mount the node's, or set cdi_dir")
+    return ok("CDI", f"{folder} can be written")
 
 
 def folder_of_socket(path: Path) -> Check:

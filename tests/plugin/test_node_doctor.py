@@ -50,6 +50,13 @@ def test_what_is_missing_is_named(doctor, run_dir: Path, tmp_path: Path) -> None
     assert all(check["advice"] for check in found.values() if check["level"] != "ok")
 
 
+def test_the_folder_for_cdi_is_looked_at_where_it_is_needed(doctor, tmp_path: Path) -> None:
+    assert "CDI" not in doctor()
+    assert doctor(GPULIMITD_MERGE_PRELOAD="on", GPULIMITD_CDI_DIR=str(tmp_path))["CDI"]["level"] == "ok"
+    found = doctor(GPULIMITD_HAND_OVER="cdi", GPULIMITD_CDI_DIR=str(tmp_path / "none"))["CDI"]
+    assert found["level"] == "fail" and "none" in found["text"]
+
+
 def test_single_checks() -> None:
     assert checks.kernel("4.18.0-553.el8").level == "fail"
     assert checks.kernel("5.10.0").level == checks.kernel("6.18.5+deb13").level == "ok"
