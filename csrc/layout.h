@@ -110,7 +110,8 @@ struct gl_account {
 	uint64_t op_slot;
 	uint32_t waiting;            /* threads that wait for GPU time */
 	uint32_t memory_waiting;     /* threads that wait for memory */
-	uint64_t reserved[4];
+	uint64_t queue_end_ns;       /* CLOCK_MONOTONIC: what is outstanding will be done, if the GPU does nothing else; 0: not known */
+	uint64_t reserved[3];
 };
 
 /* One process.  Its owner holds a record lock on the byte at the slot's offset while it lives. */

@@ -305,7 +305,7 @@ def seen_in(sample: Any, gpus: Mapping[bytes, GpuUuid]) -> dict[GpuUuid, Seen]:
             break  # entries are added one after the other and stay
         gpu = gpus.get(bytes(device.uuid))
         if gpu is not None and gpu not in found:
-            found[gpu] = Seen(device.spent_ns, device.outstanding_ns, device.waiting)
+            found[gpu] = Seen(device.spent_ns, device.outstanding_ns, device.waiting, device.queue_end_ns)
     return found
 
 

@@ -16,6 +16,7 @@ struct gl_sample_device {
 	uint32_t waiting;        /* processes with a thread that waits for GPU time */
 	uint64_t spent_ns;
 	uint64_t outstanding_ns;
+	uint64_t queue_end_ns;   /* the latest of its processes' */
 	uint32_t memory_waiting; /* processes with a thread that waits for memory */
 	uint32_t memory_freed;
 	uint64_t memory_waits;

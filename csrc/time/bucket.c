@@ -182,7 +182,7 @@ static bool granted(const struct gl_meter *m, const struct gl_gpu *gpu, const st
 static uint64_t queued(const struct gl_meter *m, const struct gl_gpu *gpu, const struct gl_policy_device *p, uint64_t now)
 {
 	const struct gl_gpu_meter *meter = &m->gpu[gpu->index];
-	uint64_t from = gl_peek(&p->exclusive_from_ns), end = gl_peek(&meter->queue_end_ns);
+	uint64_t from = gl_peek(&p->exclusive_from_ns), end = gl_peek(&gpu->account->queue_end_ns);
 	if (!from || now < from || gl_peek(&meter->trusted_ns) == gl_peek(&meter->own_until_ns))
 		return UINT64_MAX;
 	return end > now ? end - now : 0;
@@ -217,10 +217,10 @@ static void note_work(struct gl_meter *m, struct gl_gpu *gpu, bool had_none, uin
 	struct gl_gpu_meter *meter = &m->gpu[gpu->index];
 	if (!shared(p))
 		return; /* nobody to make room */
-	uint64_t now = gl_now_ns(), end = gl_peek(&meter->queue_end_ns);
+	uint64_t now = gl_now_ns(), end = gl_peek(&gpu->account->queue_end_ns);
 	bool paused = now - gl_peek(&meter->launched_ns) >= PAUSE_NS;
 	gl_put(&meter->launched_ns, now);
-	gl_put(&meter->queue_end_ns, (end > now ? end : now) + ns);
+	gl_put(&gpu->account->queue_end_ns, (end > now ? end : now) + ns);
 	/* In our turn work is what the daemon expects. */
 	if ((!had_none && !paused) || gl_peek(&p->exclusive_from_ns) || now - gl_peek(&meter->rang_ns) < RING_NS)
 		return;
@@ -228,9 +228,9 @@ static void note_work(struct gl_meter *m, struct gl_gpu *gpu, bool had_none, uin
 	ring();
 }
 
-void gl_queue_reached(struct gl_meter *m, const struct gl_gpu *gpu, uint64_t t)
+void gl_queue_reached(const struct gl_gpu *gpu, uint64_t t)
 {
-	gl_put(&m->gpu[gpu->index].queue_end_ns, t + gl_peek(&gpu->account->outstanding_ns));
+	gl_put(&gpu->account->queue_end_ns, t + gl_peek(&gpu->account->outstanding_ns));
 }
 
 /* ---- the gate ---- */

@@ -108,7 +108,6 @@ struct gl_gpu_meter {
 	uint32_t waiting;             /* threads of this process waiting for GPU time */
 	uint64_t rang_ns;             /* when it last told the daemon that it has work */
 	uint64_t launched_ns;         /* when it last launched, while others want the GPU too */
-	uint64_t queue_end_ns;        /* when its queue will have run dry, if the GPU is its own */
 	uint64_t trusted_ns;          /* own_until_ns when that was last relied on */
 	uint64_t busy_sum_ns, cost_sum_ns;   /* for the overlap */
 	uint64_t sampled_at_ns;       /* when a known launch was last measured, while nobody is held back */
@@ -184,7 +183,7 @@ void gl_marks_collect_all(struct gl_meter *m, CUcontext context);
 /* Adds to the GPU time spent by this process on the gpu. */
 void gl_spend(struct gl_meter *m, struct gl_gpu *gpu, uint64_t ns);
 /* The GPU reached the process's mark at t, and all that is left is what is outstanding. */
-void gl_queue_reached(struct gl_meter *m, const struct gl_gpu *gpu, uint64_t t);
+void gl_queue_reached(const struct gl_gpu *gpu, uint64_t t);
 /* Puts an earlier charge right. */
 void gl_spend_correct(struct gl_meter *m, struct gl_gpu *gpu, uint64_t charged_ns, uint64_t measured_ns);
 /* Nothing holds launches back: no limit, nobody to share with, not suspended.  A few ns. */

@@ -169,7 +169,7 @@ static void account(struct gl_meter *m, struct gl_stream *stream, const struct g
 	if (t > gl_peek(&m->gpu[gpu->index].own_until_ns))
 		gl_put(&m->gpu[gpu->index].own_until_ns, t);
 	gl_spend_correct(m, gpu, mark->charged_ns, busy);
-	gl_queue_reached(m, gpu, t);
+	gl_queue_reached(gpu, t);
 	if (mark->kind != GL_MARK_AFTER || gl_peek(&mark->cost->samples) > 4)
 		follow_overlap(m, gpu->index, busy, mark->cost_ns);
 }

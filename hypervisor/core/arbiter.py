@@ -121,9 +121,7 @@ class Arbiter:
                 self._turn_spent_ns += spent_ns
             elif not is_paused:
                 self._turn_beside_ns += spent_ns
-        for name, standing in self._awake.items():
-            if standing.has_begun and standing.terms.priority >= HIGH:
-                standing.begins_beside(sum(s.queued_ns for n, s in self._standings.items() if n != name))
+        self._note_urgent_work(all_spent_ns)
         if elapsed_ns > 0:
             gain = 1.0 - math.exp(-elapsed_ns / CHARGED_WINDOW_NS)
             self._charged += (min(all_spent_ns / elapsed_ns, MOST_CHARGED) - self._charged) * gain
@@ -132,6 +130,18 @@ class Arbiter:
         if self._draining not in self._standings:
             self._draining = None
         self._divide()
+
+    def _note_urgent_work(self, all_spent_ns: int) -> None:
+        """Tell those that others wait for what of the others is on the GPU with their work: what was queued
+        when it began, and what came until they heard of it.
+        """
+        urgent = {n: s for n, s in self._awake.items() if s.terms.priority >= HIGH and s.is_working}
+        late_ns = all_spent_ns - sum(s.spent_last_ns for s in urgent.values())
+        for name, standing in urgent.items():
+            if standing.has_begun:
+                standing.lasts_longer(sum(s.queued_ns for n, s in self._standings.items() if n != name))
+            elif self._urgent:
+                standing.lasts_longer(late_ns)
 
     def _divide(self) -> None:
         """Set each one's part: what it is entitled to, and a part of what others leave."""

@@ -41,6 +41,10 @@ class Seen:
     spent_ns: int
     outstanding_ns: int = 0
     waiting: int = 0
+    queue_end_ns: int = 0
+    """Monotonic clock: when what is outstanding will be done, if the GPU does nothing else; 0: it does not
+    say.
+    """
 
 
 @dataclass(frozen=True, slots=True)

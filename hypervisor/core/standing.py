@@ -60,6 +60,8 @@ class Standing:
         """The same, if what was idle began just before it was looked at, since it rings."""
         self.has_begun = False
         """It was idle until just now."""
+        self.spent_last_ns = 0
+        """In the last step."""
         self._spent_at_ns = now_ns - ACTIVE_NS
         self._at_ns = now_ns
         self.slip = Bucket(KEEP_SLIP_NS, level_ns=2 * MS, debt_ns=DEBT_SLIP_NS)
@@ -89,11 +91,12 @@ class Standing:
         if is_blocked:
             self.was_blocked_at_ns = now_ns
         self._count(spent_ns, elapsed_ns, inflation)
+        self.spent_last_ns = spent_ns
         return spent_ns
 
-    def begins_beside(self, queued_ns: int) -> None:
-        """Its work takes so much longer, in whatever order the GPU does it and what others had queued."""
-        self._work_end_ns += queued_ns
+    def lasts_longer(self, ns: int) -> None:
+        """Its work takes so much longer, since the GPU does as much for others, in whatever order."""
+        self._work_end_ns += ns
 
     @property
     def queues(self) -> int:
@@ -179,8 +182,11 @@ class Standing:
 
     @property
     def queued_ns(self) -> int:
-        """GPU time of work that should still be under way: less than it says, if time has passed since."""
-        return max(0, min(self.seen.outstanding_ns, self._queue_end_ns - self._at_ns))
+        """GPU time of work that should still be under way: less than is outstanding, if time has passed
+        since. When it ends is its own word, between the bounds that its charges give.
+        """
+        end_ns = min(max(self.seen.queue_end_ns, self._queue_end_ns), self._work_end_ns)
+        return max(0, min(self.seen.outstanding_ns, end_ns - self._at_ns))
 
     @property
     def work_left_ns(self) -> int:

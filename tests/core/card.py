@@ -51,7 +51,7 @@ class Tenant:
         self.is_dead = False
         self.marks: list[tuple[int, int]] = []
         self.launched_at_ns: list[int] = []
-        self._collected_at_ns = self._rang_at_ns = self._queue_end_ns = 0
+        self._collected_at_ns = self._rang_at_ns = self.queue_end_ns = 0
         self._may_trust = False
         """The library relies once on when its queue should run dry, until a mark is reached."""
         self._syncing = False
@@ -100,7 +100,7 @@ class Tenant:
         from_ns = self.grant.exclusive_from_ns
         if not from_ns or self.world.now_ns < from_ns or not self._may_trust:
             return None
-        return max(0, self._queue_end_ns - self.world.now_ns)
+        return max(0, self.queue_end_ns - self.world.now_ns)
 
     def _trusts(self, ahead_ns: float) -> bool:
         left_ns = self._left_ns()
@@ -116,7 +116,7 @@ class Tenant:
         now = self.world.now_ns
         is_ours = self.grant.is_shared and self.grant.exclusive_from_ns
         has_paused = bool(self.launched_at_ns) and now - self.launched_at_ns[-1] >= MS
-        self._queue_end_ns = max(self._queue_end_ns, now) + charged
+        self.queue_end_ns = max(self.queue_end_ns, now) + charged
         if (self.outstanding_ns == 0 or has_paused) and now - self._rang_at_ns > MS and not is_ours:
             self._rang_at_ns = now
             self.world.ring(self.name)
@@ -160,7 +160,7 @@ class Tenant:
         self._collected_at_ns = self.world.now_ns
         if self.finished:
             self.outstanding_ns -= sum(self.finished)
-            self._queue_end_ns = self._finished_at_ns + self.outstanding_ns
+            self.queue_end_ns = self._finished_at_ns + self.outstanding_ns
             self._may_trust = True
         self.finished.clear()
 
@@ -305,7 +305,7 @@ class World:
             self._beat_at_ns = self.now_ns
         for t in self.tenants.values():
             if is_beat_due or t.name in self._rang or t.name in self._watched or t.name not in self._seen:
-                self._seen[t.name] = Seen(t.spent_ns, t.outstanding_ns, t.waiting)
+                self._seen[t.name] = Seen(t.spent_ns, t.outstanding_ns, t.waiting, t.queue_end_ns)
         self._rang.clear()
 
 
