@@ -172,9 +172,11 @@ def card_rows(look: dict[str, Any], card: dict[str, Any]) -> list[Row]:
 
 
 def process_rows(look: dict[str, Any], uuid: str, pids: dict[str, int]) -> list[Row]:
-    """Who is on the card, and the memory of each tenant's process."""
+    """Who is on the card, and the memory of each tenant's process; other tenants come and go."""
     top = {p["pid"]: p for p in look["node"]["processes"] if p["card"] == uuid}
-    smi = {pid: mib for (card, pid), mib in look["apps"].items() if card == uuid}
+    theirs = {pid for pid, process in top.items() if process["tenant"] and pid not in pids.values()}
+    top = {pid: process for pid, process in top.items() if pid not in theirs}
+    smi = {pid: mib for (card, pid), mib in look["apps"].items() if card == uuid and pid not in theirs}
     rows = [same("pids on the card", *(" ".join(map(str, sorted(side))) for side in (top, smi)))]
     for name, pid in pids.items():
         mib = top.get(pid, {}).get("memory_bytes")

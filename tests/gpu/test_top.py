@@ -15,8 +15,8 @@ import pytest
 from tests.gpu.conftest import PROGRAMS, REHEARSAL, ROOT
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(120), pytest.mark.alone]
-POINTS = 20 if REHEARSAL else 5
-"""By how much a share of the last second may be off; the simulated card runs on the host's clock."""
+POINTS = 40 if REHEARSAL else 5
+"""By how much a share of the last second may be off; the simulated card runs on the host's clock, and a busy host launches late."""
 
 
 @pytest.fixture
