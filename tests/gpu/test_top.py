@@ -16,7 +16,7 @@ from tests.gpu.conftest import PROGRAMS, REHEARSAL, ROOT
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(120), pytest.mark.alone]
 POINTS = 40 if REHEARSAL else 5
-"""By how much a share of the last second may be off; the simulated card runs on the host's clock, and a busy host launches late."""
+"""By how much a share of the last second may be off. A busy host shifts the simulated one."""
 
 
 @pytest.fixture
