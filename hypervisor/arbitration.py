@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The thread that divides GPU time: sleeps on the tenants' doorbells, reads their books, asks the arbiter
-of each GPU, publishes what it decides, and beats the daemon's heart, so that a beating heart means that
-time is divided.
+"""The thread that divides GPU time: sleeps on the tenants' doorbells, reads their books, lets the division of
+each GPU decide, and beats the daemon's heart, so that a beating heart means that time is divided.
 
 A thread of its own, since turns last milliseconds and the loop's work must not delay them. It works on a
 roster that the loop replaces as a whole; `adopted` tells which one is in use, so that the loop knows when
 nobody touches an old segment any more.
+
+It wakes up hundreds of times a second, mostly because of one or two tenants: what a step costs must not
+depend on how many others there are.
 """
 
 from __future__ import annotations
@@ -17,33 +19,19 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from hypervisor.core.arbiter import Arbiter
-from hypervisor.core.memory_queue import MemoryQueue, MemorySeen
+from hypervisor.core.memory_queue import MemoryQueue
 from hypervisor.core.model import GpuUuid, TenantName
-from hypervisor.core.pace import Decision, Grant, Pace, Rating, Seen, Terms
+from hypervisor.core.pace import Grant, Pace
 from hypervisor.core.turns import Turns
+from hypervisor.division import BEAT_NS, Division, Member, Share, publish
+from hypervisor.edge.books import figures_in
 from hypervisor.edge.doorbell import Doorbells
-from hypervisor.edge.segments import MOST_DEVICES, PolicySegment, StateSegment, UsageSegment, uuid_bytes
+from hypervisor.edge.segments import MOST_DEVICES, StateSegment, uuid_bytes
 from hypervisor.errors import SegmentError
 
 logger = logging.getLogger(__name__)
-BEAT_NS = 100_000_000
-MOST_NS = (1 << 64) - 1
-"""A tenant that says it has spent this much is granted no more than fits."""
-SHOWN_NS = 20_000_000
-"""How old what people are shown may be."""
 SHORTEST_SLEEP_NS = 150_000
 """Between two looks, however much the bells ring: bounds what tenants can cost."""
-
-
-@dataclass(frozen=True, slots=True)
-class Member:
-    """One tenant in the roster."""
-
-    tenant: TenantName
-    usage: UsageSegment
-    policy: PolicySegment
-    terms: Mapping[GpuUuid, Terms]
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,25 +45,14 @@ class Roster:
     state: StateSegment | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Share:
-    """A tenant on one GPU at the last look, for people and metrics."""
-
-    seen: Seen
-    grant: Grant
-    has_turn: bool
-    rating: Rating | None = None
-    """None: it is alone."""
-
-
 @dataclass(slots=True)
 class Row:
     """What the thread keeps of a tenant, as long as it has this segment."""
 
-    usage: UsageSegment
+    member: Member
     created_ns: int = 0
-    seen: dict[GpuUuid, Seen] = field(default_factory=dict)
-    memory: dict[GpuUuid, MemorySeen] = field(default_factory=dict)
+    divisions: list[Division] = field(default_factory=list)
+    """Of the GPUs that it is on."""
     is_broken: bool = False
 
 
@@ -98,26 +75,35 @@ class Arbitration:
         self._bells = Doorbells(poll=poll)
         self._roster = Roster()
         self._rows: dict[TenantName, Row] = {}
-        self._arbiters: dict[GpuUuid, Arbiter] = {}
-        self._published: dict[tuple[TenantName, GpuUuid], Grant] = {}
+        self._divisions: dict[GpuUuid, Division] = {}
         self._gpus: dict[bytes, GpuUuid] = {}
-        self._due_ns: dict[GpuUuid, int] = {}
-        self._watched: dict[GpuUuid, frozenset[TenantName]] = {}
-        self._shown_at_ns: dict[GpuUuid, int] = {}
         self._beat_at_ns = 0
         self._is_stopping = False
+        self._freed_elsewhere = False
+        self._moved: set[TenantName] = set()
+        """Those of whom it is to be said anew whether their bells are heard."""
         self.adopted = 0
         self.stepped_at_ns = 0
         self.steps = 0
-        self.shares: dict[GpuUuid, dict[TenantName, Share]] = {}
-        self.turns: dict[GpuUuid, Turns] = {}
-        self.memory: dict[GpuUuid, MemoryQueue] = {}
-        self._wanted: dict[tuple[TenantName, GpuUuid], bool] = {}
-        self._freed_elsewhere = False
+
+    @property
+    def shares(self) -> Mapping[GpuUuid, Mapping[TenantName, Share]]:
+        """Who has what of each GPU that somebody is on. This and the next two from any thread."""
+        return {gpu: division.shares for gpu, division in list(self._divisions.items()) if division.shares}
+
+    @property
+    def turns(self) -> Mapping[GpuUuid, Turns]:
+        """Counts of each GPU."""
+        return {gpu: division.turns for gpu, division in list(self._divisions.items())}
+
+    @property
+    def memory(self) -> Mapping[GpuUuid, MemoryQueue]:
+        """Who waits for memory of each GPU."""
+        return {gpu: division.memory for gpu, division in list(self._divisions.items())}
 
     def memory_freed(self) -> None:
         """Memory came free that is in no living process's books: tell who waits for some. From any thread."""
-        if any(queue.tally.waiting for queue in list(self.memory.values())):
+        if any(queue.tally.waiting for queue in self.memory.values()):
             self._freed_elsewhere = True
             self._bells.ring()
 
@@ -145,145 +131,130 @@ class Arbitration:
         """Look at who has rung and at GPUs that are due; return when to look again if no bell rings."""
         self._bells.silence()
         roster = self._take_over()
-        rang = set(self._bells.hear())
+        rang = self._bells.hear()
         is_freed_elsewhere, self._freed_elsewhere = self._freed_elsewhere, False
         is_beat_due = now_ns >= self._beat_at_ns + BEAT_NS or is_freed_elsewhere
-        touched = {gpu for gpu in roster.gpus if is_beat_due or self._due_ns.get(gpu, 0) <= now_ns}
-        touched.update(gpu for name in rang if name in self._rows for gpu in self._rows[name].seen)
-        for member in roster.members:
-            row = self._rows.get(member.tenant)
-            if (
-                is_beat_due
-                or row is None
-                or member.tenant in rang
-                or self._is_watched(member.tenant, row, touched)
-            ):
-                touched.update(self._look(member, now_ns))
-        for entry, gpu in enumerate(roster.gpus):
-            if gpu in touched:
-                due_ns = self._divide(roster, entry, gpu, now_ns)
-                memory_due_ns = self._offer_memory(roster, entry, gpu, now_ns, is_freed_elsewhere)
-                self._due_ns[gpu] = min(due_ns, memory_due_ns)
+        divisions = self._divisions.values()
+        touched = self._look_around(rang, now_ns, is_beat_due=is_beat_due)
+        for division in divisions:
+            if division in touched:
+                was_unheard = division.unheard
+                used_up = self._bells.used_up(division.entry)
+                division.divide(now_ns, used_up=used_up, is_freed_elsewhere=is_freed_elsewhere)
+                self._keep_vigil(division)
+                self._moved |= was_unheard ^ division.unheard
+        self._hush()
         if is_beat_due:
             self._beat(roster, now_ns)
         self.steps += 1
         self.stepped_at_ns = now_ns
-        return min([self._beat_at_ns + BEAT_NS, *(self._due_ns[gpu] for gpu in roster.gpus)])
+        return min([self._beat_at_ns + BEAT_NS, *(division.due_ns for division in divisions)])
 
-    def _is_watched(self, tenant: TenantName, row: Row, touched: set[GpuUuid]) -> bool:
-        """It is on a GPU whose arbiter wants to hear of it now."""
-        return any(gpu in touched and tenant in self._watched.get(gpu, (tenant,)) for gpu in row.seen)
+    def _look_around(self, rang: Iterable[TenantName], now_ns: int, *, is_beat_due: bool) -> set[Division]:
+        """Look at all tenants that there can be news of; return which GPUs are to be divided anew."""
+        looked = set(self._rows if is_beat_due else rang)
+        touched = {
+            d
+            for d in self._divisions.values()
+            if is_beat_due or d.due_ns <= now_ns or (d.vigil is not None and self._bells.is_over(d.entry))
+        }
+        for name in looked:
+            touched.update(self._look(name, now_ns))
+        asked: set[Division] = set()
+        while more := touched - asked:
+            asked |= more
+            for name in {name for division in more for name in division.watched} - looked:
+                looked.add(name)
+                touched.update(self._look(name, now_ns))
+        return touched
+
+    def _keep_vigil(self, division: Division) -> None:
+        vigil = division.vigil
+        if vigil is None:
+            self._bells.keep_vigil(division.entry, None)
+        else:
+            self._bells.keep_vigil(division.entry, vigil, *division.books_of(vigil.tenant))
+
+    def _hush(self) -> None:
+        """Hear those no more whose rings are no news on any of their GPUs."""
+        for name in self._moved:
+            row = self._rows.get(name)
+            if row is not None:
+                is_unheard = bool(row.divisions) and all(name in d.unheard for d in row.divisions)
+                self._bells.hush(name, is_unheard=is_unheard)
+        self._moved.clear()
 
     def _take_over(self) -> Roster:
         """Return the roster in force, and forget those who have left."""
         roster = self._roster
         if roster.number == self.adopted:
             return roster
-        names = {member.tenant for member in roster.members}
-        for name in self._rows.keys() - names:
-            del self._rows[name]
+        divisions = self._divisions
+        self._divisions = {
+            gpu: divisions.get(gpu) or Division(self._pace, gpu, entry)
+            for entry, gpu in enumerate(roster.gpus)
+        }
+        rows, self._rows = self._rows, {}
+        for member in roster.members:
+            row = rows.get(member.tenant)
+            if row is not None and row.member.usage is member.usage:
+                self._rows[member.tenant] = rows.pop(member.tenant)
+                row.member = member
+                row.divisions = [d for d in row.divisions if d.gpu in self._divisions]
+            else:
+                self._rows[member.tenant] = Row(member)
+        for name in rows:  # gone, or with other segments
+            for division in self._divisions.values():
+                division.leave(name)
+                division.forget(name)
+        self._bells.end_vigils()
+        self._moved.update(self._rows)
         self._bells.listen({member.tenant: member.usage.bell for member in roster.members})
-        self._due_ns = dict.fromkeys(roster.gpus, 0)
-        for gpu in self.turns.keys() - set(roster.gpus):
-            del self.turns[gpu]
-        self._published = {key: grant for key, grant in self._published.items() if key[0] in names}
-        self._wanted = {key: wanted for key, wanted in self._wanted.items() if key[0] in names}
-        self._beat_at_ns = 0  # newcomers must not wait for their first heartbeat
+        self._beat_at_ns = 0  # looks at everybody: newcomers must not wait for their first heartbeat
         self._gpus = {uuid_bytes(gpu): gpu for gpu in roster.gpus}
         self.adopted = roster.number
         return roster
 
-    def _look(self, member: Member, now_ns: int) -> Iterable[GpuUuid]:
-        """Read a tenant's books; return the GPUs that it is on, or was until now."""
-        row = self._rows.get(member.tenant)
-        if row is None or row.usage is not member.usage:
-            row = self._rows[member.tenant] = Row(member.usage)
-        if row.is_broken:
+    def _look(self, name: TenantName, now_ns: int) -> Iterable[Division]:
+        """Read a tenant's books; return the divisions of the GPUs that it is on, or was until now."""
+        row = self._rows.get(name)
+        if row is None or row.is_broken:
             return ()
-        before = row.seen
+        member, before = row.member, row.divisions
         try:
             sample = member.usage.sample()
         except SegmentError as error:
-            self._give_up(member, row, str(error))
+            self._give_up(row, str(error))
             return before
         if row.created_ns != sample.created_ns:  # the books were begun anew, and with them the count of time
             row.created_ns = sample.created_ns
-            self._published = {k: g for k, g in self._published.items() if k[0] != member.tenant}
-        self._bells.looked_at(member.tenant, sample.doorbell, now_ns)
-        row.seen = seen_in(sample, self._gpus) if sample.slots else {}
-        row.memory = memory_in(sample, self._gpus) if sample.slots else {}
-        if row.seen.keys() == before.keys():
-            return row.seen
-        self._placed(member.tenant, frozenset(row.seen))
-        return {**before, **row.seen}
+            for division in self._divisions.values():
+                division.forget(name)
+        self._bells.looked_at(name, sample.doorbell, now_ns)
+        found = figures_in(sample, self._gpus)
+        row.divisions = [self._divisions[gpu] for gpu in found]
+        for division, figures in zip(row.divisions, found.values(), strict=True):
+            division.note(member, figures)
+        if row.divisions == before:
+            return before
+        for division in before:
+            if division not in row.divisions:
+                division.leave(name)
+        self._moved.add(name)
+        self._placed(name, frozenset(found))
+        return {*before, *row.divisions}
 
-    def _give_up(self, member: Member, row: Row, reason: str) -> None:
+    def _give_up(self, row: Row, reason: str) -> None:
         """A tenant that spoils its own books gets no GPU time: nothing of it can be measured any more."""
         row.is_broken = True
-        row.seen, row.memory = {}, {}
+        member, divisions = row.member, row.divisions
+        row.divisions = []
+        for division in divisions:
+            division.leave(member.tenant)
         self._bells.ignore(member.tenant)
         for entry in range(MOST_DEVICES):
-            self._publish(member, entry, Grant(0, 1, is_shared=True))
+            publish(member, entry, Grant(0, 1, is_shared=True))
         self._broken(member.tenant, reason)
-
-    def _divide(self, roster: Roster, entry: int, gpu: GpuUuid, now_ns: int) -> int:
-        """Let the arbiter of one GPU decide, and publish it."""
-        here = {m.tenant: m for m in roster.members if gpu in self._rows[m.tenant].seen}
-        if not here:
-            self.shares.pop(gpu, None)
-            self._arbiters.pop(gpu, None)
-            self._watched.pop(gpu, None)
-            return now_ns + BEAT_NS
-        arbiter = self._arbiters.setdefault(gpu, Arbiter(self._pace))
-        seen = {name: self._rows[name].seen[gpu] for name in here}
-        terms = {name: member.terms[gpu] for name, member in here.items()}
-        decision = arbiter.step(now_ns, seen, terms)
-        # Who loses the GPU hears of it before who gets it.
-        for name, member in sorted(here.items(), key=lambda item: item[0] == decision.turn):
-            grant = decision.grants[name]
-            if self._published.get((name, gpu)) != grant:
-                self._publish(member, entry, grant)
-                self._published[name, gpu] = grant
-        turns = self.turns.get(gpu)
-        if turns is None:
-            turns = self.turns[gpu] = Turns(self._pace.quantum_ns)
-        turns.take(now_ns, seen, terms, decision)
-        self._watched[gpu] = decision.watched
-        if now_ns - self._shown_at_ns.get(gpu, 0) >= SHOWN_NS or gpu not in self.shares:
-            self._shown_at_ns[gpu] = now_ns
-            self.shares[gpu] = shares_of(decision, seen)
-        return decision.next_at_ns
-
-    def _offer_memory(
-        self, roster: Roster, entry: int, gpu: GpuUuid, now_ns: int, is_freed_elsewhere: bool
-    ) -> int:
-        """Let those who wait for memory of a GPU know when some has come free; return when to look again."""
-        here = {m.tenant: m for m in roster.members if gpu in self._rows[m.tenant].memory}
-        queue = self.memory.setdefault(gpu, MemoryQueue())
-        seen = {name: self._rows[name].memory[gpu] for name in here}
-        decision = queue.step(now_ns, seen, freed_elsewhere=is_freed_elsewhere)
-        for name, member in here.items():
-            try:
-                if self._wanted.get((name, gpu), None) != decision.is_wanted:
-                    member.policy.want_memory(entry, is_wanted=decision.is_wanted)
-                    self._wanted[name, gpu] = decision.is_wanted
-                if name in decision.tell:
-                    member.usage.memory_changed(seen[name].entry)
-            except SegmentError as error:
-                logger.warning("%s", error)
-        return now_ns + BEAT_NS if queue.is_due_at_ns is None else queue.is_due_at_ns
-
-    def _publish(self, member: Member, entry: int, grant: Grant) -> None:
-        try:
-            member.policy.grant(
-                entry,
-                granted_ns=min(grant.granted_ns, MOST_NS),
-                run_ahead_ns=grant.run_ahead_ns,
-                exclusive_from_ns=grant.exclusive_from_ns,
-                is_shared=grant.is_shared,
-            )
-        except SegmentError as error:
-            logger.warning("%s", error)
 
     def _beat(self, roster: Roster, now_ns: int) -> None:
         self._beat_at_ns = now_ns
@@ -295,37 +266,6 @@ class Arbitration:
                 segment.beat(now_ns, self._start_ns)
             except SegmentError as error:
                 logger.warning("%s", error)
-
-
-def seen_in(sample: Any, gpus: Mapping[bytes, GpuUuid]) -> dict[GpuUuid, Seen]:
-    """Return a tenant's figures on the node's GPUs; other entries, or a second for one, are not heard."""
-    found: dict[GpuUuid, Seen] = {}
-    for device in sample.device:
-        if not device.ready:
-            break  # entries are added one after the other and stay
-        gpu = gpus.get(bytes(device.uuid))
-        if gpu is not None and gpu not in found:
-            found[gpu] = Seen(device.spent_ns, device.outstanding_ns, device.waiting, device.queue_end_ns)
-    return found
-
-
-def memory_in(sample: Any, gpus: Mapping[bytes, GpuUuid]) -> dict[GpuUuid, MemorySeen]:
-    """Return what a tenant's books say of waiting for memory, on the node's GPUs."""
-    found: dict[GpuUuid, MemorySeen] = {}
-    for entry, device in enumerate(sample.device):
-        if not device.ready:
-            break
-        gpu = gpus.get(bytes(device.uuid))
-        if gpu is not None and gpu not in found:
-            found[gpu] = MemorySeen(entry, device.memory_waiting, device.memory_freed, device.memory_waits)
-    return found
-
-
-def shares_of(decision: Decision, seen: Mapping[TenantName, Seen]) -> dict[TenantName, Share]:
-    return {
-        name: Share(figures, decision.grants[name], decision.turn == name, decision.ratings.get(name))
-        for name, figures in seen.items()
-    }
 
 
 class ArbitrationThread(threading.Thread):

@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
-from hypervisor.arbitration import Arbitration, Share
+from hypervisor.arbitration import Arbitration
 from hypervisor.core.model import DeviceQuota, Gpu, GpuUuid, PodPlace, Worker
 from hypervisor.core.pace import Terms
 from hypervisor.core.registry import Tenant
 from hypervisor.core.unit import unit_of
+from hypervisor.division import Share
 from hypervisor.edge.ratio_file import RatioFile
 from hypervisor.edge.strangers import Stranger, look_at
 from hypervisor.edge.users import Names

@@ -12,10 +12,11 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from hypervisor.arbitration import Arbitration, Member, Roster
+from hypervisor.arbitration import Arbitration, Roster
 from hypervisor.core.model import DeviceQuota, Gpu, GpuUuid, TenantName, device_quota
 from hypervisor.core.pace import Terms
 from hypervisor.core.registry import Tenant
+from hypervisor.division import Member
 from hypervisor.edge import hand_over
 from hypervisor.edge.hand_over import ReadOnlyView
 from hypervisor.edge.segments import (

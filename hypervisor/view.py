@@ -7,10 +7,10 @@ import dataclasses
 from collections.abc import Container, Iterable, Mapping
 from typing import Any
 
-from hypervisor.arbitration import Share
 from hypervisor.core.events import Event
 from hypervisor.core.model import DeviceQuota, GpuSample, GpuUuid, Held, TenantName, Worker
 from hypervisor.core.registry import Tenant
+from hypervisor.division import Share
 from hypervisor.exporter.snapshot import ClientView, GpuView, Snapshot
 from limiter.segment import Usage
 

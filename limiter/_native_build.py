@@ -19,12 +19,12 @@ from cffi import FFI
 CSRC = Path(__file__).resolve().parent.parent / "csrc"
 HEADERS = (
     *("layout.h", "quota/quota.h", "segment/ledger.h", "segment/live.h", "segment/slots.h"),
-    *("node/usage.h", "node/policy.h", "node/doorbell.h"),
+    *("node/usage.h", "node/policy.h", "node/vigil.h", "node/doorbell.h"),
 )
 SOURCES = (
     *("quota/quota.c", "quota/quota_list.c", "quota/quota_text.c"),
     *("segment/ledger.c", "segment/live.c", "segment/slots.c"),
-    *("node/guard.c", "node/usage.c", "node/policy.c", "node/doorbell.c"),
+    *("node/guard.c", "node/usage.c", "node/policy.c", "node/vigil.c", "node/doorbell.c"),
 )
 PART = re.compile(r"/\* cffi: begin \*/(.*?)/\* cffi: end \*/", re.DOTALL)
 CONSTANT = re.compile(r"^(#define \w+) .*$", re.MULTILINE)

@@ -45,12 +45,10 @@ static int poll_until(const struct gl_bell *bells, uint32_t count, uint64_t dead
 	}
 }
 
-int gl_bells_wait(const struct gl_bell *bells, uint32_t count, uint64_t deadline_ns, int poll)
+static int wait_until(const struct gl_bell *bells, uint32_t count, uint64_t deadline_ns, int poll)
 {
 	struct wait_for waits[GL_MAX_BELLS];
 	uint32_t heard = 0;
-	if (count > GL_MAX_BELLS)
-		return -EINVAL;
 	for (uint32_t i = 0; i < count; i++)
 		if (!bells[i].ignored)
 			waits[heard++] = (struct wait_for){bells[i].seen, (uintptr_t)bells[i].word, SIZE_U32, 0};
@@ -60,6 +58,39 @@ int gl_bells_wait(const struct gl_bell *bells, uint32_t count, uint64_t deadline
 	int r = (int)gl_syscall(SYS_futex_waitv, waits, heard, 0, &until, CLOCK_MONOTONIC);
 	/* EPERM: sandboxes that do not know the call. */
 	return r == -ENOSYS || r == -EPERM ? poll_until(bells, count, deadline_ns) : r;
+}
+
+static bool any_over(const struct gl_vigil *vigils, uint32_t count)
+{
+	for (uint32_t i = 0; i < count; i++)
+		if (vigils[i].over)
+			return true;
+	return false;
+}
+
+static uint64_t next_look(const struct gl_vigil *vigils, uint32_t count, uint64_t deadline_ns)
+{
+	for (uint32_t i = 0; i < count; i++)
+		if (vigils[i].usage && vigils[i].next_ns < deadline_ns)
+			deadline_ns = vigils[i].next_ns;
+	return deadline_ns;
+}
+
+int gl_bells_wait(const struct gl_bell *bells, uint32_t count, struct gl_vigil *vigils, uint32_t vigil_count,
+		  uint64_t deadline_ns, int poll)
+{
+	int r = -ETIMEDOUT;
+	if (count > GL_MAX_BELLS)
+		return -EINVAL;
+	while (r == -ETIMEDOUT && !any_over(vigils, vigil_count)) {
+		r = wait_until(bells, count, next_look(vigils, vigil_count, deadline_ns), poll);
+		uint64_t now = gl_now_ns();
+		for (uint32_t i = 0; i < vigil_count; i++)
+			gl_vigil_look(&vigils[i], now);
+		if (now >= deadline_ns)
+			break;
+	}
+	return r;
 }
 
 void gl_bells_rang(const struct gl_bell *bells, uint32_t count, uint8_t *rang)

@@ -7,20 +7,23 @@
 
 #include <stdint.h>
 
+#include "node/vigil.h"
+
 /* cffi: begin */
 #define GL_MAX_BELLS 128
 
 struct gl_bell {
 	uint32_t *word;
 	uint32_t seen;       /* value that was there when the tenant was last looked at */
-	uint32_t ignored;    /* 1: nobody wakes up for it */
+	uint32_t ignored;    /* not 0: nobody wakes up for it */
 };
 
-/* Sleeps until one of the words differs from `seen`, or until the deadline by CLOCK_MONOTONIC: 0 or more: a bell rang;
- * -EAGAIN: some word differs already; -ETIMEDOUT; -EINTR; -EFAULT: a word's file was cut short; -EINVAL: more than
- * GL_MAX_BELLS.  Where the kernel cannot wait for many words (before Linux 5.16) the words are looked at every 2 ms;
- * poll 1 does so in any case. */
-int gl_bells_wait(const struct gl_bell *bells, uint32_t count, uint64_t deadline_ns, int poll);
+/* Sleeps until one of the words differs from `seen`, until a vigil is over, or until the deadline by CLOCK_MONOTONIC:
+ * 0 or more: a bell rang; -EAGAIN: some word differs already; -ETIMEDOUT, also for a vigil; -EINTR; -EFAULT: a word's
+ * file was cut short; -EINVAL: more than GL_MAX_BELLS.  Where the kernel cannot wait for many words (before Linux 5.16)
+ * the words are looked at every 2 ms; poll 1 does so in any case. */
+int gl_bells_wait(const struct gl_bell *bells, uint32_t count, struct gl_vigil *vigils, uint32_t vigil_count,
+		  uint64_t deadline_ns, int poll);
 /* Sets rang[i] to 1 where a word differs from `seen` or is gone, else to 0. */
 void gl_bells_rang(const struct gl_bell *bells, uint32_t count, uint8_t *rang);
 /* Rings a bell of the caller's own. */

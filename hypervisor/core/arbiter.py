@@ -15,39 +15,28 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 
+from hypervisor.core import grants
+from hypervisor.core import vigil as vigils
 from hypervisor.core.model import TenantName
-from hypervisor.core.pace import MS, Decision, Grant, Pace, Rating, Seen, Terms
-from hypervisor.core.shares import entitlements, filled
+from hypervisor.core.pace import MS, Decision, Grant, Pace, Rating, Seen, Terms, UsedUp, Vigil
+from hypervisor.core.parts import HIGH, Parts
 from hypervisor.core.standing import IDLE_AFTER_NS, LINGER_NS, Standing
 
-HANDOVER_NS = MS * 3 // 20
-"""The next turn begins when so much of the last one is still queued: it takes that long to wake up."""
-PIECE_NS = 1 * MS
-"""What a tenant that slips in must have in hand to go on after it was held back."""
-SLIP_AHEAD_NS = 2 * MS
-"""What it may have queued."""
-MOST_SLIP_NS = 4 * MS
-"""What it is granted at a time."""
-REQUESTED_AHEAD_NS, MOST_REQUESTED_NS = 8 * MS, 12 * MS
-"""The same for one inside its request: a program whose host is the slow side must be able to run ahead."""
+HANDOVER_NS = MS * 7 // 20
+"""The next turn begins when so much of the last one is still queued: to decide and wake up takes that long."""
 SHORT_AHEAD_NS = MS // 2
 """What a holder may have queued where a higher class might want the GPU any time."""
 SETTLED_NS = 3 * MS // 10
 """How much later than it seems the last holder's queue has run dry, to be sure."""
 IDLE_TICK_NS = 100 * MS
 MOST_VIRTUAL_NS = 1e15
-HIGH = 3
-"""The class whose work others wait for."""
 CHARGED_WINDOW_NS = 500 * MS
 MOST_CHARGED = 4.0
 """GPU time charged by all in a second, in seconds. Tenants measure their work by what passes while it runs,
 so more than 1 is charged where work of several overlaps; who is paced by the wall clock must not pay for
 that.
 """
-BEHIND_QUANTA = 2
-"""How far behind a tenant may be when it comes back: it does not save time up."""
 
 
 class Arbiter:
@@ -63,6 +52,7 @@ class Arbiter:
         """What its holder had submitted when it began."""
         self._turn_beside_ns = 0
         """What others used during the turn."""
+        self._used_up: UsedUp | None = None
         self._draining: TenantName | None = None
         self._exclusive_from_ns = 0
         self._virtual_ns = 0.0
@@ -71,35 +61,53 @@ class Arbiter:
         self._charged = 0.0
         self._awake: dict[TenantName, Standing] = {}
         """Those of whom anything can have changed since the last step."""
-        self._divided_for: object = None
+        self._parts = Parts(pace.quantum_ns)
 
     def step(
-        self, now_ns: int, seen: Mapping[TenantName, Seen], terms: Mapping[TenantName, Terms]
+        self,
+        now_ns: int,
+        seen: Mapping[TenantName, Seen],
+        terms: Mapping[TenantName, Terms],
+        used_up: UsedUp | None = None,
     ) -> Decision:
-        """Decide anew from what the tenants on the GPU have used until now."""
+        """Decide anew from what the tenants on the GPU have used until now. `used_up`: the last decision's
+        vigil has found that.
+        """
+        self._used_up = self._used_up or used_up
         self._take_in(now_ns, seen, terms)
         if len(seen) == 1:
             return self._alone(now_ns)
-        contenders = [n for n, s in self._standings.items() if s.takes_turns and s.may_run and s.seen.waiting]
+        standings = self._standings
+        contenders = [name for name, standing in standings.items() if standing.contends]
         self._end_turn(now_ns, contenders)
         self._begin_turn(now_ns, contenders)
         self._urgent = self._urgent_class()
-        for name in {*self._awake, *filter(None, (self._holder, self._draining))}:
-            standing = self._standings[name]
-            if self._is_hushed(name):
-                standing.grant = held_back(standing)
-            else:
-                standing.grant = self._grant(name, standing, contenders)
+        for name in (self._holder, self._draining):
+            if name is not None:
+                self._awake[name] = standings[name]
+        is_wanted = any(name != self._holder for name in contenders)
+        for name, standing in self._awake.items():
+            standing.grant = self._grant(name, standing, is_wanted=is_wanted)
+            standing.rest()
         self._say_who_is_exclusive(now_ns)
-        grants = {name: s.grant for name, s in self._standings.items()}
-        ratings = {n: Rating(s.takes_turns, s.part, s.rate) for n, s in self._standings.items()}
-        return Decision(grants, self._holder, self._next_at(now_ns), ratings, self._watched())
+        granted = {name: standing.grant for name, standing in standings.items()}
+        vigil = self._vigil(now_ns, is_wanted=is_wanted)
+        next_at_ns = self._next_at(now_ns, is_wanted=is_wanted, has_vigil=vigil is not None)
+        unheard = self._unheard(vigil)
+        return Decision(granted, self._holder, next_at_ns, self._watched(), unheard, vigil)
+
+    def ratings(self) -> dict[TenantName, Rating]:
+        """Return what there is to be said of each; nothing of one that is alone."""
+        if len(self._standings) == 1:
+            return {}
+        return {n: Rating(s.takes_turns, s.part, s.rate) for n, s in self._standings.items()}
 
     def _take_in(
         self, now_ns: int, seen: Mapping[TenantName, Seen], terms: Mapping[TenantName, Terms]
     ) -> None:
         for name in self._standings.keys() - seen.keys():
             del self._standings[name]
+            self._parts.forget()
         elapsed_ns, self._at_ns = now_ns - self._at_ns, now_ns
         is_paused = self._holder in self._standings and self._is_hushed(self._holder)
         if is_paused:
@@ -107,14 +115,19 @@ class Arbiter:
         inflation, all_spent_ns = max(1.0, self._charged), 0
         self._awake = {}
         for name, figures in seen.items():
-            standing = self._standings.get(name)
+            standing, its_terms = self._standings.get(name), terms[name]
             if standing is None:
                 standing = self._standings[name] = Standing(figures, now_ns)
                 standing.virtual_ns = self._virtual_ns
-            elif standing.terms is terms[name] and standing.is_parked(figures, now_ns):
+                self._parts.forget()
+            elif (
+                figures is standing.seen and now_ns < standing.rests_until_ns and its_terms is standing.terms
+            ):
                 continue
+            if its_terms is not standing.terms:
+                standing.terms = its_terms
+                self._parts.forget()
             self._awake[name] = standing
-            standing.terms = terms[name]
             spent_ns = standing.take_in(figures, now_ns, inflation=inflation)
             all_spent_ns += spent_ns
             if name == self._holder:
@@ -144,35 +157,14 @@ class Arbiter:
                 standing.lasts_longer(late_ns)
 
     def _divide(self) -> None:
-        """Set each one's part: what it is entitled to, and a part of what others leave."""
-        active = {n: s.terms for n, s in self._standings.items() if s.is_active and s.may_run}
-        self._set_parts(active)
-        running = [self._standings[n].virtual_ns for n in active if self._standings[n].takes_turns]
-        self._virtual_ns = max(self._virtual_ns, min(running, default=self._virtual_ns))
-        self._begin_virtual_time_anew()
+        """Set each one's part, and see to it that nobody who was away has saved up time."""
+        active = self._parts.divide(self._standings)
+        running = [standing.virtual_ns for standing in active if standing.takes_turns]
+        self._virtual_ns = virtual_ns = max(self._virtual_ns, min(running, default=self._virtual_ns))
         for standing in self._standings.values():
-            behind_ns = BEHIND_QUANTA * self._pace.quantum_ns / max(standing.entitled, 0.01)
-            standing.virtual_ns = max(standing.virtual_ns, self._virtual_ns - behind_ns)
-
-    def _set_parts(self, active: Mapping[TenantName, Terms]) -> None:
-        """Set what each is entitled to and may have, if anything that it depends on has changed."""
-        depends_on = [(n, id(s.terms), n in active, s.wish) for n, s in self._standings.items()]
-        if depends_on == self._divided_for:
-            return
-        self._divided_for = depends_on
-        entitled = entitlements(active)
-        wanted = {}
-        for name in active:
-            standing = self._standings[name]
-            wanted[name] = min(standing.terms.limit_percent / 100, standing.wish)
-        shared = filled(active, wanted)
-        everybody = {n: s.terms for n, s in self._standings.items()}
-        for name, standing in self._standings.items():
-            own = entitled.get(name)
-            if own is None:
-                own = entitlements({**active, name: everybody[name]})[name]
-            standing.entitled = own
-            standing.part = max(own, shared.get(name, 0.0))
+            if standing.virtual_ns < virtual_ns - standing.behind_ns:
+                standing.virtual_ns = virtual_ns - standing.behind_ns
+        self._begin_virtual_time_anew()
 
     def _begin_virtual_time_anew(self) -> None:
         """Keep virtual times so small that a float tells a microsecond."""
@@ -187,6 +179,7 @@ class Arbiter:
         self._exclusive_from_ns = 0
         ((name, standing),) = self._standings.items()
         standing.grant = Grant(standing.grant.granted_ns, 0, is_shared=False)
+        standing.rests_until_ns = 0
         return Decision({name: standing.grant}, None, now_ns + IDLE_TICK_NS)
 
     # ---- turns ----
@@ -199,8 +192,12 @@ class Arbiter:
         wall_ns = now_ns - self._turn_from_ns
         is_used_up = self._turn_spent_ns >= self._pace.quantum_ns or wall_ns >= 2 * self._pace.quantum_ns
         if is_used_up:
-            used_ns = self._turn_queued_ns + self._turn_spent_ns - holder.queued_ns
-            holder.fill.note(min(1.0, used_ns / max(1, wall_ns - self._turn_beside_ns)), now_ns)
+            # When that was so the GPU was still its own; that nobody looked until now is not its fault.
+            until = self._used_up or UsedUp(now_ns, holder.queued_ns)
+            used_ns = self._turn_queued_ns + self._turn_spent_ns - until.left_ns
+            had_ns = until.at_ns - self._turn_from_ns - self._turn_beside_ns
+            holder.fill.note(min(1.0, used_ns / max(1, had_ns)), now_ns)
+            holder.conclude()
             if not others:
                 self._start_counting(now_ns)
         must_end = not holder.may_run or not holder.takes_turns or not holder.has_work
@@ -229,12 +226,12 @@ class Arbiter:
         """It is of a class that others' turns end for; a request alone makes it the next, and no more."""
         if other is None:
             return False
-        rank = self._rank(name)[0]
-        return rank <= -HIGH and rank < self._rank(other)[0]
+        rank = self._standings[name].rank
+        return rank <= -HIGH and rank < self._standings[other].rank
 
     def _is_hushed(self, name: TenantName | None) -> bool:
         """It has to wait until a higher class has done its work."""
-        return name is not None and self._rank(name)[0] > self._urgent
+        return self._urgent < 0 and name is not None and self._standings[name].rank > self._urgent
 
     def _urgent_class(self) -> int:
         """Return the highest class, as ranks have it, that works inside its request: those below wait
@@ -242,64 +239,35 @@ class Arbiter:
 
         Only classes above normal are worth it: the card would serve them in equal slices otherwise.
         """
-        ranks = [self._rank(n)[0] for n, s in self._standings.items() if s.may_run and s.is_working]
-        return min(ranks, default=0) if min(ranks, default=0) <= -HIGH else 0
+        if not self._parts.has_high:
+            return 0
+        ranks = [s.rank for s in self._standings.values() if s.may_run and s.is_working]
+        first = min(ranks, default=0)
+        return first if first <= -HIGH else 0
 
     def _start_counting(self, now_ns: int) -> None:
         self._turn_from_ns, self._turn_spent_ns, self._turn_beside_ns = now_ns, 0, 0
+        self._used_up = None
         self._turn_queued_ns = self._standings[self._holder].queued_ns if self._holder else 0
 
     def _rank(self, name: TenantName) -> tuple[int, float]:
         """Return what tenants are ordered by: classes inside requests, then least GPU time for its part."""
         standing = self._standings[name]
-        return -standing.terms.priority if standing.is_inside_request else 0, standing.virtual_ns
+        return standing.rank, standing.virtual_ns
 
     # ---- grants ----
 
-    def _grant(self, name: TenantName, standing: Standing, contenders: list[TenantName]) -> Grant:
-        spent_ns, was = standing.seen.spent_ns, standing.grant
-        if not standing.may_run:
-            return held_back(standing)
+    def _grant(self, name: TenantName, standing: Standing, *, is_wanted: bool) -> Grant:
+        if not standing.may_run or self._is_hushed(name):
+            return grants.held_back(standing)
         if name == self._holder:
-            return self._holders_grant(standing, is_wanted=any(n != name for n in contenders))
+            quantum_ns = self._pace.quantum_ns
+            left_ns = max(0, quantum_ns - self._turn_spent_ns) if is_wanted else None
+            return grants.turn(standing, self._run_ahead_ns(standing), left_ns, quantum_ns)
         if standing.takes_turns:
-            return held_back(standing)
+            return grants.held_back(standing)
         is_inside = standing.is_inside_request and not self._may_be_wanted_above(standing)
-        most_ns, ahead_ns = (
-            (MOST_REQUESTED_NS, REQUESTED_AHEAD_NS) if is_inside else (MOST_SLIP_NS, SLIP_AHEAD_NS)
-        )
-        allowed_ns = min(most_ns, int(standing.slip.level_ns), standing.limit_left_ns)
-        if (
-            standing.seen.waiting
-            and spent_ns >= was.granted_ns
-            and was.is_shared
-            and allowed_ns < self._piece(standing)
-        ):
-            return held_back(standing)
-        left_ns = was.granted_ns - spent_ns
-        if (
-            was.is_shared
-            and was.run_ahead_ns == ahead_ns
-            and allowed_ns / 2 <= left_ns <= allowed_ns + PIECE_NS // 4
-        ):
-            return was  # near enough: each change costs a wake-up
-        return Grant(spent_ns + max(0, allowed_ns), ahead_ns, is_shared=True)
-
-    def _piece(self, standing: Standing) -> int:
-        """Return what must have come together before a tenant that was held back goes on."""
-        return min(PIECE_NS, int(standing.slip.keep_ns * standing.part / 2))
-
-    def _holders_grant(self, standing: Standing, *, is_wanted: bool) -> Grant:
-        spent_ns, was = standing.seen.spent_ns, standing.grant
-        quantum_ns = self._pace.quantum_ns
-        left_ns = max(0, quantum_ns - self._turn_spent_ns) if is_wanted else 4 * quantum_ns
-        left_ns = min(left_ns, standing.limit_left_ns)
-        had_ns = was.granted_ns - spent_ns
-        is_near = abs(had_ns - left_ns) < MS // 4 if is_wanted else quantum_ns <= had_ns <= left_ns
-        run_ahead_ns = self._run_ahead_ns(standing)
-        if was.is_shared and was.run_ahead_ns == run_ahead_ns and is_near:
-            return was
-        return Grant(spent_ns + left_ns, run_ahead_ns, is_shared=True)
+        return grants.slip(standing, is_inside=is_inside)
 
     def _run_ahead_ns(self, standing: Standing) -> int:
         """Return what each of a holder's threads may have queued: little, if a higher class may come."""
@@ -309,15 +277,45 @@ class Arbiter:
 
     def _may_be_wanted_above(self, standing: Standing) -> bool:
         """A higher class may want the GPU any time."""
+        if not self._parts.has_high:
+            return False
         above = (s for s in self._standings.values() if s.terms.priority > standing.terms.priority)
         return any(
             s.terms.priority >= HIGH and s.terms.request_percent and s.was_lately_active for s in above
         )
 
     def _watched(self) -> frozenset[TenantName]:
-        """Return who does not ring when something changes: everybody but those who wait for a grant."""
-        quiet = {n for n, s in self._standings.items() if s.queued_ns or not s.waits_for_grant}
-        return frozenset(quiet | {n for n in (self._holder, self._draining) if n is not None})
+        """Return who does not ring when something changes: everybody but those who rest."""
+        return frozenset(
+            name
+            for name, s in self._awake.items()
+            if s.queued_ns
+            or not (s.waits_for_grant or s.rests_until_ns > self._at_ns)
+            or name in (self._holder, self._draining)
+        )
+
+    def _unheard(self, vigil: Vigil | None) -> frozenset[TenantName]:
+        """Return who waits for what only others or the clock can give, and a holder under a vigil."""
+        waiting = [n for n, s in self._standings.items() if s.waits_for_grant and n != self._draining]
+        return frozenset(waiting if vigil is None else [*waiting, vigil.tenant])
+
+    def _vigil(self, now_ns: int, *, is_wanted: bool) -> Vigil | None:
+        """Return what to look at during a turn."""
+        if self._holder is None or self._urgent:
+            return None  # while others wait for urgent work, its end is looked for all the time
+        holder = self._standings[self._holder]
+        granted_ns, spent_ns = holder.grant.granted_ns, holder.seen.spent_ns
+        if not is_wanted:  # it is to be granted more before it has used that up
+            granted_ns -= min(self._pace.quantum_ns, (granted_ns - spent_ns) // 2)
+        vigil = vigils.begin(
+            self._holder,
+            holder.seen,
+            holder.queue_end_ns,
+            now_ns,
+            until_spent_ns=granted_ns,
+            queued_ns=HANDOVER_NS if is_wanted else vigils.ANY_QUEUE_NS,
+        )
+        return vigil._replace(used_up_ns=self._used_up.at_ns) if self._used_up else vigil
 
     def _say_who_is_exclusive(self, now_ns: int) -> None:
         """Tell the holder since when it has had the GPU to itself: its time is measured exactly then, and by
@@ -332,7 +330,7 @@ class Arbiter:
         for name, standing in self._standings.items():
             from_ns = self._exclusive_from_ns if name == self._holder else 0
             if standing.grant.exclusive_from_ns != from_ns:
-                standing.grant = replace(standing.grant, exclusive_from_ns=from_ns)
+                standing.grant = standing.grant._replace(exclusive_from_ns=from_ns)
 
     def _may_slip_in(self, name: TenantName) -> bool:
         """Its work may come beside the holder's; that of a class that others wait for is seen at once."""
@@ -341,21 +339,24 @@ class Arbiter:
             return standing.is_working
         return standing.is_active and not standing.takes_turns
 
-    def _next_at(self, now_ns: int) -> int:
+    def _next_at(self, now_ns: int, *, is_wanted: bool, has_vigil: bool) -> int:
         """Return when something will be due: a queue has run dry, tokens have come together, or the tick."""
         due = [IDLE_TICK_NS]
         active = [s for s in self._standings.values() if s.is_active]
         if active:
-            # Those that take turns ring when they have used theirs up; the others should not have to.
-            is_quiet = all(s.takes_turns for s in active)
-            due.append(self._pace.tick_ns * (2 if is_quiet else 1))
-        if self._holder is not None and not self._standings[self._holder].seen.waiting:
+            # Those that take turns are looked after or ring; the others should not have to.
+            is_quiet = all(s.takes_turns or s.rests_until_ns > now_ns for s in active)
+            if not is_quiet or not has_vigil:
+                due.append(self._pace.tick_ns * (2 if is_quiet else 1))
+        if self._holder is not None and not has_vigil and not self._standings[self._holder].seen.waiting:
             # That it has nothing more to do shows only by looking.
             due.append(self._standings[self._holder].queued_ns + IDLE_AFTER_NS)
+        if self._holder is not None and is_wanted:
+            due.append(self._turn_from_ns + 2 * self._pace.quantum_ns - now_ns)
         if self._draining is not None and self._holder is None:
             due.append(self._standings[self._draining].queued_ns - HANDOVER_NS)
         for name, standing in self._standings.items():
-            if self._urgent and self._rank(name)[0] == self._urgent and standing.is_working:
+            if self._urgent and standing.rank == self._urgent and standing.is_working:
                 due.append(
                     max(0, standing.work_left_ns) + LINGER_NS
                 )  # others wait for it, and it does not ring
@@ -364,13 +365,5 @@ class Arbiter:
             if not standing.may_run and not standing.terms.is_suspended:
                 due.append(standing.limit_wait_ns())
             elif not standing.takes_turns and standing.grant.granted_ns <= standing.seen.spent_ns:
-                due.append(standing.slip.wall_ns_until(self._piece(standing), standing.part))
+                due.append(standing.slip.wall_ns_until(standing.piece_ns, standing.part))
         return now_ns + max(MS // 10, min(due))
-
-
-def held_back(standing: Standing) -> Grant:
-    """Return a grant of nothing more; the same as before if that is already so."""
-    was = standing.grant
-    if was.is_shared and was.granted_ns <= standing.seen.spent_ns:
-        return was
-    return Grant(standing.seen.spent_ns, SLIP_AHEAD_NS, is_shared=True)

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+INFINITE = float("inf")
+
 
 @dataclass(slots=True)
 class Bucket:
@@ -13,20 +15,18 @@ class Bucket:
     keep_ns: float
     """Wall time's worth that is kept."""
     level_ns: float = 0.0
-    debt_ns: float = float("inf")
+    debt_ns: float = INFINITE
     """Wall time's worth of the deepest debt."""
     least_debt_ns: float = 0.0
     """GPU time of the deepest debt, if that is more: what is taken at once has to be paid whole."""
 
-    def fill(self, elapsed_ns: int, rate: float) -> None:
-        """Let wall time pass at a rate between 0 and 1."""
-        self.level_ns = min(self.level_ns + elapsed_ns * rate, max(self.keep_ns * rate, 0.0))
-
-    def take(self, spent_ns: float, rate: float) -> None:
-        """Pay for GPU time."""
-        self.level_ns -= spent_ns
-        if self.debt_ns != float("inf"):
-            self.level_ns = max(self.level_ns, -max(self.debt_ns * rate, self.least_debt_ns))
+    def settle(self, elapsed_ns: int, spent_ns: float, rate: float) -> None:
+        """Let wall time pass at a rate between 0 and 1, then pay for GPU time."""
+        level_ns, most_ns = self.level_ns + elapsed_ns * rate, self.keep_ns * rate
+        level_ns = (level_ns if level_ns < most_ns else most_ns) - spent_ns
+        if level_ns < 0 and self.debt_ns != INFINITE:
+            level_ns = max(level_ns, -max(self.debt_ns * rate, self.least_debt_ns))
+        self.level_ns = level_ns
 
     def wall_ns_until(self, wanted_ns: float, rate: float) -> int:
         """Return how long until so much is there."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from hypervisor.core.model import TenantName
 
@@ -18,8 +19,7 @@ MOST_WAITS = 1 << 20
 """Between two looks; books that say more are wrong."""
 
 
-@dataclass(frozen=True, slots=True)
-class MemorySeen:
+class MemorySeen(NamedTuple):
     """What a tenant's books say of one GPU: all of it may be wrong."""
 
     entry: int

@@ -30,9 +30,13 @@ KEEP_REQUEST_NS, DEBT_REQUEST_NS = 50 * MS, 20 * MS
 LEAST_DEBT_REQUEST_NS = 20 * MS
 """More than a turn."""
 KEEP_SLIP_NS, DEBT_SLIP_NS = 20 * MS, 100 * MS
+PIECE_NS = 1 * MS
+"""What a tenant that slips in must have in hand to go on after it was held back."""
 QUEUES_WINDOW_NS, MOST_QUEUES = 200 * MS, 16.0
 PARKED_NS = 5 * MS
-"""How long one that waits is not looked at anew."""
+"""How long one that waits with nothing granted is left as it stands, where time alone may change that."""
+RESTING_NS = 50 * MS
+"""And where it will not."""
 LINGER_NS = MS // 4
 """Between two launches of one request."""
 IDLE_AFTER_NS = 1 * MS
@@ -40,12 +44,18 @@ IDLE_AFTER_NS = 1 * MS
 
 
 class Standing:
-    """One tenant. `part` is what it may have of the GPU now, set by the arbiter before each step."""
+    """One tenant. `part` is what it may have of the GPU now, set by the arbiter.
+
+    What follows from its books and the clock is worked out once, when they are taken in, since the arbiter
+    asks for it many times over.
+    """
 
     def __init__(self, seen: Seen, now_ns: int) -> None:
         self.terms = Terms()
         self.entitled = 1.0
         self.part = 1.0
+        self.behind_ns = 0.0
+        """How far its virtual time may be behind, set by the arbiter."""
         self.seen = seen
         self.virtual_ns = 0.0
         """GPU time over entitlement; who has least is next."""
@@ -55,8 +65,8 @@ class Standing:
         self.was_blocked_at_ns = -ACTIVE_NS
         self.grant = Grant(seen.spent_ns, 0, is_shared=True)
         self._demand_ns = 0.0
-        self._queue_end_ns = now_ns - ACTIVE_NS
-        self._work_end_ns = self._queue_end_ns
+        self.queue_end_ns = now_ns - ACTIVE_NS
+        self._work_end_ns = self.queue_end_ns
         """The same, if what was idle began just before it was looked at, since it rings."""
         self.has_begun = False
         """It was idle until just now."""
@@ -69,6 +79,9 @@ class Standing:
         self._request = Bucket(KEEP_REQUEST_NS, debt_ns=DEBT_REQUEST_NS, least_debt_ns=LEAST_DEBT_REQUEST_NS)
         self._is_out_of_limit = False
         self._queues = 1.0
+        self.rests_until_ns = 0
+        """Its books unchanged, it is not taken in again before."""
+        self.conclude()
 
     def take_in(self, seen: Seen, now_ns: int, *, inflation: float = 1.0) -> int:
         """Bring everything up to now; return the GPU time spent since the last call.
@@ -76,27 +89,28 @@ class Standing:
         `inflation`: how much more than passes is charged on the whole GPU; see the arbiter.
         """
         elapsed_ns = max(0, now_ns - self._at_ns)
+        before_ns, spent_now_ns = self.seen.spent_ns, seen.spent_ns
         # Books that went back were begun anew, and those that leap are wrong.
-        spent_ns = min(max(0, seen.spent_ns - self.seen.spent_ns), MOST_SPENT_NS)
-        self._at_ns, before = now_ns, self.seen
-        self.seen = seen
+        spent_ns = min(max(0, spent_now_ns - before_ns), MOST_SPENT_NS)
+        self._at_ns, self.seen = now_ns, seen
         self._note_queues(seen.waiting, elapsed_ns)
         self.has_begun = False
-        is_blocked = seen.waiting > 0 and seen.spent_ns >= self.grant.granted_ns and self.grant.is_shared
-        if spent_ns or seen.spent_ns < before.spent_ns:
+        if spent_now_ns != before_ns:
             self._spent_at_ns = now_ns
             self.has_begun = self._work_end_ns <= now_ns - elapsed_ns
             self._work_end_ns = (now_ns if self.has_begun else self._work_end_ns) + spent_ns
-            self._queue_end_ns = max(self._queue_end_ns, now_ns - elapsed_ns) + spent_ns
-        if is_blocked:
+            self.queue_end_ns = max(self.queue_end_ns, now_ns - elapsed_ns) + spent_ns
+        if self.waits_for_grant:
             self.was_blocked_at_ns = now_ns
         self._count(spent_ns, elapsed_ns, inflation)
         self.spent_last_ns = spent_ns
+        self.conclude()
         return spent_ns
 
     def lasts_longer(self, ns: int) -> None:
         """Its work takes so much longer, since the GPU does as much for others, in whatever order."""
         self._work_end_ns += ns
+        self.conclude()
 
     @property
     def queues(self) -> int:
@@ -105,6 +119,8 @@ class Standing:
 
     def _note_queues(self, waiting: int, elapsed_ns: int) -> None:
         """The most that waited lately."""
+        if waiting == self._queues:
+            return
         lost = min(1.0, elapsed_ns / QUEUES_WINDOW_NS) * (self._queues - waiting)
         self._queues = float(waiting) if waiting > self._queues else self._queues - lost
         self._queues = min(MOST_QUEUES, self._queues)
@@ -112,20 +128,35 @@ class Standing:
     @property
     def waits_for_grant(self) -> bool:
         """It waits, and not only for its own work to finish."""
-        is_used_up = self.grant.is_shared and self.grant.granted_ns <= self.seen.spent_ns
-        return self.seen.waiting > 0 and is_used_up
+        seen, grant = self.seen, self.grant
+        return seen.waiting > 0 and grant.is_shared and grant.granted_ns <= seen.spent_ns
 
-    def is_parked(self, seen: Seen, now_ns: int) -> bool:
-        """Nothing can have changed since the last look but time: it waits, with nothing granted and nothing
-        under way. Its buckets are filled again after a while.
+    def rest(self) -> None:
+        """Work out until when nothing but its books, its quota or its part can change where it stands.
+
+        It waits, with nothing granted and nothing under way, until a bucket is filled again; or it has done
+        nothing for so long that all that fades away has. It rings when it does something.
         """
-        return (
-            seen is self.seen
-            and self.waits_for_grant
-            and self._queue_end_ns <= self._at_ns
-            and not self._is_out_of_limit
-            and now_ns - self._at_ns < PARKED_NS
-        )
+        if self.seen.waiting:
+            is_still = self.waits_for_grant and self.queue_end_ns <= self._at_ns and not self._is_out_of_limit
+            rest_ns = self._parked_ns() if is_still else 0
+        else:
+            is_still = not self.is_active and not self.is_working and not self.seen.outstanding_ns
+            rest_ns = RESTING_NS if is_still else 0
+        self.rests_until_ns = self._at_ns + rest_ns
+
+    def _parked_ns(self) -> int:
+        if not self.takes_turns:
+            return min(PARKED_NS, self.slip.wall_ns_until(self.piece_ns, self.part))
+        if not self.terms.request_percent or self.is_inside_request:
+            return RESTING_NS
+        until_inside_ns = self._request.wall_ns_until(1, self.terms.request_percent / 100)
+        return min(RESTING_NS, max(PARKED_NS, until_inside_ns))
+
+    @property
+    def piece_ns(self) -> int:
+        """What must have come together before one that slips in and was held back goes on."""
+        return min(PIECE_NS, int(KEEP_SLIP_NS * self.part / 2))
 
     def _count(self, spent_ns: int, elapsed_ns: int, inflation: float) -> None:
         # Who waits, for time or for its own work to finish, demands as much as it did before.
@@ -135,77 +166,50 @@ class Standing:
         if elapsed_ns:
             gain = 1.0 - math.exp(-elapsed_ns / RATE_WINDOW_NS)
             self.rate += (spent_ns / elapsed_ns - self.rate) * gain
-        limit, request = self.terms.limit_percent / 100, self.terms.request_percent / 100
-        for bucket, rate in ((self._limit, limit), (self._request, request)):
-            bucket.fill(elapsed_ns, rate)
-            bucket.take(spent_ns, rate)
-        self.slip.fill(elapsed_ns, self.part)
-        self.slip.take(spent_ns / inflation, self.part)
+        limit = self.terms.limit_percent / 100
+        self._limit.settle(elapsed_ns, spent_ns, limit)
+        self._request.settle(elapsed_ns, spent_ns, self.terms.request_percent / 100)
+        self.slip.settle(elapsed_ns, spent_ns / inflation, self.part)
         self.virtual_ns += spent_ns / max(self.entitled, 0.01)
         enough = 0.0 if not self._is_out_of_limit else RESUME_LIMIT_NS * limit
         self._is_out_of_limit = limit < 1.0 and self._limit.level_ns <= enough
 
-    @property
-    def takes_turns(self) -> bool:
+    def conclude(self) -> None:
+        """Work out what follows from all that; again when `fill` has changed."""
+        seen, terms, at_ns = self.seen, self.terms, self._at_ns
+        is_waiting, idle_ns = seen.waiting > 0, at_ns - self._spent_at_ns
+        self.takes_turns = self.is_heavy and self.fill.takes_turns(at_ns)
         """It keeps the GPU busy when it is let."""
-        return self.is_heavy and self.fill.takes_turns(self._at_ns)
-
-    @property
-    def is_active(self) -> bool:
-        """It wants the GPU, or did a moment ago."""
-        return self.seen.waiting > 0 or self._at_ns - self._spent_at_ns < ACTIVE_NS
-
-    @property
-    def was_lately_active(self) -> bool:
-        """It may come back any time."""
-        return self.seen.waiting > 0 or self._at_ns - self._spent_at_ns < LATELY_NS
-
-    @property
-    def wants_more(self) -> bool:
-        """It was held back a moment ago."""
-        return self._at_ns - self.was_blocked_at_ns < ACTIVE_NS
-
-    @property
-    def wish(self) -> float:
-        """Part of the GPU that it would take if it could."""
-        return 1.0 if self.takes_turns or self.wants_more else round(self.rate * 1.25 + 0.02, 2)
-
-    @property
-    def may_run(self) -> bool:
+        self.may_run = not terms.is_suspended and not self._is_out_of_limit
         """Neither suspended nor over its limit."""
-        return not self.terms.is_suspended and not self._is_out_of_limit
-
-    @property
-    def is_inside_request(self) -> bool:
+        self.contends = is_waiting and self.takes_turns and self.may_run
+        """It waits for a turn."""
+        self.is_active = is_waiting or idle_ns < ACTIVE_NS
+        """It wants the GPU, or did a moment ago."""
+        self.was_lately_active = is_waiting or idle_ns < LATELY_NS
+        """It may come back any time."""
+        self.is_inside_request = terms.request_percent > 0 and self._request.level_ns > 0
         """It has had less than it is guaranteed."""
-        return self.terms.request_percent > 0 and self._request.level_ns > 0
-
-    @property
-    def queued_ns(self) -> int:
+        self.rank = -terms.priority if self.is_inside_request else 0
+        """Classes inside their requests come first; the lower the sooner."""
+        end_ns = min(max(seen.queue_end_ns, self.queue_end_ns), self._work_end_ns)
+        self.queued_ns = max(0, min(seen.outstanding_ns, end_ns - at_ns))
         """GPU time of work that should still be under way: less than is outstanding, if time has passed
         since. When it ends is its own word, between the bounds that its charges give.
         """
-        end_ns = min(max(self.seen.queue_end_ns, self._queue_end_ns), self._work_end_ns)
-        return max(0, min(self.seen.outstanding_ns, end_ns - self._at_ns))
-
-    @property
-    def work_left_ns(self) -> int:
+        work_left_ns = self._work_end_ns - at_ns
+        self.work_left_ns = work_left_ns if seen.outstanding_ns else min(0, work_left_ns)
         """How long its work lasts at most; less than 0 if it has ended."""
-        return (
-            self._work_end_ns - self._at_ns
-            if self.seen.outstanding_ns
-            else min(0, self._work_end_ns - self._at_ns)
-        )
-
-    @property
-    def is_working(self) -> bool:
+        self.is_working = is_waiting or self.work_left_ns > -LINGER_NS
         """It has work on the GPU, had until just now, or waits to put some there."""
-        return self.seen.waiting > 0 or self.work_left_ns > -LINGER_NS
+        wants_more = self.takes_turns or at_ns - self.was_blocked_at_ns < ACTIVE_NS
+        self.wish = 1.0 if wants_more else round(self.rate * 1.25 + 0.02, 2)
+        """Part of the GPU that it would take if it could."""
 
     @property
     def has_work(self) -> bool:
         """It uses the GPU, or would if it was let."""
-        idle_ns = self._at_ns - max(self._spent_at_ns, self._queue_end_ns)
+        idle_ns = self._at_ns - max(self._spent_at_ns, self.queue_end_ns)
         return self.seen.waiting > 0 or idle_ns < IDLE_AFTER_NS
 
     @property

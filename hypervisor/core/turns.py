@@ -113,13 +113,14 @@ class Turns:
         return "limit" if terms[name].limit_percent < 100 else "preempted"
 
     def _note_waits(self, now_ns: int, seen: Mapping[TenantName, Seen], decision: Decision) -> None:
+        held, grants = self._held_since_ns, decision.grants
         for name, figures in seen.items():
-            grant = decision.grants[name]
-            is_held = bool(figures.waiting) and grant.is_shared and grant.granted_ns <= figures.spent_ns
-            if is_held:
-                self._held_since_ns.setdefault(name, now_ns)
-            elif name in self._held_since_ns:
-                self._grant_wait.add(max(0, now_ns - self._held_since_ns.pop(name)))
+            grant = grants[name]
+            if figures.waiting and grant.is_shared and grant.granted_ns <= figures.spent_ns:
+                if name not in held:
+                    held[name] = now_ns
+            elif name in held:
+                self._grant_wait.add(max(0, now_ns - held.pop(name)))
         for name in [n for n in self._held_since_ns if n not in seen]:
             del self._held_since_ns[name]
 

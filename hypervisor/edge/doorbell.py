@@ -13,13 +13,18 @@ from typing import Any
 from limiter._native import ffi, lib
 
 from hypervisor.core.model import TenantName
+from hypervisor.core.pace import UsedUp, Vigil
 
 RINGS_PER_S = 2000
 BURST = 200
 MOST_COUNTED = 10 * BURST
 """Rings that are counted at once: a tenant can write any number."""
 NEVER = (1 << 32) - 1
+MOST = (1 << 64) - 1
 MOST_BELLS = int(lib.GL_MAX_BELLS)
+MOST_VIGILS = int(lib.GL_MAX_NODE_DEVICES)
+WORN_OUT, UNHEARD = 1, 2
+"""Why a bell is ignored: its tenant has rung too often; what it rings for is no news."""
 
 
 class Allowance:
@@ -47,6 +52,8 @@ class Doorbells:
         self._bells: Any = ffi.new("struct gl_bell[]", MOST_BELLS)
         self._rang: Any = ffi.new("uint8_t[]", MOST_BELLS)
         self._bells[0].word = self._own
+        self._vigils: Any = ffi.new("struct gl_vigil[]", MOST_VIGILS)
+        self._vigil_count = 0
         self._places: dict[TenantName, int] = {}
         self._allowances: dict[TenantName, Allowance] = {}
         self._poll = poll
@@ -84,14 +91,48 @@ class Doorbells:
             allowance = self._allowances[tenant] = Allowance(now_ns)
         else:
             allowance.take(now_ns, min((value - bell.seen) % (1 << 32), MOST_COUNTED))
-        bell.seen, bell.ignored = value, not allowance.is_left
+        worn_out = 0 if allowance.is_left else WORN_OUT
+        bell.seen, bell.ignored = value, bell.ignored & UNHEARD | worn_out
 
     def ignore(self, tenant: TenantName) -> None:
         """Do not listen to a tenant any more."""
         place = self._places.get(tenant)
         if place is not None:
-            self._bells[place].ignored = 1
+            self._bells[place].ignored |= WORN_OUT
+
+    def hush(self, tenant: TenantName, *, is_unheard: bool) -> None:
+        """Do not wake up for a tenant's bell, though `hear` tells of it; or do so again."""
+        place = self._places.get(tenant)
+        if place is not None:
+            bell = self._bells[place]
+            bell.ignored = bell.ignored & WORN_OUT | (UNHEARD if is_unheard else 0)
+
+    def keep_vigil(self, place: int, vigil: Vigil | None, usage: Any = None, device: int = 0) -> None:
+        """Wake up when this one is over too. One at each place; `usage` must stay mapped meanwhile."""
+        if vigil is None:
+            none = self._vigils[place]
+            none.usage, none.over, none.used_up_ns = ffi.NULL, 0, 0
+            return
+        self._vigil_count = max(self._vigil_count, place + 1)
+        figures = (min(max(0, figure), MOST) for figure in vigil[1:])  # a tenant can write any number
+        self._vigils[place] = (usage, device, 0, *figures)
+
+    def is_over(self, place: int) -> bool:
+        """The vigil kept at a place is over."""
+        return bool(self._vigils[place].over)
+
+    def used_up(self, place: int) -> UsedUp | None:
+        """Return what the vigil kept at a place has found of the grant."""
+        vigil = self._vigils[place]
+        return UsedUp(vigil.used_up_ns, vigil.left_ns) if vigil.used_up_ns else None
+
+    def end_vigils(self) -> None:
+        """Keep none any more."""
+        for place in range(self._vigil_count):
+            self.keep_vigil(place, None)
+        self._vigil_count = 0
 
     def wait(self, deadline_ns: int) -> None:
         """Sleep until a bell rings, or until the deadline by CLOCK_MONOTONIC."""
-        lib.gl_bells_wait(self._bells, len(self._places) + 1, deadline_ns, self._poll)
+        count = len(self._places) + 1
+        lib.gl_bells_wait(self._bells, count, self._vigils, self._vigil_count, deadline_ns, self._poll)

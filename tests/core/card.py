@@ -16,7 +16,8 @@ from dataclasses import dataclass, field
 
 from hypervisor.core.arbiter import Arbiter
 from hypervisor.core.model import TenantName
-from hypervisor.core.pace import Decision, Grant, Pace, Seen, Terms
+from hypervisor.core.pace import Decision, Grant, Pace, Seen, Terms, Vigil
+from hypervisor.core.vigil import OVER, look
 
 US, MS, S = 1_000, 1_000_000, 1_000_000_000
 LAUNCH_NS = 4 * US
@@ -202,6 +203,9 @@ class World:
         self._seen: dict[TenantName, Seen] = {}
         self._rang: set[TenantName] = set()
         self._watched: frozenset[TenantName] = frozenset()
+        self._unheard: frozenset[TenantName] = frozenset()
+        self._vigil: Vigil | None = None
+        self._vigil_number = 0
         self._beat_at_ns = -S
 
     def after(self, ns: int, call: Callable[[], None]) -> None:
@@ -272,7 +276,8 @@ class World:
     def ring(self, who: TenantName | None = None) -> None:
         """Somebody rings, or the daemon looks at all of them by itself."""
         self._rang.update([who] if who is not None else self.tenants)
-        self._wake_daemon(max(self.now_ns + WAKE_NS, self._stepped_at_ns + DAEMON_GAP_NS))
+        if who not in self._unheard:
+            self._wake_daemon(max(self.now_ns + WAKE_NS, self._stepped_at_ns + DAEMON_GAP_NS))
 
     def _wake_daemon(self, at_ns: int) -> None:
         if self._step_at_ns is None or at_ns < self._step_at_ns:
@@ -289,14 +294,37 @@ class World:
             return
         self._look()
         seen = {name: self._seen[name] for name in self.tenants}
-        decision = self.arbiter.step(self.now_ns, seen, self.terms)
-        self._watched = decision.watched
+        used_up = self._vigil.used_up if self._vigil else None
+        decision = self.arbiter.step(self.now_ns, seen, self.terms, used_up)
+        self._watched, self._unheard = decision.watched, decision.unheard
+        self._keep_vigil(decision.vigil)
         self.decisions.append((self.now_ns, decision))
         for name, grant in decision.grants.items():
             if grant != self.tenants[name].grant:
                 self.changes += 1
                 self.tenants[name].granted(grant)
         self._wake_daemon(max(decision.next_at_ns + WAKE_NS // 2, self.now_ns + DAEMON_GAP_NS))
+
+    def _keep_vigil(self, vigil: Vigil | None) -> None:
+        self._vigil = vigil
+        self._vigil_number += 1
+        number = self._vigil_number
+        if vigil is not None:
+            late_ns = vigil.next_ns + WAKE_NS // 2 - self.now_ns
+            self.after(late_ns, lambda: self._look_at_the_holder(number))
+
+    def _look_at_the_holder(self, number: int) -> None:
+        if number != self._vigil_number or self._vigil is None:
+            return
+        t = self.tenants.get(self._vigil.tenant)
+        if t is None:
+            return
+        vigil = look(self._vigil, books_of(t), self.now_ns)
+        if vigil.next_ns == OVER:
+            self._vigil = vigil
+            self._wake_daemon(max(self.now_ns, self._stepped_at_ns + DAEMON_GAP_NS))
+        else:
+            self._keep_vigil(vigil)
 
     def _look(self) -> None:
         """Read the books of who has rung or is watched, and now and then of everybody."""
@@ -305,8 +333,12 @@ class World:
             self._beat_at_ns = self.now_ns
         for t in self.tenants.values():
             if is_beat_due or t.name in self._rang or t.name in self._watched or t.name not in self._seen:
-                self._seen[t.name] = Seen(t.spent_ns, t.outstanding_ns, t.waiting, t.queue_end_ns)
+                self._seen[t.name] = books_of(t)
         self._rang.clear()
+
+
+def books_of(t: Tenant) -> Seen:
+    return Seen(t.spent_ns, t.outstanding_ns, t.waiting, t.queue_end_ns)
 
 
 # scripts

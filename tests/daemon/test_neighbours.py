@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 import signal
 import socket
@@ -16,6 +17,7 @@ from limiter._native import ffi, lib
 
 from hypervisor.core.events import MINUTE_NS, EventLog
 from hypervisor.core.model import TenantName
+from hypervisor.core.pace import Vigil
 from hypervisor.edge import procs
 from hypervisor.edge.doorbell import BURST, Doorbells
 from tests.daemon.conftest import eventually
@@ -107,6 +109,56 @@ def test_a_tenant_that_rings_all_the_time_is_not_listened_to_for_a_while() -> No
     begin = time.monotonic_ns()
     bells.wait(begin + 5_000_000_000)
     assert time.monotonic_ns() - begin < 1_000_000_000  # and listens again
+
+
+def test_a_bell_whose_ring_is_no_news_wakes_nobody_and_is_heard_all_the_same() -> None:
+    bells, word = Doorbells(), ffi.new("uint32_t *")
+    bells.listen({NAME: word})
+    bells.looked_at(NAME, 0, time.monotonic_ns())
+    bells.hush(NAME, is_unheard=True)
+    lib.gl_bell_ring(word)
+    begin = time.monotonic_ns()
+    bells.wait(begin + 50_000_000)
+    assert time.monotonic_ns() - begin >= 49_000_000
+    assert bells.hear() == [NAME]
+    bells.hush(NAME, is_unheard=False)
+    begin = time.monotonic_ns()
+    bells.wait(begin + 5_000_000_000)
+    assert time.monotonic_ns() - begin < 1_000_000_000
+
+
+@pytest.mark.parametrize("poll", [False, True])
+def test_a_vigil_that_is_over_wakes_the_sleeper(poll: bool) -> None:
+    bells, books, place = Doorbells(poll=poll), ffi.new("struct gl_usage *"), 5
+    now = time.monotonic_ns()
+    bells.keep_vigil(place, Vigil(NAME, 0, now, now, 1000, 0), books, 0)
+    books.header.slots_used = books.slot[0].generation = books.slot[0].account[0].waiting = 1
+    bells.wait(now + 50_000_000)
+    assert time.monotonic_ns() >= now + 50_000_000  # looks, and sleeps on
+    assert not bells.is_over(place)
+    threading.Timer(0.05, lambda: setattr(books.device[0], "spent_ns", 1000)).start()
+    bells.wait(now + 5_000_000_000)
+    assert time.monotonic_ns() < now + 1_000_000_000
+    assert bells.is_over(place)
+    assert bells.used_up(place)
+    begin = time.monotonic_ns()
+    bells.wait(begin + 5_000_000_000)
+    assert time.monotonic_ns() - begin < 1_000_000_000  # until something is done about it
+    bells.end_vigils()
+    assert not bells.is_over(place)
+    assert not bells.used_up(place)
+
+
+def test_a_vigil_over_books_that_were_cut_short_is_over(tmp_path) -> None:
+    path = tmp_path / "books"
+    path.write_bytes(bytes(ffi.sizeof("struct gl_usage")))
+    with path.open("r+b") as file, mmap.mmap(file.fileno(), 0) as mapped:
+        file.truncate(0)
+        books = ffi.from_buffer("struct gl_usage *", mapped)
+        vigil = ffi.new("struct gl_vigil *", {"usage": books, "until_spent_ns": 1})
+        lib.gl_vigil_look(vigil, 1)
+        assert vigil.over
+        ffi.release(books)
 
 
 def test_a_peer_is_who_connected() -> None:

@@ -1,0 +1,77 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "node/vigil.h"
+
+#include "base/sys.h"
+#include "node/guard.h"
+
+#define LONGEST_LOOK_NS UINT64_C(2000000)
+#define SHORTEST_LOOK_NS UINT64_C(50000)
+#define MOST_SPENT_NS UINT64_C(100000000000)
+
+/* What the books say of one device. */
+struct seen {
+	struct gl_vigil *vigil;
+	uint64_t spent_ns, outstanding_ns, queue_end_ns;
+	bool waiting;
+};
+
+static uint64_t least(uint64_t a, uint64_t b)
+{
+	return a < b ? a : b;
+}
+
+static uint64_t most(uint64_t a, uint64_t b)
+{
+	return a > b ? a : b;
+}
+
+static uint64_t beyond(uint64_t a, uint64_t b)
+{
+	return a > b ? a - b : 0;
+}
+
+static int read_books(void *argument)
+{
+	struct seen *s = argument;
+	const struct gl_usage *usage = s->vigil->usage;
+	uint32_t device = s->vigil->device, used = gl_peek(&usage->header.slots_used);
+	s->spent_ns = gl_peek(&usage->device[device].spent_ns);
+	for (uint32_t i = 0; i < used && i < GL_MAX_SLOTS; i++) {
+		const struct gl_slot *slot = &usage->slot[i];
+		if (!(gl_peek(&slot->generation) & 1))
+			continue;
+		s->outstanding_ns += gl_peek(&slot->account[device].outstanding_ns);
+		s->queue_end_ns = most(s->queue_end_ns, gl_peek(&slot->account[device].queue_end_ns));
+		s->waiting |= gl_peek(&slot->account[device].waiting) != 0;
+	}
+	return 0;
+}
+
+static bool goes_on(struct gl_vigil *v, const struct seen *s, uint64_t now)
+{
+	if (s->spent_ns < v->spent_ns)
+		return false; /* the books were begun anew */
+	uint64_t spent = s->spent_ns - v->spent_ns;
+	if (spent)
+		v->queue_end_ns = most(v->queue_end_ns, v->begin_ns) + least(spent, MOST_SPENT_NS);
+	v->spent_ns = s->spent_ns;
+	uint64_t queued = least(s->outstanding_ns, beyond(most(v->queue_end_ns, s->queue_end_ns), now));
+	bool used_up = s->spent_ns >= v->until_spent_ns;
+	if (used_up && !v->used_up_ns) {
+		v->used_up_ns = now;
+		v->left_ns = queued;
+	}
+	bool idle = !s->waiting && !spent && !queued;
+	if (idle || (used_up && queued <= v->queued_ns))
+		return false;
+	uint64_t left = least(beyond(v->until_spent_ns, s->spent_ns), MOST_SPENT_NS);
+	v->next_ns = now + least(most(left + beyond(queued, v->queued_ns), SHORTEST_LOOK_NS), LONGEST_LOOK_NS);
+	return true;
+}
+
+void gl_vigil_look(struct gl_vigil *v, uint64_t now)
+{
+	struct seen s = {v, 0, 0, 0, false};
+	if (v->usage && !v->over && now >= v->next_ns)
+		v->over = gl_guarded(read_books, &s) < 0 || !goes_on(v, &s, now);
+}
