@@ -24,7 +24,7 @@ from hypervisor.core.parts import HIGH, Parts
 from hypervisor.core.standing import IDLE_AFTER_NS, LINGER_NS, Standing
 
 HANDOVER_NS = MS * 7 // 20
-"""The next turn begins when so much of the last one is still queued: to decide and wake up takes that long."""
+"""The next turn begins when so much of the last is still queued: to decide and wake up takes that long."""
 SHORT_AHEAD_NS = MS // 2
 """What a holder may have queued where a higher class might want the GPU any time."""
 SETTLED_NS = 3 * MS // 10
