@@ -24,7 +24,7 @@ BEAT_NS = 100_000_000
 """The longest between two looks."""
 MOST_NS = (1 << 64) - 1
 """A tenant that says it has spent this much is granted no more than fits."""
-SHOWN_NS = 20_000_000
+SHOWN_NS = 50_000_000
 """How old what people are shown may be."""
 
 

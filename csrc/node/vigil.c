@@ -6,6 +6,7 @@
 
 #define LONGEST_LOOK_NS UINT64_C(2000000)
 #define SHORTEST_LOOK_NS UINT64_C(50000)
+#define IDLE_AFTER_NS UINT64_C(1000000)
 #define MOST_SPENT_NS UINT64_C(100000000000)
 
 /* What the books say of one device. */
@@ -65,7 +66,10 @@ static bool goes_on(struct gl_vigil *v, const struct seen *s, uint64_t now)
 	if (idle || (used_up && queued <= v->queued_ns))
 		return false;
 	uint64_t left = least(beyond(v->until_spent_ns, s->spent_ns), MOST_SPENT_NS);
-	v->next_ns = now + least(most(left + beyond(queued, v->queued_ns), SHORTEST_LOOK_NS), LONGEST_LOOK_NS);
+	uint64_t wait = left + beyond(queued, v->queued_ns);
+	if (!s->waiting)
+		wait = least(wait, least(queued, MOST_SPENT_NS) + IDLE_AFTER_NS);
+	v->next_ns = now + least(most(wait, SHORTEST_LOOK_NS), LONGEST_LOOK_NS);
 	return true;
 }
 

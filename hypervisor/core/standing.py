@@ -35,7 +35,7 @@ PIECE_NS = 1 * MS
 QUEUES_WINDOW_NS, MOST_QUEUES = 200 * MS, 16.0
 PARKED_NS = 5 * MS
 """How long one that waits with nothing granted is left as it stands, where time alone may change that."""
-RESTING_NS = 50 * MS
+RESTING_NS = 500 * MS
 """And where it will not."""
 LINGER_NS = MS // 4
 """Between two launches of one request."""

@@ -14,6 +14,7 @@ from hypervisor.core.pace import MS, Seen, Vigil
 LONGEST_LOOK_NS, SHORTEST_LOOK_NS = 2 * MS, MS // 20
 FIRST_LOOK_NS = MS // 2
 """After a decision at the earliest, whatever the books say: bounds what a tenant can cost."""
+IDLE_AFTER_NS = 1 * MS
 MOST_SPENT_NS = 100_000 * MS
 ANY_QUEUE_NS = 1 << 62
 OVER = -1
@@ -26,8 +27,6 @@ def begin(
     """Return a vigil from now on."""
     vigil = Vigil(tenant, seen.spent_ns, queue_end_ns, now_ns, until_spent_ns, queued_ns)
     wait_ns = _wait_ns(vigil, seen, now_ns)
-    if not seen.waiting:  # may have nothing more to do
-        wait_ns = min(wait_ns, _queued_ns(vigil, seen, now_ns) + MS)
     return vigil._replace(next_ns=now_ns + min(max(wait_ns, FIRST_LOOK_NS), LONGEST_LOOK_NS))
 
 
@@ -56,6 +55,7 @@ def _queued_ns(vigil: Vigil, seen: Seen, now_ns: int) -> int:
 
 
 def _wait_ns(vigil: Vigil, seen: Seen, now_ns: int) -> int:
-    """Return how long it lasts at least."""
-    left_ns = max(0, vigil.until_spent_ns - seen.spent_ns)
-    return left_ns + max(0, _queued_ns(vigil, seen, now_ns) - vigil.queued_ns)
+    """Return how long it lasts at least, or until it may turn out that there is nothing more to do."""
+    queued_ns = _queued_ns(vigil, seen, now_ns)
+    wait_ns = max(0, vigil.until_spent_ns - seen.spent_ns) + max(0, queued_ns - vigil.queued_ns)
+    return wait_ns if seen.waiting else min(wait_ns, queued_ns + IDLE_AFTER_NS)
