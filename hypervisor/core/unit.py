@@ -3,10 +3,13 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 KINDS = (".service", ".scope")
 MANAGER = "init.scope"
 
 
+@lru_cache(maxsize=1024)  # asked for every process again and again, and many are in one
 def unit_of(text: str) -> str:
     """Return the innermost service or scope, "train.service"; nothing where there is none.
 

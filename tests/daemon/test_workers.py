@@ -9,6 +9,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+from hypervisor.edge.server import end_of_wait
 from tests.daemon.conftest import ask, eventually, needs_root
 
 MIB, GIB = 1 << 20, 1 << 30
@@ -185,3 +188,9 @@ def test_good_clients_do_not_notice_bad_ones(daemon, client) -> None:
         assert ask(node.socket, "GET", "/v1/state")[0] == 200
     for stuck in bad:
         stuck.close()
+
+
+def test_long_waits_end_together_and_never_late() -> None:
+    ends = {end_of_wait(100.0 + n / 10, 25) for n in range(10)}
+    assert ends == {125.0}
+    assert end_of_wait(100.9, 1.5) == pytest.approx(102.4)
