@@ -143,8 +143,9 @@ struct gl_policy_device {
 	uint64_t exclusive_from_ns;  /* CLOCK_MONOTONIC: since then nobody else's work has been on the GPU; 0: others' may be */
 	uint64_t memory_wait_ns;     /* longest that an allocation may wait for memory; 0: it is refused at once */
 	uint32_t memory_wanted;      /* 1: some tenant waits for memory of this GPU: ring when you give some back */
-	uint32_t reserved0;
-	uint64_t reserved[4];
+	uint32_t sharers;            /* processes, yours included, that have work on this GPU, at most; 0: not known */
+	uint64_t start_ns;           /* CLOCK_MONOTONIC: what is granted counts from then on; 0: at once */
+	uint64_t reserved[3];
 };
 
 /* /dev/shm/gpulimit.p.<tenant>: one tenant's policy. */

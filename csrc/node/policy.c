@@ -15,8 +15,9 @@ struct writing {
 	const struct gl_policy_device *allow;
 	const struct gl_state_gpu *gpu;
 	const char *tenant;
-	uint64_t magic, created_ns, heartbeat_ns, daemon_start_ns, granted_ns, run_ahead_ns, exclusive_from_ns;
-	uint32_t device, shared, pid, size; /* shared: whatever flag is written */
+	const struct gl_grant *grant;
+	uint64_t magic, created_ns, heartbeat_ns, daemon_start_ns;
+	uint32_t device, wanted, gpus, pid, size;
 };
 
 static int begin(void *argument)
@@ -119,32 +120,32 @@ static int grant(void *argument)
 {
 	const struct writing *w = argument;
 	struct gl_policy_device *d = &w->policy->device[w->device];
-	gl_store(&d->granted_ns, w->granted_ns);
-	gl_store(&d->run_ahead_ns, w->run_ahead_ns);
-	gl_store(&d->exclusive_from_ns, w->exclusive_from_ns);
-	gl_store(&d->shared, w->shared); /* after the grant that it makes count */
+	gl_store(&d->sharers, w->grant->sharers);
+	gl_store(&d->start_ns, w->grant->start_ns); /* before the grant that it holds back */
+	gl_store(&d->granted_ns, w->grant->granted_ns);
+	gl_store(&d->run_ahead_ns, w->grant->run_ahead_ns);
+	gl_store(&d->exclusive_from_ns, w->grant->exclusive_from_ns);
+	gl_store(&d->shared, w->grant->shared); /* after the grant that it makes count */
 	changed(d);
 	return 0;
 }
 
-int gl_node_policy_grant(struct gl_policy *policy, uint32_t device, uint64_t granted_ns, uint64_t run_ahead_ns,
-			 uint64_t exclusive_from_ns, uint32_t shared)
+int gl_node_policy_grant(struct gl_policy *policy, uint32_t device, const struct gl_grant *from)
 {
-	struct writing w = {.policy = policy, .device = device, .granted_ns = granted_ns, .run_ahead_ns = run_ahead_ns,
-			    .exclusive_from_ns = exclusive_from_ns, .shared = shared};
+	struct writing w = {.policy = policy, .device = device, .grant = from};
 	return device < GL_MAX_NODE_DEVICES ? gl_guarded(grant, &w) : -EINVAL;
 }
 
 static int want_memory(void *argument)
 {
 	const struct writing *w = argument;
-	gl_store(&w->policy->device[w->device].memory_wanted, w->shared);
+	gl_store(&w->policy->device[w->device].memory_wanted, w->wanted);
 	return 0;
 }
 
 int gl_node_policy_want_memory(struct gl_policy *policy, uint32_t device, uint32_t wanted)
 {
-	struct writing w = {.policy = policy, .device = device, .shared = wanted};
+	struct writing w = {.policy = policy, .device = device, .wanted = wanted};
 	return device < GL_MAX_NODE_DEVICES ? gl_guarded(want_memory, &w) : -EINVAL;
 }
 
@@ -173,12 +174,12 @@ static int write_gpu(void *argument)
 	gl_store(&gpu->healthy, w->gpu->healthy);
 	gl_store(&gpu->sampled_ns, w->gpu->sampled_ns);
 	gl_store(&gpu->ready, 1u);
-	gl_store(&w->state->gpus, w->shared);
+	gl_store(&w->state->gpus, w->gpus);
 	return 0;
 }
 
 int gl_node_state_gpu(struct gl_state *state, uint32_t index, const struct gl_state_gpu *from, uint32_t gpus)
 {
-	struct writing w = {.state = state, .device = index, .gpu = from, .shared = gpus};
+	struct writing w = {.state = state, .device = index, .gpu = from, .gpus = gpus};
 	return index < GL_MAX_NODE_DEVICES ? gl_guarded(write_gpu, &w) : -EINVAL;
 }

@@ -16,10 +16,14 @@ int gl_node_policy_check(const struct gl_policy *policy);
 /* heartbeat_ns by CLOCK_MONOTONIC, daemon_start_ns by CLOCK_REALTIME. */
 int gl_node_policy_beat(struct gl_policy *policy, uint64_t heartbeat_ns, uint64_t daemon_start_ns);
 int gl_node_state_beat(struct gl_state *state, uint64_t heartbeat_ns, uint64_t daemon_start_ns);
-/* Takes over all of *from but granted_ns, run_ahead_ns, exclusive_from_ns, shared, memory_wanted and change. */
+/* Takes over all of *from but what is in gl_grant, memory_wanted and change. */
 int gl_node_policy_allow(struct gl_policy *policy, uint32_t device, const struct gl_policy_device *from);
-int gl_node_policy_grant(struct gl_policy *policy, uint32_t device, uint64_t granted_ns, uint64_t run_ahead_ns,
-			 uint64_t exclusive_from_ns, uint32_t shared);
+/* What changes from turn to turn: the fields of gl_policy_device of the same names. */
+struct gl_grant {
+	uint64_t granted_ns, run_ahead_ns, exclusive_from_ns, start_ns;
+	uint32_t shared, sharers;
+};
+int gl_node_policy_grant(struct gl_policy *policy, uint32_t device, const struct gl_grant *grant);
 /* Says whether the tenant is to ring when it gives memory back. */
 int gl_node_policy_want_memory(struct gl_policy *policy, uint32_t device, uint32_t wanted);
 /* A command waits for one of the tenant's processes. */

@@ -6,7 +6,7 @@
  *
  * Who grants:
  *   - the daemon, while others want the GPU too (policy->shared) and its heartbeat is fresh.  It counts from the same
- *     zero as the usage segment.  Besides, a process submits no more while run_ahead_ns of its work are unfinished; or,
+ *     zero as the usage segment, and may say from when on, so that a turn begins on time without its help.  Besides, a process submits no more while run_ahead_ns of its work are unfinished; or,
  *     while it has the GPU to itself, until so much should be left of it: one launch more than that, so that the GPU
  *     does not stand still between long kernels.
  *   - else the wall clock, in the tenant's segment, so that all its processes draw on one bucket: at the limit, or, when
@@ -39,6 +39,7 @@
 #define SHORTEST_MARK_NS UINT64_C(250000)
 #define RING_NS UINT64_C(1000000)
 #define PAUSE_NS UINT64_C(1000000)     /* without a launch: the daemon is told of the next */
+#define LONGEST_START_NS UINT64_C(1000000000) /* further off is nonsense */
 #define STUCK_NS UINT64_C(200000000)   /* unfinished work that does not get less for so long is not waited for */
 enum { LONGEST_SLEEP_NS = 50000000, SHORTEST_SLEEP_NS = 30000, SHORTEST_LOOK_NS = 50000, LONGEST_LOOK_NS = 500000,
        OWN_LOOK_NS = 2000000 };
@@ -199,6 +200,18 @@ static bool within_run_ahead(struct gl_meter *m, const struct gl_gpu *gpu, const
 	return true;
 }
 
+/* How long until what is granted may be used. */
+static uint64_t until_start(const struct gl_policy_device *p, uint64_t now)
+{
+	uint64_t start = gl_peek(&p->start_ns);
+	return start > now && start - now < LONGEST_START_NS ? start - now : 0;
+}
+
+static bool has_started(const struct gl_policy_device *p)
+{
+	return !gl_peek(&p->start_ns) || !until_start(p, gl_now_ns());
+}
+
 static uint64_t look_again(uint64_t ns)
 {
 	return ns < SHORTEST_LOOK_NS ? SHORTEST_LOOK_NS : ns > LONGEST_LOOK_NS ? LONGEST_LOOK_NS : ns;
@@ -253,7 +266,7 @@ bool gl_bucket_open(struct gl_meter *m, struct gl_gpu *gpu)
 	if (has_own(gpu, percent) && !clocked_open(m, gpu, own_bucket(m, gpu)))
 		return false;
 	if (shared(p)) {
-		bool go = granted(m, gpu, p) && within_run_ahead(m, gpu, p);
+		bool go = granted(m, gpu, p) && has_started(p) && within_run_ahead(m, gpu, p);
 		if (go)
 			goes_unpaced(m, gpu);
 		if (go || gl_policy_fresh(gl_now_ns()))
@@ -297,6 +310,10 @@ static uint64_t policy_sleep(struct gl_meter *m, const struct gl_gpu *gpu, const
 			ring(); /* the daemon can do something about it, which it cannot about our own work */
 		w->throttled = true;
 		return outstanding ? look_again(outstanding / 2) : LONGEST_SLEEP_NS;
+	}
+	if ((left = until_start(p, now))) {
+		w->throttled = true;
+		return left;
 	}
 	if (!half || outstanding <= half || now - w->progress_ns > STUCK_NS)
 		return 0;

@@ -111,6 +111,7 @@ struct gl_gpu_meter {
 	uint64_t trusted_ns;          /* own_until_ns when that was last relied on */
 	uint64_t busy_sum_ns, cost_sum_ns;   /* for the overlap */
 	uint64_t sampled_at_ns;       /* when a known launch was last measured, while nobody is held back */
+	int64_t beside_owed_ns;       /* at least had beside others, less what was charged for it */
 	uint64_t own_until_ns;        /* when the GPU reached this process's last mark */
 	uint64_t own_granted_ns, own_at_ns;  /* bucket of a process below its tenant */
 } __attribute__((aligned(64)));

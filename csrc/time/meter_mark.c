@@ -15,6 +15,7 @@
  */
 #include "time/meter.h"
 
+#define BESIDE_NS INT64_C(8000000)    /* a few slices */
 #define OVERLAP_NS UINT64_C(20000000) /* of launches, between looks at how much they overlap */
 
 static bool record(struct gl_stream *stream, CUevent event)
@@ -146,6 +147,20 @@ static bool exclusive(const struct gl_gpu *gpu, uint64_t since_ns)
 	return from && since_ns >= from && !gl_peek(&gl_self.daemon.away);
 }
 
+/* Contexts that have work get equal slices of a GPU, so whoever's queue never ran dry beside others has had its part of
+ * the time, whatever its launches are thought to cost; those may have become dearer meanwhile, and no sample beside others
+ * is sure.  Slices last some ms, so it is the sum over intervals that counts.  Returns what to charge besides. */
+static uint64_t owed_beside(struct gl_meter *m, const struct gl_gpu *gpu, uint64_t least, uint64_t busy)
+{
+	const struct gl_policy_device *p = gl_policy_of(gpu);
+	uint32_t sharers = p ? gl_peek(&p->sharers) : 0;
+	if (!sharers)
+		return 0;
+	int64_t *owed = &m->gpu[gpu->index].beside_owed_ns, sum = gl_peek(owed) + (int64_t)(least / sharers) - (int64_t)busy;
+	gl_put(owed, sum < -BESIDE_NS ? -BESIDE_NS : sum > BESIDE_NS ? BESIDE_NS : sum);
+	return sum > BESIDE_NS ? (uint64_t)(sum - BESIDE_NS) : 0;
+}
+
 static void account(struct gl_meter *m, struct gl_stream *stream, const struct gl_mark *mark, uint64_t raw, uint64_t t)
 {
 	uint64_t previous = stream->finished_ns, busy = mark->cost_ns;
@@ -166,6 +181,8 @@ static void account(struct gl_meter *m, struct gl_stream *stream, const struct g
 	if (busy > span)
 		busy = span;
 	busy = uncovered(gpu->device, busy, t, span);
+	if (!ours && !mark->waited)
+		busy += owed_beside(m, gpu, least, busy);
 	if (t > gl_peek(&m->gpu[gpu->index].own_until_ns))
 		gl_put(&m->gpu[gpu->index].own_until_ns, t);
 	gl_spend_correct(m, gpu, mark->charged_ns, busy);

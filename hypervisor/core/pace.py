@@ -61,6 +61,10 @@ class Grant(NamedTuple):
     """Since when nobody else's work has been on the GPU, so that what passes is what is used; 0: others' may
     be.
     """
+    start_ns: int = 0
+    """From when on it may; 0: at once."""
+    sharers: int = 0
+    """Processes of all that have work on the GPU, at most; 0: not known."""
 
 
 class Rating(NamedTuple):

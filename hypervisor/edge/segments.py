@@ -167,13 +167,19 @@ class PolicySegment(Segment):
         check(lib.gl_node_policy_allow(self.view, entry, nothing), self.name)
 
     def grant(
-        self, entry: int, *, granted_ns: int, run_ahead_ns: int, exclusive_from_ns: int, is_shared: bool
+        self,
+        entry: int,
+        *,
+        granted_ns: int,
+        run_ahead_ns: int,
+        is_shared: bool,
+        exclusive_from_ns: int = 0,
+        start_ns: int = 0,
+        sharers: int = 0,
     ) -> None:
-        """Say how far the tenant may go on one GPU and wake who waits."""
-        result = lib.gl_node_policy_grant(
-            self.view, entry, granted_ns, run_ahead_ns, exclusive_from_ns, is_shared
-        )
-        check(result, self.name)
+        """Say how far the tenant may go on one GPU and wake who waits: see `struct gl_grant`."""
+        values = (granted_ns, run_ahead_ns, exclusive_from_ns, start_ns, is_shared, sharers)
+        check(lib.gl_node_policy_grant(self.view, entry, ffi.new("struct gl_grant *", values)), self.name)
 
     def want_memory(self, entry: int, *, is_wanted: bool) -> None:
         """Say whether the tenant is to ring when it gives back memory of a GPU."""

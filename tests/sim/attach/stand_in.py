@@ -93,8 +93,11 @@ class Daemon:
             setattr(wanted, name, value)
         assert lib.gl_node_policy_allow(self.policy.c, index, wanted) == 0
 
-    def grant(self, granted_ns: int, *, run_ahead_ns: int = 0, shared: int = 1, index: int = 0) -> None:
-        assert lib.gl_node_policy_grant(self.policy.c, index, granted_ns, run_ahead_ns, 0, shared) == 0
+    def grant(
+        self, granted_ns: int, *, run_ahead_ns: int = 0, start_ns: int = 0, shared: int = 1, index: int = 0
+    ) -> None:
+        values = ffi.new("struct gl_grant *", (granted_ns, run_ahead_ns, 0, start_ns, shared, 0))
+        assert lib.gl_node_policy_grant(self.policy.c, index, values) == 0
 
     def spent_ns(self, index: int = 0) -> int:
         return int(self.usage.c.device[index].spent_ns)

@@ -151,6 +151,27 @@ def test_a_grant_wakes_at_once(daemon: Daemon, sharer: Obedient) -> None:
     assert sorted(delays)[5] < 0.005, delays  # half of them; by the 50 ms of a look it would be 0.025
 
 
+def test_a_grant_may_begin_later_and_then_does_without_a_wake(daemon: Daemon, sharer: Obedient) -> None:
+    assert sharer.ask(f"loop {MS}") == "0"
+    delays = []
+    for _ in range(10):
+        wait_until(lambda: waiting(daemon) and outstanding_ns(daemon) == 0)
+        time.sleep(0.02)
+        before, start = daemon.spent_ns(), time.monotonic_ns() + 15 * MS
+        daemon.grant(before + 1, start_ns=start)
+        while daemon.spent_ns() == before:
+            assert time.monotonic_ns() - start < 5_000 * MS
+        delays.append((time.monotonic_ns() - start) / MS)
+    assert min(delays) > 0
+    assert sorted(delays)[5] < 5, delays
+
+
+def test_a_grant_that_begins_in_the_far_future_begins_now(daemon: Daemon, sharer: Obedient) -> None:
+    daemon.grant(1 << 60, start_ns=1 << 63)
+    assert sharer.ask(f"loop {MS}") == "0"
+    wait_until(lambda: launched(sharer) > 20)
+
+
 def test_no_more_is_unfinished_than_the_run_ahead(daemon: Daemon, sharer: Obedient) -> None:
     daemon.grant(1 << 60, run_ahead_ns=4 * MS)
     assert sharer.ask(f"loop {MS // 2}") == "0"
@@ -300,7 +321,7 @@ def test_nonsense_in_the_policy_never_means_no_limit(daemon: Daemon, start: Star
     process.say(f"spin {5 * MS} 10")
     time.sleep(0.5)
     entry.compute_limit_percent = 100
-    lib.gl_node_policy_grant(daemon.policy.c, 0, 0, 0, 0, 0)
+    lib.gl_node_policy_grant(daemon.policy.c, 0, ffi.new("struct gl_grant *"))
     assert float(process.hear().split()[1]) > 0.4
     entry.memory_limit_bytes = (1 << 64) - 1
     code, total = process.ask("total").split()
