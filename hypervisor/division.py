@@ -178,8 +178,10 @@ def publish(member: Member, entry: int, grant: Grant) -> None:
             entry,
             granted_ns=min(grant.granted_ns, MOST_NS),
             run_ahead_ns=grant.run_ahead_ns,
-            exclusive_from_ns=grant.exclusive_from_ns,
             is_shared=grant.is_shared,
+            exclusive_from_ns=grant.exclusive_from_ns,
+            start_ns=grant.start_ns,
+            sharers=grant.sharers,
         )
     except SegmentError as error:
         logger.warning("%s", error)

@@ -20,6 +20,7 @@ static void add_slot(const struct gl_slot *slot, struct gl_sample *sample)
 		if (!sample->device[d].ready)
 			continue;
 		sample->device[d].waiting += gl_peek(&a->waiting) != 0;
+		sample->device[d].processes += gl_peek(&a->spent_ns) != 0;
 		sample->device[d].outstanding_ns += gl_peek(&a->outstanding_ns);
 		if (gl_peek(&a->queue_end_ns) > sample->device[d].queue_end_ns)
 			sample->device[d].queue_end_ns = gl_peek(&a->queue_end_ns);

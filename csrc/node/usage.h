@@ -14,6 +14,7 @@ struct gl_sample_device {
 	uint8_t uuid[16];
 	uint32_t ready;
 	uint32_t waiting;        /* processes with a thread that waits for GPU time */
+	uint32_t processes;      /* that have ever used GPU time */
 	uint64_t spent_ns;
 	uint64_t outstanding_ns;
 	uint64_t queue_end_ns;   /* the latest of its processes' */

@@ -25,6 +25,12 @@ from hypervisor.core.standing import IDLE_AFTER_NS, LINGER_NS, Standing
 
 HANDOVER_NS = MS * 7 // 20
 """The next turn begins when so much of the last is still queued: to decide and wake up takes that long."""
+EXACT_HANDOVER_NS = MS * 4 // 5
+"""The same where nobody slips work in, so that it is known when the queue runs dry: then the next is told
+when to begin, and there is time enough to decide.
+"""
+EARLY_NS = MS * 3 // 50
+"""How much earlier than the last one's queue runs dry the next begins: to wake up takes that long."""
 SHORT_AHEAD_NS = MS // 2
 """What a holder may have queued where a higher class might want the GPU any time."""
 SETTLED_NS = 3 * MS // 10
@@ -47,6 +53,8 @@ class Arbiter:
         self._standings: dict[TenantName, Standing] = {}
         self._holder: TenantName | None = None
         self._turn_from_ns = 0
+        self._start_ns = 0
+        """The same, if its holder has to know; 0: it began at once."""
         self._turn_spent_ns = 0
         self._turn_queued_ns = 0
         """What its holder had submitted when it began."""
@@ -205,22 +213,32 @@ class Arbiter:
             self._draining = self._holder
             self._holder = None
 
+    @property
+    def _handover_ns(self) -> int:
+        slipping = any(s.is_active and not s.takes_turns for s in self._standings.values())
+        return HANDOVER_NS if slipping else EXACT_HANDOVER_NS
+
     def _is_outranked(self, others: Iterable[TenantName]) -> bool:
         """Somebody of a higher class waits inside its request."""
         assert self._holder is not None
         return any(self._is_above(name, self._holder) for name in others)
 
     def _begin_turn(self, now_ns: int, contenders: list[TenantName]) -> None:
-        if self._draining is not None and self._standings[self._draining].queued_ns <= HANDOVER_NS:
+        left_ns = self._standings[self._draining].queued_ns if self._draining is not None else 0
+        if left_ns <= self._handover_ns:
             self._draining = None
         if self._holder is not None or not contenders:
             return
         chosen = min(contenders, key=self._rank)
-        if self._draining not in (None, chosen) and not self._is_above(chosen, self._draining):
+        if chosen == self._draining or self._is_above(chosen, self._draining):
+            left_ns = 0
+        elif self._draining is not None:
             return
         self._holder, self._draining = chosen, None
         self._exclusive_from_ns = 0
-        self._start_counting(now_ns)
+        is_exact = self._handover_ns == EXACT_HANDOVER_NS
+        self._start_ns = now_ns + left_ns - EARLY_NS if is_exact and left_ns > EARLY_NS else 0
+        self._start_counting(max(now_ns, self._start_ns))
 
     def _is_above(self, name: TenantName, other: TenantName | None) -> bool:
         """It is of a class that others' turns end for; a request alone makes it the next, and no more."""
@@ -263,7 +281,7 @@ class Arbiter:
         if name == self._holder:
             quantum_ns = self._pace.quantum_ns
             left_ns = max(0, quantum_ns - self._turn_spent_ns) if is_wanted else None
-            return grants.turn(standing, self._run_ahead_ns(standing), left_ns, quantum_ns)
+            return grants.turn(standing, self._run_ahead_ns(standing), left_ns, quantum_ns, self._start_ns)
         if standing.takes_turns:
             return grants.held_back(standing)
         is_inside = standing.is_inside_request and not self._may_be_wanted_above(standing)
@@ -313,7 +331,7 @@ class Arbiter:
             holder.queue_end_ns,
             now_ns,
             until_spent_ns=granted_ns,
-            queued_ns=HANDOVER_NS if is_wanted else vigils.ANY_QUEUE_NS,
+            queued_ns=self._handover_ns if is_wanted else vigils.ANY_QUEUE_NS,
         )
         return vigil._replace(used_up_ns=self._used_up.at_ns) if self._used_up else vigil
 
@@ -354,7 +372,7 @@ class Arbiter:
         if self._holder is not None and is_wanted:
             due.append(self._turn_from_ns + 2 * self._pace.quantum_ns - now_ns)
         if self._draining is not None and self._holder is None:
-            due.append(self._standings[self._draining].queued_ns - HANDOVER_NS)
+            due.append(self._standings[self._draining].queued_ns - self._handover_ns)
         for name, standing in self._standings.items():
             if self._urgent and standing.rank == self._urgent and standing.is_working:
                 due.append(

@@ -41,12 +41,16 @@ def slip(standing: Standing, *, is_inside: bool) -> Grant:
     return Grant(spent_ns + max(0, allowed_ns), ahead_ns, is_shared=True)
 
 
-def turn(standing: Standing, run_ahead_ns: int, turn_left_ns: int | None, quantum_ns: int) -> Grant:
-    """Return the rest of a turn; None: nobody else wants one, and there are to be few changes."""
+def turn(
+    standing: Standing, run_ahead_ns: int, turn_left_ns: int | None, quantum_ns: int, start_ns: int
+) -> Grant:
+    """Return the rest of a turn that begins at `start_ns`; None: nobody else wants one, and there are to be
+    few changes.
+    """
     spent_ns, was = standing.seen.spent_ns, standing.grant
     left_ns = min(4 * quantum_ns if turn_left_ns is None else turn_left_ns, standing.limit_left_ns)
     had_ns = was.granted_ns - spent_ns
     is_near = quantum_ns <= had_ns <= left_ns if turn_left_ns is None else abs(had_ns - left_ns) < MS // 4
-    if was.is_shared and was.run_ahead_ns == run_ahead_ns and is_near:
+    if was.is_shared and was.run_ahead_ns == run_ahead_ns and was.start_ns == start_ns and is_near:
         return was
-    return Grant(spent_ns + left_ns, run_ahead_ns, is_shared=True)
+    return Grant(spent_ns + left_ns, run_ahead_ns, is_shared=True, start_ns=start_ns)

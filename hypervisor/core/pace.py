@@ -49,6 +49,8 @@ class Seen(NamedTuple):
     """Monotonic clock: when what is outstanding will be done, if the GPU does nothing else; 0: it does not
     say.
     """
+    processes: int = 1
+    """That have used GPU time."""
 
 
 class Grant(NamedTuple):

@@ -31,7 +31,13 @@ def figures_in(sample: Any, gpus: Mapping[bytes, GpuUuid]) -> dict[GpuUuid, Figu
         gpu = gpus.get(ffi.buffer(device.uuid)[:])
         if gpu is not None and gpu not in found:
             found[gpu] = Figures(
-                Seen(device.spent_ns, device.outstanding_ns, device.waiting, device.queue_end_ns),
+                Seen(
+                    device.spent_ns,
+                    device.outstanding_ns,
+                    device.waiting,
+                    device.queue_end_ns,
+                    device.processes,
+                ),
                 MemorySeen(entry, device.memory_waiting, device.memory_freed, device.memory_waits),
             )
     return found

@@ -92,7 +92,7 @@ class Tenant:
         if not self.grant.is_shared:
             return True
         ahead = self.grant.run_ahead_ns
-        if self.spent_ns >= self.grant.granted_ns:
+        if self.spent_ns >= self.grant.granted_ns or self.world.now_ns < self.grant.start_ns:
             return False
         return not ahead or self.outstanding_ns < ahead or self._trusts(ahead)
 
@@ -146,6 +146,9 @@ class Tenant:
         if not is_granted and not self._has_rung:
             self._has_rung = True
             self.world.ring(self.name)
+        if is_granted and self.grant.is_shared and self.world.now_ns < self.grant.start_ns:
+            self.world.after(self.grant.start_ns + WAKE_NS - self.world.now_ns, lambda: self._look(number))
+            return
         is_over = not self.grant.is_shared or not half or self.outstanding_ns <= half
         if is_granted and (is_over or self._trusts(half)):
             self.waiting = 0
