@@ -98,6 +98,7 @@ class Arbiter:
             standing.grant = self._grant(name, standing, is_wanted=is_wanted)
             standing.rest()
         self._say_who_is_exclusive(now_ns)
+        self._say_how_many_share()
         granted = {name: standing.grant for name, standing in standings.items()}
         vigil = self._vigil(now_ns, is_wanted=is_wanted)
         next_at_ns = self._next_at(now_ns, is_wanted=is_wanted, has_vigil=vigil is not None)
@@ -120,7 +121,7 @@ class Arbiter:
         is_paused = self._holder in self._standings and self._is_hushed(self._holder)
         if is_paused:
             self._turn_beside_ns += elapsed_ns
-        inflation, all_spent_ns = max(1.0, self._charged), 0
+        all_spent_ns = 0
         self._awake = {}
         for name, figures in seen.items():
             standing, its_terms = self._standings.get(name), terms[name]
@@ -136,7 +137,7 @@ class Arbiter:
                 standing.terms = its_terms
                 self._parts.forget()
             self._awake[name] = standing
-            spent_ns = standing.take_in(figures, now_ns, inflation=inflation)
+            spent_ns = standing.take_in(figures, now_ns, charged=self._charged)
             all_spent_ns += spent_ns
             if name == self._holder:
                 self._turn_spent_ns += spent_ns
@@ -224,13 +225,14 @@ class Arbiter:
         return any(self._is_above(name, self._holder) for name in others)
 
     def _begin_turn(self, now_ns: int, contenders: list[TenantName]) -> None:
-        left_ns = self._standings[self._draining].queued_ns if self._draining is not None else 0
+        last = self._draining
+        left_ns = self._standings[last].queued_ns if last is not None else 0
         if left_ns <= self._handover_ns:
             self._draining = None
         if self._holder is not None or not contenders:
             return
-        chosen = min(contenders, key=self._rank)
-        if chosen == self._draining or self._is_above(chosen, self._draining):
+        chosen = min(self._candidates(contenders, last), key=self._rank)
+        if chosen == last or self._is_above(chosen, self._draining):
             left_ns = 0
         elif self._draining is not None:
             return
@@ -239,6 +241,14 @@ class Arbiter:
         is_exact = self._handover_ns == EXACT_HANDOVER_NS
         self._start_ns = now_ns + left_ns - EARLY_NS if is_exact and left_ns > EARLY_NS else 0
         self._start_counting(max(now_ns, self._start_ns))
+
+    def _candidates(self, contenders: list[TenantName], last: TenantName | None) -> list[TenantName]:
+        """Return who may have the next turn: whose turn is just over, too, although it does not wait yet."""
+        if last is None or last in contenders:
+            return contenders
+        standing = self._standings[last]
+        is_candidate = standing.takes_turns and standing.may_run and standing.has_work
+        return [*contenders, last] if is_candidate else contenders
 
     def _is_above(self, name: TenantName, other: TenantName | None) -> bool:
         """It is of a class that others' turns end for; a request alone makes it the next, and no more."""
@@ -252,16 +262,23 @@ class Arbiter:
         return self._urgent < 0 and name is not None and self._standings[name].rank > self._urgent
 
     def _urgent_class(self) -> int:
-        """Return the highest class, as ranks have it, that works inside its request: those below wait
-        meanwhile.
+        """Return the highest class, as ranks have it, for whose work inside its request those below wait.
 
-        Only classes above normal are worth it: the card would serve them in equal slices otherwise.
+        Classes above normal have not to share the card's slices with others at all; the others have not to
+        be served worse by equal slices than their requests promise.
         """
-        if not self._parts.has_high:
+        if not self._parts.has_requests:
             return 0
-        ranks = [s.rank for s in self._standings.values() if s.may_run and s.is_working]
+        ranks = [
+            s.rank
+            for s in self._standings.values()
+            if s.rank and s.may_run and (s.is_working if s.rank <= -HIGH else s.is_behind)
+        ]
         first = min(ranks, default=0)
-        return first if first <= -HIGH else 0
+        for standing in self._standings.values():
+            is_it = standing.rank == first and standing.is_behind
+            standing.holds_up_others = -HIGH < first < 0 and is_it
+        return first
 
     def _start_counting(self, now_ns: int) -> None:
         self._turn_from_ns, self._turn_spent_ns, self._turn_beside_ns = now_ns, 0, 0
@@ -350,6 +367,18 @@ class Arbiter:
             if standing.grant.exclusive_from_ns != from_ns:
                 standing.grant = standing.grant._replace(exclusive_from_ns=from_ns)
 
+    def _say_how_many_share(self) -> None:
+        """Tell each how many processes may have work on the GPU beside its own."""
+        beside = [
+            s for n, s in self._standings.items() if s.is_active and (n == self._holder or not s.takes_turns)
+        ]
+        runs = sum(s.seen.processes for s in beside)
+        for standing in self._standings.values():
+            sharers = runs + (0 if standing in beside else standing.seen.processes)
+            standing.slice = standing.seen.processes / max(1, sharers)
+            if standing.grant.sharers != sharers:
+                standing.grant = standing.grant._replace(sharers=sharers)
+
     def _may_slip_in(self, name: TenantName) -> bool:
         """Its work may come beside the holder's; that of a class that others wait for is seen at once."""
         standing = self._standings[name]
@@ -374,10 +403,11 @@ class Arbiter:
         if self._draining is not None and self._holder is None:
             due.append(self._standings[self._draining].queued_ns - self._handover_ns)
         for name, standing in self._standings.items():
-            if self._urgent and standing.rank == self._urgent and standing.is_working:
-                due.append(
-                    max(0, standing.work_left_ns) + LINGER_NS
-                )  # others wait for it, and it does not ring
+            # Others wait for these, and they do not ring.
+            if standing.holds_up_others:
+                due.append(max(MS // 2, standing.seen.outstanding_ns - MS // 2))
+            elif self._urgent and standing.rank == self._urgent and standing.is_working:
+                due.append(max(0, standing.work_left_ns) + LINGER_NS)
             if not standing.seen.waiting or self._is_hushed(name):
                 continue
             if not standing.may_run and not standing.terms.is_suspended:

@@ -20,6 +20,7 @@ class Parts:
     """Sets the standings' `entitled`, `part` and `behind_ns`."""
 
     def __init__(self, quantum_ns: int) -> None:
+        self.has_requests = False
         self.has_high = False
         """Some tenant's work others may have to wait for."""
         self._quantum_ns = quantum_ns
@@ -55,6 +56,7 @@ class Parts:
             standing.entitled = own
             standing.behind_ns = BEHIND_QUANTA * self._quantum_ns / max(own, 0.01)
         terms = [standing.terms for standing in standings.values()]
+        self.has_requests = any(t.request_percent for t in terms)
         self.has_high = any(t.priority >= HIGH and t.request_percent for t in terms)
 
     def _set(self, standings: Mapping[TenantName, Standing]) -> None:

@@ -18,6 +18,14 @@ from hypervisor.core.pace import MS, Grant, Seen, Terms
 HEAVY_NS, LIGHT_NS, MOST_DEMAND_NS = 8 * MS, 1 * MS, 12 * MS
 DRAIN = 0.5
 """Of a GPU: who demands less than this for long is light."""
+FED = 0.85
+"""Beside others a card gives everybody an equal slice, whatever its part is: on a full GPU, who uses so much
+of that demands more.
+"""
+MOST_HOLD_UP_NS = 20 * MS
+AT_IT_NS = 2 * MS
+BEHIND_NS, CAUGHT_UP_NS = 3 * MS, MS // 2
+"""What one that slips in must have queued for the others to wait, and until when."""
 RATE_WINDOW_NS = 50 * MS
 ACTIVE_NS = 50 * MS
 """Who has done nothing for so long does not count among those who want the GPU."""
@@ -78,15 +86,23 @@ class Standing:
         self._limit = Bucket(KEEP_LIMIT_NS, level_ns=RESUME_LIMIT_NS / 2)
         self._request = Bucket(KEEP_REQUEST_NS, debt_ns=DEBT_REQUEST_NS, least_debt_ns=LEAST_DEBT_REQUEST_NS)
         self._is_out_of_limit = False
+        self._may_hold_up_ns = 0
+        """No longer than it is charged for, whatever it says that is queued."""
+        self.slice = 1.0
+        """Part of the GPU that the card gives it while it slips in; set by the arbiter."""
+        self.is_behind = False
+        """It slips in, inside its request, and more comes together than it is served of."""
+        self.holds_up_others = False
+        """They wait for it to catch up; set by the arbiter."""
         self._queues = 1.0
         self.rests_until_ns = 0
         """Its books unchanged, it is not taken in again before."""
         self.conclude()
 
-    def take_in(self, seen: Seen, now_ns: int, *, inflation: float = 1.0) -> int:
+    def take_in(self, seen: Seen, now_ns: int, *, charged: float = 0.0) -> int:
         """Bring everything up to now; return the GPU time spent since the last call.
 
-        `inflation`: how much more than passes is charged on the whole GPU; see the arbiter.
+        `charged`: seconds that all are charged in a second, lately; see the arbiter.
         """
         elapsed_ns = max(0, now_ns - self._at_ns)
         before_ns, spent_now_ns = self.seen.spent_ns, seen.spent_ns
@@ -102,7 +118,7 @@ class Standing:
             self.queue_end_ns = max(self.queue_end_ns, now_ns - elapsed_ns) + spent_ns
         if self.waits_for_grant:
             self.was_blocked_at_ns = now_ns
-        self._count(spent_ns, elapsed_ns, inflation)
+        self._count(spent_ns, elapsed_ns, max(1.0, charged), is_full=charged >= FED)
         self.spent_last_ns = spent_ns
         self.conclude()
         return spent_ns
@@ -158,9 +174,10 @@ class Standing:
         """What must have come together before one that slips in and was held back goes on."""
         return min(PIECE_NS, int(KEEP_SLIP_NS * self.part / 2))
 
-    def _count(self, spent_ns: int, elapsed_ns: int, inflation: float) -> None:
+    def _count(self, spent_ns: int, elapsed_ns: int, inflation: float, *, is_full: bool) -> None:
         # Who waits, for time or for its own work to finish, demands as much as it did before.
-        drained_ns = 0.0 if self.seen.waiting else elapsed_ns * DRAIN
+        is_fed = is_full and not self.is_inside_request and self.rate >= FED * self.slice
+        drained_ns = 0.0 if self.seen.waiting or is_fed else elapsed_ns * DRAIN
         self._demand_ns = min(MOST_DEMAND_NS, max(0.0, self._demand_ns + spent_ns - drained_ns))
         self.is_heavy = self._demand_ns >= (LIGHT_NS if self.is_heavy else HEAVY_NS)
         if elapsed_ns:
@@ -169,6 +186,8 @@ class Standing:
         limit = self.terms.limit_percent / 100
         self._limit.settle(elapsed_ns, spent_ns, limit)
         self._request.settle(elapsed_ns, spent_ns, self.terms.request_percent / 100)
+        held_up_ns = elapsed_ns if self.holds_up_others else 0
+        self._may_hold_up_ns = min(MOST_HOLD_UP_NS, self._may_hold_up_ns + spent_ns - held_up_ns)
         self.slip.settle(elapsed_ns, spent_ns / inflation, self.part)
         self.virtual_ns += spent_ns / max(self.entitled, 0.01)
         enough = 0.0 if not self._is_out_of_limit else RESUME_LIMIT_NS * limit
@@ -197,6 +216,11 @@ class Standing:
         """GPU time of work that should still be under way: less than is outstanding, if time has passed
         since. When it ends is its own word, between the bounds that its charges give.
         """
+        least_ns = CAUGHT_UP_NS if self.is_behind else BEHIND_NS
+        may_be = self.is_inside_request and self.may_run and not self.takes_turns and self._may_hold_up_ns > 0
+        # What nobody looked at stays outstanding, so who launches no more has to be believed that it is done.
+        is_at_it = self.queued_ns > 0 or idle_ns < AT_IT_NS
+        self.is_behind = may_be and is_at_it and seen.outstanding_ns >= least_ns
         work_left_ns = self._work_end_ns - at_ns
         self.work_left_ns = work_left_ns if seen.outstanding_ns else min(0, work_left_ns)
         """How long its work lasts at most; less than 0 if it has ended."""

@@ -362,6 +362,22 @@ def host_bound(host_ns: int, kernels: int, kernel_ns: int) -> Iterator[Step]:
         yield "sync", 0
 
 
+def shallow(kernels: int, kernel_ns: int) -> Iterator[Step]:
+    """Work that keeps the card busy with little queued: a wait after every few launches."""
+    while True:
+        for _ in range(kernels):
+            yield "launch", kernel_ns
+        yield "sync", 0
+
+
+def ahead(host_ns: int, kernels: int, kernel_ns: int) -> Iterator[Step]:
+    """Steps of launches spread over host work, without ever waiting."""
+    while True:
+        for _ in range(kernels):
+            yield "host", host_ns // kernels
+            yield "launch", kernel_ns
+
+
 def bursty(period_ns: int, kernels: int, kernel_ns: int) -> Iterator[Step]:
     """A request every period: marks its begin and its end."""
     for number in itertools.count():

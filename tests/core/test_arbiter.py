@@ -21,11 +21,13 @@ from tests.core.card import (
     Tenant,
     Work,
     World,
+    ahead,
     bursty,
     host_bound,
     latencies,
     once,
     saturating,
+    shallow,
     shares,
 )
 
@@ -253,6 +255,49 @@ def test_an_endless_kernel_keeps_others_waiting_only_while_it_runs() -> None:
     parts, busy = shares(world, [hog, other], warm_ns=4 * S, run_ns=S)
     assert parts == pytest.approx([0.5, 0.5], abs=0.03)
     assert busy >= 0.97
+
+
+@pytest.mark.parametrize("weights", [(300, 100), (100, 300), (100, 100)])
+def test_a_tenant_with_a_shallow_queue_shares_by_weight_too(weights: tuple[int, int]) -> None:
+    """It never has enough queued to be held back for it, and a card would give it an equal slice."""
+    world = World()
+    first = world.add("shallow", shallow(8, 100 * US), weight=weights[0])
+    parts, busy = shares(
+        world, [first, world.add("deep", saturating(700 * US), weight=weights[1])], warm_ns=S, run_ns=3 * S
+    )
+    assert parts[0] == pytest.approx(weights[0] / sum(weights), abs=NEAR)
+    assert busy >= 0.97
+
+
+def test_a_request_above_an_equal_slice_is_kept_for_one_whose_host_is_slow() -> None:
+    """It needs 0.62 of the card, and equal slices would give it half."""
+    alone = World()
+    free = alone.add("step", ahead(1 * MS, 40, 21 * US))
+    shares(alone, [free], warm_ns=S, run_ns=2 * S)
+    world = World()
+    step = world.add("step", ahead(1 * MS, 40, 21 * US), request_percent=80)
+    parts, busy = shares(world, [step, world.add("other", saturating(700 * US))], warm_ns=S, run_ns=2 * S)
+    assert parts[0] * busy >= 0.95 * free.ran_ns / alone.now_ns
+    assert busy >= 0.97
+
+
+class Boaster(Tenant):
+    """Says that ever so much is unfinished."""
+
+    def _launch(self) -> None:
+        super()._launch()
+        self.outstanding_ns += 50 * MS
+
+
+def test_who_says_that_much_is_queued_does_not_keep_others_waiting_beyond_its_request() -> None:
+    world = World()
+    boaster = Boaster(world, "boaster", host_bound(2 * MS, 20, 10 * US))
+    world.tenants[boaster.name] = boaster
+    world.terms[boaster.name] = Terms(request_percent=30)
+    world.after(0, boaster.go)
+    other = world.add("other", saturating())
+    shares(world, [boaster, other], warm_ns=S, run_ns=2 * S)
+    assert other.ran_ns / world.now_ns > 0.6
 
 
 class Hog(Tenant):

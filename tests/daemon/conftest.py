@@ -27,6 +27,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import Built, StartProcess, clean_environ, remove_segments
+from tests.sim.conftest import program as program  # a fixture here too
 
 CLIENT = Path(__file__).with_name("client.py")
 DEADLINE_S = 10.0

@@ -133,3 +133,30 @@ def test_a_request_is_heard_although_nobody_looked_at_the_end_of_the_last(
     seen = result(server)["bursts"]
     # Beside a neighbour that is not held back it takes twice its 4 ms.
     assert seen["p50_ms"] < 7, seen
+
+
+def test_kernels_that_become_longer_beside_another_tenant_are_charged_what_they_take(
+    daemon, load, built, daemon_env, run_dir, program, start_process, tenant, other_tenant
+) -> None:
+    """With little queued it is never held back, gets equal slices of the card and, at first, no turn: none of
+    its samples is sure, and by what its launches cost before it would be charged a seventh.
+    """
+    node = daemon()
+    env = daemon_env | {
+        "LD_LIBRARY_PATH": str(built.sim),
+        "LD_PRELOAD": str(built.library),
+        "GPULIMIT_SOCKET": str(run_dir / "daemon.sock"),
+        "GPULIMIT_TENANT": tenant,
+    }
+    longer = ("firsts=6000", "first=100000", "kernel=750000", "burst=2200", "period=0", "seconds=7")
+    load(other_tenant, "--kernel", "700us", "--seconds", "12")
+    eventually(lambda: spent(node, other_tenant)[0] > 300e6, within_s=6)
+    changing = start_process([program("compute/load"), *longer], env=env)
+    eventually(lambda: spent(node, tenant)[0] > 750e6, within_s=6)
+    time.sleep(1)
+    before, begin = spent(node, tenant)[0], time.monotonic()
+    time.sleep(1.5)
+    charged = (spent(node, tenant)[0] - before) / 1e9 / (time.monotonic() - begin)
+    assert 0.15 < charged < 0.5  # its queue runs dry every 2 ms: not all of its part is seen
+    out, err = changing.communicate(timeout=30)
+    assert changing.returncode == 0, out + err
