@@ -25,10 +25,12 @@ from typing import Any
 POLL_S = 25
 """How long the library lets a question wait."""
 READY_S = 60
+NAME = f"idle-{os.getpid()}"
+"""Begins the names of what is this run's own in /dev/shm."""
 
 CROWD = """
 import json, os, socket, sys, time
-path, count, tenants, spread_s, poll_s = sys.argv[1], *map(int, sys.argv[2:6])
+path, name, count, tenants, spread_s, poll_s = *sys.argv[1:3], *map(int, sys.argv[3:7])
 head = "Host: gpulimit\\r\\nConnection: close\\r\\n"
 
 def ask(text):
@@ -41,7 +43,7 @@ def ask(text):
     return answer.decode()
 
 def work(number):
-    body = json.dumps({"version": 1, "pid": os.getpid(), "tenant": f"idle-{number % tenants}", "name": "idle"})
+    body = json.dumps({"version": 1, "pid": os.getpid(), "tenant": f"{name}-{number % tenants}", "name": "idle"})
     length = f"Content-Length: {len(body)}"
     answer = ask(f"POST /v1/workers HTTP/1.1\\r\\n{head}{length}\\r\\n\\r\\n{body}")
     worker = [line for line in answer.splitlines() if line.startswith("Gpulimit-Worker")][0].split()[1]
@@ -79,7 +81,7 @@ class Daemon:
             "--state-dir",
             str(folder),
         ]
-        command += ["--metrics-addr", "", "--state-segment", f"gpulimit.idle-{os.getpid()}"]
+        command += ["--metrics-addr", "", "--state-segment", f"gpulimit.{NAME}"]
         with (folder / "daemon.log").open("ab") as log:
             self.process = subprocess.Popen(command + ["--sim"] * is_simulated, stdout=log, stderr=log)
 
@@ -145,7 +147,9 @@ def measure(daemon: Daemon, seconds: float) -> dict[str, float]:
 def start_crowd(daemon: Daemon, workers: int, tenants: int, spread_s: int) -> subprocess.Popen[bytes]:
     """Start the workers; return when all are registered."""
     numbers = [str(number) for number in (workers, tenants, spread_s, POLL_S)]
-    crowd = subprocess.Popen([sys.executable, "-c", CROWD, daemon.socket, *numbers], stdout=subprocess.PIPE)
+    crowd = subprocess.Popen(
+        [sys.executable, "-c", CROWD, daemon.socket, NAME, *numbers], stdout=subprocess.PIPE
+    )
     assert crowd.stdout is not None
     registered = 0
     while registered < workers:
@@ -187,6 +191,8 @@ def main() -> None:
         finally:
             daemon.stop()
         crowd.wait(timeout=60)
+    for left in Path("/dev/shm").glob(f"gpulimit.*{NAME}*"):  # a daemon leaves them to the next one
+        left.unlink(missing_ok=True)
     if options.out:
         options.out.write_text(
             json.dumps({"sim": options.sim, "tenants": options.tenants, "results": results}, indent=1)
