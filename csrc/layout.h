@@ -21,7 +21,7 @@
 #define GL_USAGE_MAGIC 0x55544d4c555047
 #define GL_POLICY_MAGIC 0x594c4f504c5047
 #define GL_STATE_MAGIC 0x544154534c5047
-#define GL_LAYOUT_VERSION 1
+#define GL_LAYOUT_VERSION 2
 #define GL_HEARTBEAT_NS 500000000
 #define GL_MAX_DEVICES 16      /* GPUs that one tenant uses */
 #define GL_MAX_NODE_DEVICES 64 /* cards and MIG devices of a node */
@@ -82,9 +82,8 @@ struct gl_device {
 	uint64_t throttled_count;    /* launches that had to wait */
 	uint32_t wake;               /* futex: bumped when time is granted or a limit changes */
 	uint32_t suspended;          /* 1: launches wait until it is 0 again */
-	/* Where on the clock the tenant's measured GPU time reaches to, so that overlapping work counts once (meter.c). */
-	uint64_t busy_until_ns;      /* CLOCK_MONOTONIC */
-	uint64_t busy_spare_ns;      /* time before busy_until_ns not yet counted */
+	uint64_t busy_until_ns;      /* CLOCK_MONOTONIC: when the GPU reached the tenant's last mark */
+	uint64_t refund_ns;          /* in spent_ns, but charged too much; taken off coming charges */
 	/* Allocations that wait for memory (memory_wait.c). */
 	uint32_t memory_wanted;      /* 1: some process of the tenant waits, or did a moment ago */
 	uint32_t memory_change;      /* futex: bumped, also by the daemon, when memory may have come free */
@@ -111,7 +110,8 @@ struct gl_account {
 	uint32_t waiting;            /* threads that wait for GPU time */
 	uint32_t memory_waiting;     /* threads that wait for memory */
 	uint64_t queue_end_ns;       /* CLOCK_MONOTONIC: what is outstanding will be done, if the GPU does nothing else; 0: not known */
-	uint64_t reserved[3];
+	uint64_t marked_ns;          /* CLOCK_MONOTONIC: when it last recorded a mark (meter_mark.c) */
+	uint64_t reserved[2];
 };
 
 /* One process.  Its owner holds a record lock on the byte at the slot's offset while it lives. */
@@ -183,10 +183,16 @@ struct gl_state {
 	struct gl_state_gpu gpu[64];
 };
 
+/* Which time of one device the tenant's work has been counted for (meter_cover.c). */
+struct gl_cover {
+	uint64_t fine[256], coarse[256];
+};
+
 struct gl_usage {
 	struct gl_header header;
 	struct gl_device device[16];
 	struct gl_slot slot[512];
+	struct gl_cover cover[16];   /* as in device */
 };
 /* cffi: end */
 
@@ -197,6 +203,7 @@ _Static_assert(sizeof(struct gl_policy_device) % 64 == 0, "layout");
 _Static_assert(sizeof(struct gl_state_gpu) % 64 == 0, "layout");
 _Static_assert(sizeof(struct gl_slot) % 64 == 0, "layout");
 _Static_assert(GL_MAX_DEVICES == sizeof((struct gl_usage *)0)->device / sizeof(struct gl_device), "layout");
+_Static_assert(GL_MAX_DEVICES == sizeof((struct gl_usage *)0)->cover / sizeof(struct gl_cover), "layout");
 _Static_assert(GL_MAX_NODE_DEVICES == sizeof((struct gl_policy *)0)->device / sizeof(struct gl_policy_device), "layout");
 _Static_assert(GL_MAX_NODE_DEVICES == sizeof((struct gl_state *)0)->gpu / sizeof(struct gl_state_gpu), "layout");
 

@@ -322,6 +322,8 @@ static struct gl_device *add_device(const uint8_t uuid[16], uint64_t card_bytes,
 		struct gl_device *d = &gl_self.usage->device[i];
 		if (gl_load(&d->ready))
 			continue;
+		if (make_room(gl_self.fd, offsetof(struct gl_usage, cover) + i * sizeof(struct gl_cover), sizeof(struct gl_cover)) != 0)
+			return NULL;
 		memcpy(d->uuid, uuid, 16);
 		gl_put(&d->card_bytes, card_bytes);
 		gl_put(&d->memory_limit_bytes, limit_bytes);

@@ -29,6 +29,7 @@
  */
 #include <limits.h>
 
+#include "base/testpoint.h"
 #include "time/meter.h"
 
 #define RESUME_NS UINT64_C(10000000)
@@ -97,10 +98,10 @@ uint64_t gl_bucket_mark_ns(const struct gl_gpu *gpu)
 
 /* ---- by the wall clock ---- */
 
-static struct clocked tenants_bucket(struct gl_meter *m, struct gl_gpu *gpu, uint32_t percent)
+static struct clocked tenants_bucket(const struct gl_gpu *gpu, uint32_t percent)
 {
 	struct gl_device *d = gpu->device;
-	return (struct clocked){&d->granted_ns, &d->granted_at_ns, &d->spent_ns, &m->gpu[gpu->index].refund_ns, percent};
+	return (struct clocked){&d->granted_ns, &d->granted_at_ns, &d->spent_ns, &d->refund_ns, percent};
 }
 
 static struct clocked own_bucket(struct gl_meter *m, struct gl_gpu *gpu)
@@ -165,17 +166,21 @@ static void begin_pacing(struct gl_meter *m, struct gl_gpu *gpu)
 	struct gl_device *d = gpu->device;
 	if (GL_LIKELY(!gl_peek(&m->gpu[gpu->index].unpaced)) || !__atomic_exchange_n(&m->gpu[gpu->index].unpaced, 0, __ATOMIC_RELAXED))
 		return;
-	uint64_t granted = gl_peek(&d->granted_ns), spent = really_spent(&d->spent_ns, &m->gpu[gpu->index].refund_ns);
-	if (granted < spent)
-		gl_add(&d->granted_ns, spent - granted);
-	gl_put(&d->granted_at_ns, gl_now_ns());
+	uint64_t granted = gl_peek(&d->granted_ns), at = gl_peek(&d->granted_at_ns), now = gl_now_ns(), spent;
+	do {
+		spent = really_spent(&d->spent_ns, &d->refund_ns);
+		GL_TEST_POINT("pacing");
+	} while (granted < spent && !__atomic_compare_exchange_n(&d->granted_ns, &granted, spent, false, __ATOMIC_RELAXED,
+								 __ATOMIC_RELAXED)); /* another process does the same */
+	while (at < now && !__atomic_compare_exchange_n(&d->granted_at_ns, &at, now, false, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED))
+		;
 }
 
 /* ---- by the daemon ---- */
 
-static bool granted(const struct gl_meter *m, const struct gl_gpu *gpu, const struct gl_policy_device *p)
+static bool granted(const struct gl_gpu *gpu, const struct gl_policy_device *p)
 {
-	return really_spent(&gpu->device->spent_ns, &m->gpu[gpu->index].refund_ns) < gl_peek(&p->granted_ns);
+	return really_spent(&gpu->device->spent_ns, &gpu->device->refund_ns) < gl_peek(&p->granted_ns);
 }
 
 /* How long the work submitted lasts still, if the GPU does nothing else; UINT64_MAX: nobody knows.  That can be relied
@@ -266,7 +271,7 @@ bool gl_bucket_open(struct gl_meter *m, struct gl_gpu *gpu)
 	if (has_own(gpu, percent) && !clocked_open(m, gpu, own_bucket(m, gpu)))
 		return false;
 	if (shared(p)) {
-		bool go = granted(m, gpu, p) && has_started(p) && within_run_ahead(m, gpu, p);
+		bool go = granted(gpu, p) && has_started(p) && within_run_ahead(m, gpu, p);
 		if (go)
 			goes_unpaced(m, gpu);
 		if (go || gl_policy_fresh(gl_now_ns()))
@@ -278,7 +283,7 @@ bool gl_bucket_open(struct gl_meter *m, struct gl_gpu *gpu)
 		return true;
 	}
 	begin_pacing(m, gpu);
-	return clocked_open(m, gpu, tenants_bucket(m, gpu, percent));
+	return clocked_open(m, gpu, tenants_bucket(gpu, percent));
 }
 
 struct wait {
@@ -305,7 +310,7 @@ static uint64_t policy_sleep(struct gl_meter *m, const struct gl_gpu *gpu, const
 			     struct wait *w)
 {
 	uint64_t outstanding = w->outstanding_ns, half = gl_peek(&p->run_ahead_ns) / 2, left;
-	if (!granted(m, gpu, p)) {
+	if (!granted(gpu, p)) {
 		if (!w->throttled)
 			ring(); /* the daemon can do something about it, which it cannot about our own work */
 		w->throttled = true;
@@ -337,7 +342,7 @@ static uint64_t sleep_for(struct gl_meter *m, struct gl_gpu *gpu, const struct g
 		return policy_sleep(m, gpu, p, now, w);
 	if (!ns && percent < 100) {
 		begin_pacing(m, gpu);
-		ns = clocked_sleep(tenants_bucket(m, gpu, percent));
+		ns = clocked_sleep(tenants_bucket(gpu, percent));
 	}
 	w->throttled |= ns != 0;
 	return ns;
@@ -371,19 +376,21 @@ void gl_bucket_wait(struct gl_meter *m, struct gl_gpu *gpu, CUcontext context)
 
 /* ---- spending ---- */
 
+/* What of the ns is to be added to the time spent; the rest comes off the refund. */
+static uint64_t beyond(uint64_t *refund_ns, uint64_t ns)
+{
+	uint64_t refund = gl_peek(refund_ns), used;
+	do
+		used = refund < ns ? refund : ns;
+	while (GL_UNLIKELY(used) && !__atomic_compare_exchange_n(refund_ns, &refund, refund - used, false, __ATOMIC_RELAXED,
+								 __ATOMIC_RELAXED));
+	return ns - used;
+}
+
 static void spend(struct gl_meter *m, struct gl_gpu *gpu, uint64_t ns)
 {
-	uint64_t refund = gl_peek(&m->gpu[gpu->index].refund_ns);
-	while (GL_UNLIKELY(refund)) {
-		uint64_t used = refund < ns ? refund : ns;
-		if (!__atomic_compare_exchange_n(&m->gpu[gpu->index].refund_ns, &refund, refund - used, false, __ATOMIC_RELAXED,
-						 __ATOMIC_RELAXED))
-			continue;
-		ns -= used;
-		break;
-	}
-	gl_add(&gpu->device->spent_ns, ns);
-	gl_add(&gpu->account->spent_ns, ns);
+	gl_add(&gpu->device->spent_ns, beyond(&gpu->device->refund_ns, ns));
+	gl_add(&gpu->account->spent_ns, beyond(&m->gpu[gpu->index].refund_ns, ns));
 }
 
 void gl_spend(struct gl_meter *m, struct gl_gpu *gpu, uint64_t ns)
@@ -397,8 +404,10 @@ void gl_spend(struct gl_meter *m, struct gl_gpu *gpu, uint64_t ns)
 void gl_spend_correct(struct gl_meter *m, struct gl_gpu *gpu, uint64_t charged_ns, uint64_t measured_ns)
 {
 	gl_sub(&gpu->account->outstanding_ns, charged_ns);
-	if (measured_ns > charged_ns)
+	if (measured_ns > charged_ns) {
 		spend(m, gpu, measured_ns - charged_ns);
-	else
+	} else if (measured_ns < charged_ns) {
+		gl_add(&gpu->device->refund_ns, charged_ns - measured_ns);
 		gl_add(&m->gpu[gpu->index].refund_ns, charged_ns - measured_ns);
+	}
 }

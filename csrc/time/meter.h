@@ -8,6 +8,7 @@
  *   sample    two marks round a single launch, from which its cost is learned
  *   clock     a context's event time stamps on the host's monotonic clock (meter_clock.c)
  *   charge    what is added to the tenant's spent GPU time: the cost at submission, put right at the mark
+ *   cover     which time on the clock has been charged (meter_cover.c)
  */
 #ifndef GL_METER_H
 #define GL_METER_H
@@ -102,7 +103,7 @@ struct gl_stream {
 
 /* One GPU. */
 struct gl_gpu_meter {
-	uint64_t refund_ns;           /* charged too much; taken off coming charges, since spent_ns only grows */
+	uint64_t refund_ns;           /* the device's, so far as it is of this process */
 	uint32_t overlap;             /* measured over summed costs, in 1/1024: streams that overlap; 0: 1024 */
 	uint32_t unpaced;             /* launches went that no wall clock paced */
 	uint32_t waiting;             /* threads of this process waiting for GPU time */
@@ -123,6 +124,7 @@ struct gl_meter {
 	uint32_t clocks;              /* contexts known */
 	struct gl_lock lock;          /* adding clocks and streams */
 	struct gl_gpu_meter gpu[GL_MAX_DEVICES];
+	struct gl_cover cover[GL_MAX_DEVICES]; /* by this process's own work */
 	struct gl_clock clock[GL_CLOCKS];
 	struct gl_stream stream[GL_STREAMS];
 	struct gl_cost cost[GL_COSTS];
@@ -148,6 +150,12 @@ static inline uint64_t gl_key_mix(uint64_t h, uint64_t v)
 	h = (h ^ v) * UINT64_C(0x9e3779b97f4a7c15);
 	return h ^ (h >> 29);
 }
+
+/* ---- meter_cover.c ---- */
+
+/* Counts work that lasted for want_ns somewhere in [from_ns, to_ns), on the host's clock, so far as what was counted
+ * before leaves room there; returns how much that is. */
+uint64_t gl_cover_take(struct gl_cover *cover, uint64_t from_ns, uint64_t to_ns, uint64_t want_ns, uint64_t now_ns);
 
 /* ---- meter.c ---- */
 

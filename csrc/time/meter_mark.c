@@ -15,6 +15,9 @@
  */
 #include "time/meter.h"
 
+enum { MANY_SLOTS = 64, /* more are not looked at one by one */
+       SLICES = 4,      /* what is queued may last so much longer beside others' work */
+       LATE_NS = 10000000 };
 #define BESIDE_NS INT64_C(8000000)    /* a few slices */
 #define OVERLAP_NS UINT64_C(20000000) /* of launches, between looks at how much they overlap */
 
@@ -59,6 +62,7 @@ bool gl_mark_put(struct gl_stream *stream, enum gl_mark_kind kind, struct gl_cos
 	m->cost_ns = costs_of(&gl_self.meter->gpu[stream->clock->gpu->index], m->charged_ns);
 	m->waited = __atomic_exchange_n(&stream->waited, 0, __ATOMIC_ACQ_REL);
 	gl_put(&stream->marked_ns, m->after_ns);
+	gl_put(&stream->clock->gpu->account->marked_ns, m->after_ns);
 	gl_put(&stream->head, stream->head + 1);
 	return true;
 }
@@ -71,6 +75,11 @@ static uint64_t after(uint64_t t, uint64_t start)
 static uint64_t later(uint64_t a, uint64_t b)
 {
 	return a > b ? a : b;
+}
+
+static uint64_t lesser(uint64_t a, uint64_t b)
+{
+	return a < b ? a : b;
 }
 
 /* Learns a launch's cost from the interval between its two marks, of which a part is not the kernel's.  `pair` is the
@@ -101,26 +110,38 @@ static bool sample(const struct gl_stream *stream, const struct gl_mark *m, uint
 	return true;
 }
 
-/* Whether other processes of the tenant have used the GPU since then. */
+/* Whether another process of the tenant has work of which it has not seen the end, and which may have been on the GPU
+ * since then.  One that has gone leaves such work in its account. */
+static bool siblings_work(const struct gl_gpu *gpu, uint64_t since_ns)
+{
+	uint32_t used = gl_peek(&gl_self.usage->header.slots_used);
+	if (used > MANY_SLOTS)
+		return true;
+	for (uint32_t i = 0; i < used; i++) {
+		const struct gl_slot *slot = &gl_self.usage->slot[i];
+		uint64_t left = gl_peek(&slot->account[gpu->index].outstanding_ns);
+		if ((int)i != gl_self.slot && left && (gl_peek(&slot->generation) & 1) &&
+		    since_ns < gl_peek(&slot->account[gpu->index].marked_ns) + SLICES * left + LATE_NS)
+			return true;
+	}
+	return false;
+}
+
+/* Whether other processes of the tenant may have used the GPU since then. */
 static bool beside_siblings(const struct gl_meter *m, const struct gl_gpu *gpu, uint64_t since_ns)
 {
 	uint64_t until = gl_peek(&gpu->device->busy_until_ns);
-	return until > since_ns && until > gl_peek(&m->gpu[gpu->index].own_until_ns);
+	return (until > since_ns && until > gl_peek(&m->gpu[gpu->index].own_until_ns)) || siblings_work(gpu, since_ns);
 }
 
-/* GPU time of the interval, cut to what the tenant's other work has not already been charged for. */
-static uint64_t uncovered(struct gl_device *device, uint64_t busy, uint64_t t, uint64_t span)
+static void reach(struct gl_meter *m, const struct gl_gpu *gpu, uint64_t t)
 {
-	uint64_t until = gl_peek(&device->busy_until_ns);
-	while (t > until && !__atomic_compare_exchange_n(&device->busy_until_ns, &until, t, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED))
+	uint64_t until = gl_peek(&gpu->device->busy_until_ns);
+	while (t > until && !__atomic_compare_exchange_n(&gpu->device->busy_until_ns, &until, t, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED))
 		;
-	uint64_t spare = gl_peek(&device->busy_spare_ns) + after(t, until);
-	if (spare > span)
-		spare = span; /* idle time of long ago must not pay for work that overlaps now */
-	if (busy > spare)
-		busy = spare;
-	gl_put(&device->busy_spare_ns, spare - busy);
-	return busy;
+	if (t > gl_peek(&m->gpu[gpu->index].own_until_ns))
+		gl_put(&m->gpu[gpu->index].own_until_ns, t);
+	gl_queue_reached(gpu, t);
 }
 
 /* Streams that overlap take less together than the sum of their costs.  Charging the sum at submission and giving the
@@ -161,34 +182,49 @@ static uint64_t owed_beside(struct gl_meter *m, const struct gl_gpu *gpu, uint64
 	return sum > BESIDE_NS ? (uint64_t)(sum - BESIDE_NS) : 0;
 }
 
+/* What the interval took, and what of it surely is this process's: all of it is the tenant's if nobody else was on the
+ * GPU, but siblings may have been. */
+struct taken {
+	uint64_t busy_ns, own_ns;
+	uint64_t least_ns; /* for so long at least the queue did not run dry */
+	bool beside;       /* others' work may have been on the GPU meanwhile */
+};
+
+static struct taken taken(struct gl_meter *m, struct gl_stream *stream, const struct gl_mark *mark, uint64_t raw, uint64_t t,
+			  uint64_t since)
+{
+	const struct gl_gpu *gpu = stream->clock->gpu;
+	uint64_t span = after(t, since), least = after(t, later(stream->finished_ns, mark->before_ns)), measured;
+	bool at_most, ours = exclusive(gpu, since), lonely = ours && !beside_siblings(m, gpu, since);
+	struct taken took = {mark->cost_ns, mark->cost_ns, least, !ours && !mark->waited};
+	if (mark->kind == GL_MARK_AFTER && sample(stream, mark, raw, t, &measured, &at_most)) {
+		took.own_ns = !lonely ? gl_cost_learn_unsure(mark->cost, measured)
+			      : at_most ? gl_cost_learn_most(mark->cost, measured)
+					: gl_cost_learn(mark->cost, measured);
+		took.busy_ns = ours && !lonely && !at_most ? measured : took.own_ns;
+	} else if (ours && !mark->waited && took.busy_ns < least) {
+		took.busy_ns = least;
+		took.own_ns = lonely ? least : took.own_ns;
+	}
+	took.busy_ns = lesser(took.busy_ns, span);
+	took.own_ns = lesser(took.own_ns, span);
+	return took;
+}
+
 static void account(struct gl_meter *m, struct gl_stream *stream, const struct gl_mark *mark, uint64_t raw, uint64_t t)
 {
-	uint64_t previous = stream->finished_ns, busy = mark->cost_ns;
-	uint64_t span = after(t, later(previous, mark->first_ns)), least = after(t, later(previous, mark->before_ns));
-	uint64_t measured;
+	struct gl_gpu *gpu = stream->clock->gpu;
+	uint64_t since = later(stream->finished_ns, mark->first_ns), now = gl_peek(&stream->looked_ns);
 	if (mark->launches == 0)
 		return;
-	struct gl_gpu *gpu = stream->clock->gpu;
-	bool at_most, ours = exclusive(gpu, later(previous, mark->first_ns));
-	bool lonely = ours && !beside_siblings(m, gpu, later(previous, mark->first_ns));
-	if (mark->kind == GL_MARK_AFTER && sample(stream, mark, raw, t, &measured, &at_most)) {
-		busy = !lonely	? gl_cost_learn_unsure(mark->cost, measured)
-		     : at_most ? gl_cost_learn_most(mark->cost, measured)
-			       : gl_cost_learn(mark->cost, measured);
-	} else if (ours && !mark->waited && busy < least) {
-		busy = least;
-	}
-	if (busy > span)
-		busy = span;
-	busy = uncovered(gpu->device, busy, t, span);
-	if (!ours && !mark->waited)
-		busy += owed_beside(m, gpu, least, busy);
-	if (t > gl_peek(&m->gpu[gpu->index].own_until_ns))
-		gl_put(&m->gpu[gpu->index].own_until_ns, t);
-	gl_spend_correct(m, gpu, mark->charged_ns, busy);
-	gl_queue_reached(gpu, t);
+	struct taken took = taken(m, stream, mark, raw, t, since);
+	took.own_ns = gl_cover_take(&m->cover[gpu->index], since, t, took.own_ns, now);
+	took.busy_ns = gl_cover_take(&gl_self.usage->cover[gpu->index], since, t, took.busy_ns, now);
+	uint64_t owed = took.beside ? owed_beside(m, gpu, took.least_ns, took.busy_ns) : 0;
+	gl_spend_correct(m, gpu, mark->charged_ns, took.busy_ns + owed);
+	reach(m, gpu, t);
 	if (mark->kind != GL_MARK_AFTER || gl_peek(&mark->cost->samples) > 4)
-		follow_overlap(m, gpu->index, busy, mark->cost_ns);
+		follow_overlap(m, gpu->index, took.own_ns + owed, mark->cost_ns);
 }
 
 static void drop_all(struct gl_stream *stream)

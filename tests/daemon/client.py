@@ -42,7 +42,13 @@ class Client:
         return answer.status, {k.lower(): v for k, v in answer.getheaders()}, text
 
     def register(self, tenant: str, environment: dict[str, str], **more: Any) -> dict[str, Any]:
-        said = {"version": 1, "pid": os.getpid(), "start_ticks": 0, "name": "client", "tenant": tenant}
+        said = {
+            "version": lib.GL_LAYOUT_VERSION,
+            "pid": os.getpid(),
+            "start_ticks": 0,
+            "name": "client",
+            "tenant": tenant,
+        }
         status, headers, text = self.ask("POST", "/v1/workers", {**said, "environment": environment, **more})
         if status != 200:
             return {"status": status, "error": headers.get("gpulimit-error"), "body": text}

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from limiter._native import lib
 
 from tests.daemon.conftest import Daemon, eventually
 
@@ -202,7 +203,7 @@ def test_operators_over_tcp_need_their_token_and_cannot_register(daemon, client,
     right = "secret-secret-secret"
     assert [ask("GET", "/v1/state", t) for t in (None, "wrong", right)] == [401, 401, 200]
     assert ask("PUT", f"/v1/tenants/{tenant}/quota", right, {"memory": "2GiB"}) == 200
-    assert ask("POST", "/v1/workers", right, {"version": 1}) == 403
+    assert ask("POST", "/v1/workers", right, {"version": lib.GL_LAYOUT_VERSION}) == 403
     assert ask("GET", "/v1/workers/x/commands", right) == 403
 
 

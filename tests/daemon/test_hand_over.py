@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from limiter._native import lib
 
 from tests.conftest import Built, StartProcess
 from tests.daemon.conftest import UnixConnection, eventually, needs_root
@@ -118,14 +119,16 @@ def test_root_cannot_write_to_the_policy_that_it_was_given(daemon, run_dir: Path
 
 def test_who_did_not_ask_is_sent_no_files(daemon, run_dir: Path, tenant) -> None:
     node = daemon()
-    status, _, _ = node.ask("POST", "/v1/workers", {"version": 1, "pid": os.getpid(), "tenant": tenant})
+    status, _, _ = node.ask(
+        "POST", "/v1/workers", {"version": lib.GL_LAYOUT_VERSION, "pid": os.getpid(), "tenant": tenant}
+    )
     assert status == 200
 
 
 def files_of(path: Path, tenant: str) -> list[int]:
     connection = UnixConnection(str(path))
     connection.connect()
-    body = json.dumps({"version": 1, "pid": os.getpid(), "tenant": tenant, "files": True})
+    body = json.dumps({"version": lib.GL_LAYOUT_VERSION, "pid": os.getpid(), "tenant": tenant, "files": True})
     connection.request("POST", "/v1/workers", body)
     data, fds, _, _ = socket.recv_fds(connection.sock, 4096, 8)
     assert data.startswith(b"HTTP/1.1 103 ")

@@ -11,18 +11,20 @@ import time
 from pathlib import Path
 from typing import Any
 
+from limiter._native import lib
+
 from tests.conftest import clean_environ
 from tests.daemon.conftest import eventually
 
 PROCESSES = 1000
 PROGRAM = """
 import json, os, socket, sys
-path, tenant, count = sys.argv[1], sys.argv[2], int(sys.argv[3])
+path, tenant, count, version = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
 def be_a_worker(number):
     def ask(text):
         s = socket.socket(socket.AF_UNIX); s.settimeout(60); s.connect(path); s.sendall(text.encode());
         return s
-    body = json.dumps({"version": 1, "pid": os.getpid(), "tenant": f"{tenant}-{number % 10}"})
+    body = json.dumps({"version": version, "pid": os.getpid(), "tenant": f"{tenant}-{number % 10}"})
     s = ask(f"POST /v1/workers HTTP/1.0\\r\\nContent-Length: {len(body)}\\r\\n\\r\\n{body}")
     head = b""
     while b"\\r\\n\\r\\n" not in head: head += s.recv(4096)
@@ -53,7 +55,7 @@ def resident_mib(pid: int) -> int:
 def test_a_thousand_idle_long_polls_cost_next_to_nothing(daemon, start_process, tenant) -> None:
     node = daemon(log_level="info")
     before_mib = resident_mib(node.process.pid)
-    argv = [sys.executable, "-c", PROGRAM, node.socket, tenant, str(PROCESSES)]
+    argv = [sys.executable, "-c", PROGRAM, node.socket, tenant, str(PROCESSES), str(lib.GL_LAYOUT_VERSION)]
     begin = time.monotonic()
     crowd = start_process(argv, env=clean_environ(), text=False)
     read(crowd, b".", PROCESSES)

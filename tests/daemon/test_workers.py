@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from limiter._native import lib
 
 from hypervisor.edge.server import end_of_wait
 from tests.daemon.conftest import ask, eventually, needs_root
@@ -138,18 +139,19 @@ def test_a_forked_child_is_a_worker_of_its_own(daemon, tmp_path, tenant) -> None
     assert len(set(out)) == 2
 
 
+RIGHT = b'{"version": %d, ' % lib.GL_LAYOUT_VERSION
 NONSENSE = (
     (b"", 422),
     (b"nonsense", 422),
     (b"[]", 422),
     (b"[" * 50_000, 422),
-    (b'{"version": 2}', 422),
-    (b'{"version": 1, "environment": {"GPULIMIT_MEMORY": 3}}', 422),
-    (b'{"version": 1, "environment": []}', 422),
-    (b'{"version": 1, "name": 3}', 422),
-    (b'{"version": 1, "tenant": "../../etc"}', 422),
-    (b'{"version": 1, "tenant": "' + b"x" * 300 + b'"}', 422),
-    (b'{"version": 1, "name": "' + b"x" * 70_000 + b'"}', 413),
+    (b'{"version": %d}' % (lib.GL_LAYOUT_VERSION + 1), 422),
+    (RIGHT + b'"environment": {"GPULIMIT_MEMORY": 3}}', 422),
+    (RIGHT + b'"environment": []}', 422),
+    (RIGHT + b'"name": 3}', 422),
+    (RIGHT + b'"tenant": "../../etc"}', 422),
+    (RIGHT + b'"tenant": "' + b"x" * 300 + b'"}', 422),
+    (RIGHT + b'"name": "' + b"x" * 70_000 + b'"}', 413),
     (b"\xff\xfe{}", 422),
 )
 
@@ -163,7 +165,7 @@ def test_nonsense_is_refused_and_the_daemon_goes_on(daemon) -> None:
 
 def test_registration_needs_no_more_than_the_version(daemon) -> None:
     node = daemon()
-    status, headers, _ = node.ask("POST", "/v1/workers", {"version": 1})
+    status, headers, _ = node.ask("POST", "/v1/workers", {"version": lib.GL_LAYOUT_VERSION})
     assert status == 200
     assert headers["gpulimit-tenant"].startswith(f"auto-{os.geteuid()}-")
     name = headers["gpulimit-tenant"]

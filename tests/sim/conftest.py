@@ -4,11 +4,10 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +15,14 @@ import pytest
 
 from limiter import segment
 
+from ..conftest import remove_segments
+from .machine import LONG as LONG
+from .machine import QUOTA, Machine
+
 SOURCES = Path(__file__).resolve().parent.parent / "c"
 ROOT = SOURCES.parent.parent
 WARNINGS = ("-Wall", "-Wextra", "-Werror", "-Wno-unused-function")
 DRIVER = ("-lcuda", "-lnvidia-ml")
-LONG = os.environ.get("GPULIMIT_TEST_LONG", "") not in ("", "0")
-"""Ask for the long variants: more rounds, longer windows."""
-
 Program = Callable[..., Path]
 
 
@@ -67,6 +67,28 @@ def points_library(built: Any) -> Path:
     )
     assert done.returncode == 0, done.stderr
     return folder / "libgpulimit.so"
+
+
+@pytest.fixture
+def machine(
+    program: Program, start_process: Any, limited_env: dict[str, str], tenant: str, tmp_path: Path
+) -> Iterator[Callable[..., Machine]]:
+    """Make machines, each with a tenant of its own: the nth call's is not the first's."""
+    made: list[Machine] = []
+
+    def make(**environ: str) -> Machine:
+        name = f"{tenant}-{len(made)}"
+        env = (
+            limited_env
+            | QUOTA
+            | {"GPULIMIT_TENANT": name, "GPULIMIT_SIM_STATE": str(tmp_path / name)}
+            | environ
+        )
+        made.append(Machine(env, name, start_process, program("compute/load"), program("compute/card_time")))
+        return made[-1]
+
+    yield make
+    remove_segments(tenant)
 
 
 ASK_CARD = """

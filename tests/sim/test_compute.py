@@ -1,140 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Limits on GPU time, held against the simulated card's own record of when it was busy.
-
-A limit is met within two points over some seconds: the bucket may hold a tenth of a second's worth at either
-end of the window, and a launch that was let go runs to its end. The host's clock and the card's are the same
-here, so nothing else is excused. Only this host's own stalls are: a measurement during which it was seen to
-stall is made once more.
-"""
+"""Limits on GPU time, held against the simulated card's own record of when it was busy."""
 
 from __future__ import annotations
 
-import dataclasses
-import threading
 import time
-from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from limiter import segment
 from limiter.live import LiveTenant
 
-from ..conftest import remove_segments
-from .conftest import LONG, Program, wait_until
-
-WINDOW_S = 10.0 if LONG else 2.5
-WARM_S = 0.6
-POINTS = 2.0
-MS = 1_000_000
-QUOTA = {"GPULIMIT_SIM_PROFILE": "small"}
-
-
-class Host:
-    """Watches whether this machine lets sleepers wake on time."""
-
-    def __init__(self) -> None:
-        self.worst_ms = 0.0
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._watch, daemon=True)
-
-    def _watch(self) -> None:
-        while not self._stop.is_set():
-            before = time.monotonic()
-            time.sleep(0.002)
-            self.worst_ms = max(self.worst_ms, (time.monotonic() - before) * 1e3 - 2)
-
-    def __enter__(self) -> Host:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        self._thread.join()
-
-    @property
-    def stalled(self) -> bool:
-        return self.worst_ms > 10
-
-
-@dataclasses.dataclass
-class Machine:
-    """A simulated machine with limited processes on it."""
-
-    environ: dict[str, str]
-    tenant: str
-    start_process: Any
-    load_program: Path
-    card_program: Path
-    _card: Any = None
-
-    def load(self, *options: str, **environ: str) -> Any:
-        process = self.start_process([self.load_program, *options], env=self.environ | environ)
-        line = process.stdout.readline()
-        assert line == "ready\n", line + process.stderr.read()
-        return process
-
-    def sample(self) -> list[int]:
-        """The time, and each card's busy time, in ns."""
-        if self._card is None:
-            free = {k: v for k, v in self.environ.items() if k != "LD_PRELOAD"}
-            self._card = self.start_process([self.card_program], env=free, stdin=-1)
-        self._card.stdin.write("\n")
-        self._card.stdin.flush()
-        return [int(word) for word in self._card.stdout.readline().split()]
-
-    def shares(self, seconds: float = WINDOW_S) -> list[float]:
-        """Percent of time that each card is busy from now on for so long."""
-        before = self.sample()
-        time.sleep(seconds)
-        after = self.sample()
-        return [100 * (b - a) / (after[0] - before[0]) for a, b in zip(before[1:], after[1:], strict=True)]
-
-    def books(self) -> segment.Usage:
-        return segment.read(self.tenant)
-
-
-@pytest.fixture
-def machine(
-    program: Program, start_process: Any, limited_env: dict[str, str], tenant: str, tmp_path: Path
-) -> Iterator[Callable[..., Machine]]:
-    """Make machines, each with a tenant of its own: the nth call's is not the first's."""
-    made: list[Machine] = []
-
-    def make(**environ: str) -> Machine:
-        name = f"{tenant}-{len(made)}"
-        env = (
-            limited_env
-            | QUOTA
-            | {"GPULIMIT_TENANT": name, "GPULIMIT_SIM_STATE": str(tmp_path / name)}
-            | environ
-        )
-        made.append(Machine(env, name, start_process, program("compute/load"), program("compute/card_time")))
-        return made[-1]
-
-    yield make
-    remove_segments(tenant)
-
-
-def ended(process: Any) -> dict[str, float]:
-    """Wait for a load to end well; return what it saw."""
-    out, err = process.communicate(timeout=20)
-    assert process.returncode == 0, out + err
-    words = out.split()
-    return dict(zip(words[::2], (float(w) for w in words[1::2]), strict=True))
-
-
-def held(measure: Callable[[], list[tuple[float, float]]], points: float = POINTS) -> None:
-    """Each (share, limit) is within so many points; one more try if this host stalled meanwhile."""
-    for attempt in range(2):
-        with Host() as host:
-            pairs = measure()
-        if all(abs(share - limit) <= points for share, limit in pairs):
-            return
-        if not host.stalled or attempt:
-            pytest.fail(f"(share, limit) = {pairs}; the host stalled for up to {host.worst_ms:.0f} ms")
-
+from .conftest import Program, wait_until
+from .machine import MS, POINTS, WARM_S, WINDOW_S, Host, ended, held
 
 Case = tuple[int, tuple[str, ...], dict[str, str]]
 
@@ -196,21 +73,6 @@ CONTEXTS: list[Case] = [
 def test_streams_threads_and_contexts_share_one_limit(machine: Any, cases: list[Case]) -> None:
     """What overlaps on the card counts once."""
     held(lambda: shares_of(machine, cases))
-
-
-@pytest.mark.slow
-def test_processes_of_a_tenant_draw_on_one_bucket(machine: Any) -> None:
-    def measure() -> list[tuple[float, float]]:
-        it = machine(GPULIMIT_COMPUTE="40")
-        seconds = f"seconds={WARM_S + WINDOW_S + 1}"
-        running = [it.load(seconds, f"kernel={ns}") for ns in (300_000, 1 * MS)]
-        time.sleep(WARM_S)
-        (share,) = it.shares()
-        for process in running:
-            assert ended(process)["launches"] > 50  # neither is starved
-        return [(share, 40)]
-
-    held(measure)
 
 
 TWO = {"GPULIMIT_SIM_PROFILE": "small", "GPULIMIT_SIM_GPUS": "2"}

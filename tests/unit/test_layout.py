@@ -21,6 +21,7 @@ STRUCTURES = (
     "gl_device",
     "gl_account",
     "gl_slot",
+    "gl_cover",
     "gl_usage",
     "gl_policy_device",
     "gl_policy",

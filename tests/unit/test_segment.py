@@ -122,7 +122,7 @@ def test_operation_under_way_is_counted_as_done(put: Callable[[Any], Path]) -> N
     [
         ({"magic": 0}, "magic 0x0"),
         ({"magic": 0x1122334455667788}, "magic 0x1122334455667788"),
-        ({"version": 2}, "version 2"),
+        ({"version": lib.GL_LAYOUT_VERSION + 1}, f"version {lib.GL_LAYOUT_VERSION + 1}"),
         ({"size": 4096}, "size 4096"),
         ({"ready": 0}, "ready 0"),
     ],

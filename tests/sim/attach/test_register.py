@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from limiter._native import lib
 
 from ..conftest import Program, wait_until
 from .conftest import MIB, NOT_PERMITTED, Obedient, Start
@@ -25,7 +26,11 @@ def test_a_process_registers_at_its_first_cuda_call_and_takes_what_the_daemon_sa
     assert process.ask("init") == "0"
     [body] = daemon.registrations
     assert daemon.pids == [process.pid]
-    assert (body["pid"], body["version"], body["name"]) == (process.pid, 1, process_name(process.pid))
+    assert (body["pid"], body["version"], body["name"]) == (
+        process.pid,
+        lib.GL_LAYOUT_VERSION,
+        process_name(process.pid),
+    )
     assert (body["pod_name"], body["pod_namespace"]) == ('a "pod"\n', "x")
     assert body["environment"] == {
         "GPULIMIT_MEMORY": "40MiB",
