@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Streams, as far as measuring GPU time has to know that one goes away or stands still.
+ * Streams, as far as measuring GPU time has to know that one goes away, stands still, or has been waited for.
  */
 #include "time/launch.h"
 
@@ -30,4 +30,30 @@ CUresult cuStreamWaitEvent_ptsz(CUstream stream, CUevent event, unsigned int fla
 	GL_ENTER(cuStreamWaitEvent_ptsz, (stream, event, flags));
 	gl_meter_stream_waits(stream, true);
 	return REAL(cuStreamWaitEvent_ptsz)(stream, event, flags);
+}
+
+#define WAIT_FOR_GPU(name, args)                                                                             \
+	do {                                                                                                 \
+		GL_ENTER(name, args);                                                                        \
+		return gl_meter_waited(REAL(name) args);                                                     \
+	} while (0)
+
+CUresult cuStreamSynchronize(CUstream stream)
+{
+	WAIT_FOR_GPU(cuStreamSynchronize, (stream));
+}
+
+CUresult cuStreamSynchronize_ptsz(CUstream stream)
+{
+	WAIT_FOR_GPU(cuStreamSynchronize_ptsz, (stream));
+}
+
+CUresult cuEventSynchronize(CUevent event)
+{
+	WAIT_FOR_GPU(cuEventSynchronize, (event));
+}
+
+CUresult cuCtxSynchronize(void)
+{
+	WAIT_FOR_GPU(cuCtxSynchronize, ());
 }

@@ -44,6 +44,7 @@
 #define STUCK_NS UINT64_C(200000000)   /* unfinished work that does not get less for so long is not waited for */
 enum { LONGEST_SLEEP_NS = 50000000, SHORTEST_SLEEP_NS = 30000, SHORTEST_LOOK_NS = 50000, LONGEST_LOOK_NS = 500000,
        OWN_LOOK_NS = 2000000 };
+enum { HIGH = 3 }; /* the class whose work others wait for */
 
 /* A bucket filled by the wall clock. */
 struct clocked {
@@ -249,6 +250,24 @@ static void note_work(struct gl_meter *m, struct gl_gpu *gpu, bool had_none, uin
 void gl_queue_reached(const struct gl_gpu *gpu, uint64_t t)
 {
 	gl_put(&gpu->account->queue_end_ns, t + gl_peek(&gpu->account->outstanding_ns));
+}
+
+void gl_queue_waited(struct gl_meter *m, const struct gl_gpu *gpu)
+{
+	const struct gl_policy_device *p = gl_policy_of(gpu);
+	uint64_t now = gl_now_ns(), *rang = &m->gpu[gpu->index].rang_ns;
+	if (gl_peek(&gpu->account->outstanding_ns))
+		return;
+	gl_put(&gpu->account->queue_end_ns, now);
+	if (!p || gl_peek(&p->priority) < HIGH || now - gl_peek(rang) < RING_NS)
+		return;
+	gl_put(rang, now);
+	ring();
+}
+
+bool gl_bucket_shared(const struct gl_gpu *gpu)
+{
+	return shared(gl_policy_of(gpu));
 }
 
 /* ---- the gate ---- */

@@ -33,6 +33,9 @@ bool gl_meter_start(void);
 /* A context has gone, and its events with it; the next one may get its handle. */
 void gl_meter_context_gone(CUcontext context);
 void gl_meter_stream_gone(CUstream stream);
+/* The program has waited for the GPU, with this result, which is returned: what the work it has done leaves over is no
+ * longer outstanding.  Only looked at while others share the GPU. */
+CUresult gl_meter_waited(CUresult result);
 /* The stream will wait for an event: standing still must not count as work. */
 void gl_meter_stream_waits(CUstream stream, bool per_thread);
 

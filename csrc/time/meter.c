@@ -14,6 +14,7 @@
 #define FREE_SAMPLE_NS UINT64_C(4000000) /* between samples, as between marks, where launches are not held back */
 enum { KNOWN = 4, CLOCK_EVERY = 8, LIGHT_EVERY = 16, UNKNOWN_AHEAD = 2, UNKNOWN_WAIT_NS = 100000000 };
 
+#define FINISH_NS UINT64_C(50000)      /* most that measuring finished work may take */
 #define LIGHT_NS UINT64_C(100000)      /* dearer launches, and such a sum of cheaper ones, are charged at once */
 /* So many launches in a stream are charged one by one before any is charged with its neighbours: then what is missing
  * in the sums at any time, less than LIGHT_EVERY launches and LIGHT_NS, is little. */
@@ -415,4 +416,51 @@ void gl_meter_stream_waits(CUstream stream, bool per_thread)
 	struct gl_stream *s = find_stream(m, context, stream, per_thread, false);
 	if (s)
 		gl_put(&s->waited, 1u);
+}
+
+/* The stream has probably run dry: a mark put now is reached at once. */
+static void finish(struct gl_meter *m, struct gl_stream *s)
+{
+	uint64_t start = gl_now_ns();
+	if (!gl_try_lock(&s->lock))
+		return;
+	gl_marks_collect(m, s);
+	gl_stream_settle(m, s);
+	if (gl_peek(&s->launches) && start - gl_peek(&s->marked_ns) >= gl_bucket_mark_ns(s->clock->gpu) &&
+	    gl_mark_put(s, GL_MARK_PLAIN, NULL, 0, 0))
+		while (gl_peek(&s->head) != gl_peek(&s->tail) && gl_now_ns() - start < FINISH_NS)
+			gl_marks_collect(m, s);
+	gl_unlock(&s->lock);
+}
+
+static bool has_unfinished(const struct gl_stream *s, CUcontext context)
+{
+	return gl_load(&s->state) == 2 && gl_peek(&s->context) == context &&
+	       (gl_peek(&s->launches) || gl_peek(&s->pending) || gl_peek(&s->head) != gl_peek(&s->tail));
+}
+
+static void finish_all(struct gl_meter *m, struct gl_gpu *gpu, CUcontext context)
+{
+	uint64_t thread = 0;
+	if (last.epoch == m->epoch && last.stream && has_unfinished(last.stream, context) && markable(last.stream, &thread))
+		finish(m, last.stream);
+	for (uint32_t i = 0; i < GL_STREAMS && gl_peek(&gpu->account->outstanding_ns); i++)
+		if (has_unfinished(&m->stream[i], context) && markable(&m->stream[i], &thread))
+			finish(m, &m->stream[i]);
+}
+
+CUresult gl_meter_waited(CUresult result)
+{
+	struct gl_meter *m = gl_load(&gl_self.meter);
+	CUcontext context;
+	if (result != CUDA_SUCCESS || !m || !gl_self.daemon.registered || REAL(cuCtxGetCurrent)(&context) != CUDA_SUCCESS || !context)
+		return result;
+	struct gl_gpu *gpu = gl_gpu_current();
+	if (!gpu || !gl_peek(&gpu->account->outstanding_ns) || !gl_bucket_shared(gpu))
+		return result;
+	__atomic_fetch_add(&gl_self.marking, 1, __ATOMIC_SEQ_CST); /* as in mark_all */
+	finish_all(m, gpu, context);
+	__atomic_fetch_sub(&gl_self.marking, 1, __ATOMIC_SEQ_CST);
+	gl_queue_waited(m, gpu);
+	return result;
 }

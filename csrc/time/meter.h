@@ -193,6 +193,10 @@ void gl_marks_collect_all(struct gl_meter *m, CUcontext context);
 void gl_spend(struct gl_meter *m, struct gl_gpu *gpu, uint64_t ns);
 /* The GPU reached the process's mark at t, and all that is left is what is outstanding. */
 void gl_queue_reached(const struct gl_gpu *gpu, uint64_t t);
+/* The program has waited for the GPU: the daemon is told of its end where others wait for it. */
+void gl_queue_waited(struct gl_meter *m, const struct gl_gpu *gpu);
+/* Others want the GPU too. */
+bool gl_bucket_shared(const struct gl_gpu *gpu);
 /* Puts an earlier charge right. */
 void gl_spend_correct(struct gl_meter *m, struct gl_gpu *gpu, uint64_t charged_ns, uint64_t measured_ns);
 /* Nothing holds launches back: no limit, nobody to share with, not suspended.  A few ns. */

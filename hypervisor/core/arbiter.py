@@ -33,6 +33,8 @@ EARLY_NS = MS * 3 // 50
 """How much earlier than the last one's queue runs dry the next begins: to wake up takes that long."""
 SHORT_AHEAD_NS = MS // 2
 """What a holder may have queued where a higher class might want the GPU any time."""
+SWITCH_NS = MS // 5
+"""What it takes a card to turn from one process's work to another's (bench/fair.py: what is lost a turn)."""
 SETTLED_NS = 3 * MS // 10
 """How much later than it seems the last holder's queue has run dry, to be sure."""
 IDLE_TICK_NS = 100 * MS
@@ -161,7 +163,8 @@ class Arbiter:
         late_ns = all_spent_ns - sum(s.spent_last_ns for s in urgent.values())
         for name, standing in urgent.items():
             if standing.has_begun:
-                standing.lasts_longer(sum(s.queued_ns for n, s in self._standings.items() if n != name))
+                beside_ns = sum(s.queued_ns for n, s in self._standings.items() if n != name)
+                standing.lasts_longer(beside_ns + 2 * SWITCH_NS if beside_ns else 0)
             elif self._urgent:
                 standing.lasts_longer(late_ns)
 

@@ -221,8 +221,9 @@ class Standing:
         # What nobody looked at stays outstanding, so who launches no more has to be believed that it is done.
         is_at_it = self.queued_ns > 0 or idle_ns < AT_IT_NS
         self.is_behind = may_be and is_at_it and seen.outstanding_ns >= least_ns
-        work_left_ns = self._work_end_ns - at_ns
-        self.work_left_ns = work_left_ns if seen.outstanding_ns else min(0, work_left_ns)
+        if not seen.outstanding_ns:
+            self._work_end_ns = min(self._work_end_ns, at_ns)
+        self.work_left_ns = self._work_end_ns - at_ns
         """How long its work lasts at most; less than 0 if it has ended."""
         self.is_working = is_waiting or self.work_left_ns > -LINGER_NS
         """It has work on the GPU, had until just now, or waits to put some there."""

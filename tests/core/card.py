@@ -168,6 +168,15 @@ class Tenant:
             self._may_trust = True
         self.finished.clear()
 
+    def _synced(self) -> None:
+        """It has waited for the card, and those that others wait for say so."""
+        self._collect()
+        is_high = self.world.terms[self.name].priority >= 3
+        if not self.is_dead and is_high and self.world.now_ns - self._rang_at_ns > MS:
+            self._rang_at_ns = self.world.now_ns
+            self.world.ring(self.name)
+        self.go()
+
     def granted(self, grant: Grant) -> None:
         """The policy changed."""
         self.grant = grant
@@ -180,7 +189,7 @@ class Tenant:
         self._finished_at_ns = self.world.now_ns
         if self._syncing and not self.queue:
             self._syncing = False
-            self.world.after(10 * US, self.go)
+            self.world.after(10 * US, self._synced)
 
 
 @dataclass

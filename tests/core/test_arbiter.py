@@ -122,8 +122,7 @@ def test_requests_submitted_at_once_wait_for_one_kernel_of_the_neighbour() -> No
     other = world.add("other", saturating(700 * US))
     _, busy = shares(world, [high, other], warm_ns=S, run_ns=3 * S)
     taken = latencies(high)[10:]
-    assert percentile(taken, 0.5) < 4.9 + 0.7
-    assert percentile(taken, 0.99) < 1.10 * 4.9 + 0.7
+    assert percentile(taken, 0.99) < 4.9 + 0.75
     assert busy >= 0.97
 
 
