@@ -58,20 +58,27 @@ def test_work_that_is_looked_at_late_is_charged(
     one = Worker(start_process, program("compute/steps"), it.environ)
     other = one if who == "streams" else Worker(start_process, program("compute/steps"), it.environ)
 
-    def others(count: int) -> None:
-        other.launch(count, stream=1)
+    def run(worker: Worker, count: int, stream: int = 0) -> None:
+        """Nobody looks at the launches' end: that is where it would be seen."""
+        before = it.sample()[1]
+        worker.launch(count, stream=stream, wait=False)
+        wait_until(lambda: it.sample()[1] - before >= count * MS)
 
+    def others(count: int) -> None:
+        run(other, count, stream=1)
+
+    one.launch(1)  # there is a machine
     for _ in range(10):  # what a launch costs is known
-        one.launch(1)
+        run(one, 1)
         others(1)
     spent, busy = it.books().devices[0].spent_ns, it.sample()[1]
     for _ in range(5):
-        one.launch(20)
+        run(one, 20)
         if who == "one away for long":
             time.sleep(0.7)
         others(20)
         others(1)  # which looks at the twenty
-    one.launch(1)
+    run(one, 1)
     charged, used = it.books().devices[0].spent_ns - spent, it.sample()[1] - busy
     assert charged == pytest.approx(used, rel=0.1)
 
@@ -122,6 +129,7 @@ def test_one_whose_sibling_has_gone_learns_what_its_launches_cost_as_if_there_ha
     sibling = Worker(start_process, program("compute/steps"), it.environ)
     for _ in range(8):
         sibling.launch(1)
+    sibling.launch(3, wait=False)
     sibling.process.stdin.close()
     sibling.process.wait()
     assert it.books().processes[0].accounts[0].outstanding_ns
