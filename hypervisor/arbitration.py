@@ -132,6 +132,9 @@ class Arbitration:
         self._bells.silence()
         roster = self._take_over()
         rang = self._bells.hear()
+        for division in self._divisions.values():
+            if not division.preempting.isdisjoint(rang):
+                division.make_room()
         is_freed_elsewhere, self._freed_elsewhere = self._freed_elsewhere, False
         is_beat_due = now_ns >= self._beat_at_ns + BEAT_NS or is_freed_elsewhere
         divisions = self._divisions.values()

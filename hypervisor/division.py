@@ -61,6 +61,8 @@ class Division:
         """Who is to be looked at before that."""
         self.unheard: frozenset[TenantName] = frozenset()
         """Whose rings are no news."""
+        self.preempting: frozenset[TenantName] = frozenset()
+        """Whose rings have the holder make room before anything else is looked at."""
         self.vigil: Vigil | None = None
         """When it is over, the GPU is to be divided anew too."""
         self.turns = Turns(pace.quantum_ns)
@@ -77,6 +79,7 @@ class Division:
         self._wanted: dict[TenantName, bool] = {}
         self._is_memory_news = True
         self._shown_at_ns = -SHOWN_NS
+        self._holder: TenantName | None = None
 
     @property
     def is_empty(self) -> bool:
@@ -114,7 +117,7 @@ class Division:
         else:
             self._arbiter = Arbiter(self._pace)
             self.shares, self.watched, self.due_ns = {}, (), now_ns + BEAT_NS
-            self.unheard, self.vigil = frozenset(), None
+            self.unheard, self.preempting, self.vigil = frozenset(), frozenset(), None
             self._shown_at_ns = -SHOWN_NS
         due_ns = self.memory.is_due_at_ns
         if self._is_memory_news or is_freed_elsewhere or (due_ns is not None and due_ns <= now_ns):
@@ -124,6 +127,15 @@ class Division:
             self.due_ns = min(self.due_ns, due_ns)
         if self.memory.tally.waiting:  # memory that is given back is news
             self.unheard = frozenset()
+
+    def make_room(self) -> None:
+        """The holder is to submit no more until the GPU is divided anew, which is about to be done."""
+        name = self._holder
+        if name in self._members and name in self._published:
+            self._published[name] = nothing = self._published[name]._replace(
+                granted_ns=0, exclusive_from_ns=0
+            )
+            publish(self._members[name], self.entry, nothing)
 
     def books_of(self, name: TenantName) -> tuple[Any, int]:
         """Return a tenant's usage segment as C sees it, and the GPU's place there."""
@@ -145,6 +157,7 @@ class Division:
         self.turns.take(now_ns, self._seen, self._terms, decision)
         self.watched, self.due_ns = decision.watched, decision.next_at_ns
         self.unheard, self.vigil = decision.unheard, decision.vigil
+        self.preempting, self._holder = decision.preempting, decision.turn
         if now_ns - self._shown_at_ns >= SHOWN_NS:
             self._shown_at_ns = now_ns
             self.shares = self._shares_of(decision)

@@ -415,9 +415,9 @@ static void spend(struct gl_meter *m, struct gl_gpu *gpu, uint64_t ns)
 void gl_spend(struct gl_meter *m, struct gl_gpu *gpu, uint64_t ns)
 {
 	bool had_none = gl_add(&gpu->account->outstanding_ns, ns) == 0;
-	if (gl_self.daemon.registered)
-		note_work(m, gpu, had_none, ns);
 	spend(m, gpu, ns);
+	if (gl_self.daemon.registered)
+		note_work(m, gpu, had_none, ns); /* last: who is woken finds it spent */
 }
 
 void gl_spend_correct(struct gl_meter *m, struct gl_gpu *gpu, uint64_t charged_ns, uint64_t measured_ns)

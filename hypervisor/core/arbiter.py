@@ -105,7 +105,8 @@ class Arbiter:
         vigil = self._vigil(now_ns, is_wanted=is_wanted)
         next_at_ns = self._next_at(now_ns, is_wanted=is_wanted, has_vigil=vigil is not None)
         unheard = self._unheard(vigil)
-        return Decision(granted, self._holder, next_at_ns, self._watched(), unheard, vigil)
+        preempting = self._preempting()
+        return Decision(granted, self._holder, next_at_ns, self._watched(), unheard, preempting, vigil)
 
     def ratings(self) -> dict[TenantName, Rating]:
         """Return what there is to be said of each; nothing of one that is alone."""
@@ -282,6 +283,12 @@ class Arbiter:
             is_it = standing.rank == first and standing.is_behind
             standing.holds_up_others = -HIGH < first < 0 and is_it
         return first
+
+    def _preempting(self) -> frozenset[TenantName]:
+        if self._holder is None or not self._parts.has_high:
+            return frozenset()
+        above = (n for n, s in self._standings.items() if s.may_run and self._is_above(n, self._holder))
+        return frozenset(n for n in above if not self._standings[n].is_working)
 
     def _start_counting(self, now_ns: int) -> None:
         self._turn_from_ns, self._turn_spent_ns, self._turn_beside_ns = now_ns, 0, 0

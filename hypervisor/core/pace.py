@@ -125,5 +125,9 @@ class Decision(NamedTuple):
     """Who is to be looked at next time even if it does not ring."""
     unheard: frozenset[TenantName] = frozenset()
     """Whose rings are no reason to look before: nothing that they can tell would change the decision."""
+    preempting: frozenset[TenantName] = frozenset()
+    """Who may have work any time that the holder has to make room for: if one of them rings, it is not to
+    submit more until that has been looked at.
+    """
     vigil: Vigil | None = None
     """What to look at meanwhile, without deciding; when it is over, a decision is due."""
