@@ -15,6 +15,9 @@ import argparse
 import contextlib
 import json
 import os
+import resource
+import select
+import signal
 import subprocess
 import sys
 import tempfile
@@ -25,12 +28,15 @@ from typing import Any
 POLL_S = 25
 """How long the library lets a question wait."""
 READY_S = 60
+FILES_OF_WORKER = 3
+"""That the daemon has open: what tells that it has ended, its question, and one more while it registers."""
+FILES_OF_DAEMON = 256
 NAME = f"idle-{os.getpid()}"
 """Begins the names of what is this run's own in /dev/shm."""
 
 CROWD = """
 import json, os, socket, sys, time
-path, name, count, tenants, spread_s, poll_s = *sys.argv[1:3], *map(int, sys.argv[3:7])
+path, name, version, count, tenants, spread_s, poll_s = *sys.argv[1:3], *map(int, sys.argv[3:8])
 head = "Host: gpulimit\\r\\nConnection: close\\r\\n"
 
 def ask(text):
@@ -42,15 +48,24 @@ def ask(text):
             answer += piece
     return answer.decode()
 
+def tell(what, answer):
+    # In one write, so that what others tell does not come between.
+    os.write(1, f"!{what} got {answer[:1000] or 'no answer'!r}\\n".encode())
+    os._exit(1)
+
 def work(number):
-    body = json.dumps({"version": 1, "pid": os.getpid(), "tenant": f"{name}-{number % tenants}", "name": "idle"})
+    said = {"version": version, "pid": os.getpid(), "tenant": f"{name}-{number % tenants}", "name": "idle"}
+    body = json.dumps(said)
     length = f"Content-Length: {len(body)}"
     answer = ask(f"POST /v1/workers HTTP/1.1\\r\\n{head}{length}\\r\\n\\r\\n{body}")
-    worker = [line for line in answer.splitlines() if line.startswith("Gpulimit-Worker")][0].split()[1]
+    workers = [line.split()[1] for line in answer.splitlines() if line.startswith("Gpulimit-Worker: ")]
+    if not workers:
+        tell(f"registration of {body}", answer)
     os.write(1, b".")
     while True:
-        answer = ask(f"GET /v1/workers/{worker}/commands?after=0&wait={poll_s} HTTP/1.1\\r\\n{head}\\r\\n")
-        assert not answer or " 204 " in answer.splitlines()[0], answer
+        answer = ask(f"GET /v1/workers/{workers[0]}/commands?after=0&wait={poll_s} HTTP/1.1\\r\\n{head}\\r\\n")
+        if answer and not answer.startswith("HTTP/1.1 204 "):
+            tell("question for commands", answer)
 
 begin = time.monotonic()
 for number in range(count):
@@ -82,7 +97,8 @@ class Daemon:
             str(folder),
         ]
         command += ["--metrics-addr", "", "--state-segment", f"gpulimit.{NAME}"]
-        with (folder / "daemon.log").open("ab") as log:
+        self.log = folder / "daemon.log"
+        with self.log.open("ab") as log:
             self.process = subprocess.Popen(command + ["--sim"] * is_simulated, stdout=log, stderr=log)
 
     def wait(self) -> None:
@@ -90,7 +106,7 @@ class Daemon:
         deadline = time.monotonic() + READY_S
         while not self._is_ready():
             if self.process.poll() is not None or time.monotonic() > deadline:
-                raise SystemExit("idle.py: the daemon does not start")
+                raise SystemExit(f"idle.py: the daemon is not ready:\n{self.log.read_text()}")
             time.sleep(0.1)
 
     def _is_ready(self) -> bool:
@@ -144,20 +160,59 @@ def measure(daemon: Daemon, seconds: float) -> dict[str, float]:
     }
 
 
-def start_crowd(daemon: Daemon, workers: int, tenants: int, spread_s: int) -> subprocess.Popen[bytes]:
-    """Start the workers; return when all are registered."""
-    numbers = [str(number) for number in (workers, tenants, spread_s, POLL_S)]
-    crowd = subprocess.Popen(
-        [sys.executable, "-c", CROWD, daemon.socket, NAME, *numbers], stdout=subprocess.PIPE
-    )
-    assert crowd.stdout is not None
-    registered = 0
-    while registered < workers:
-        signs = os.read(crowd.stdout.fileno(), 4096)
-        if not signs:
-            raise SystemExit(f"idle.py: only {registered} of {workers} workers registered")
-        registered += len(signs)
-    return crowd
+class Crowd:
+    """Processes that register with a daemon and then wait for its commands."""
+
+    def __init__(self, path: str, workers: int, tenants: int, spread_s: int) -> None:
+        from limiter._native import lib
+
+        self._workers = workers
+        self._signs = b""
+        numbers = [str(n) for n in (int(lib.GL_LAYOUT_VERSION), workers, tenants, spread_s, POLL_S)]
+        # A session of its own: its processes are ended together.
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", CROWD, path, NAME, *numbers],
+            stdout=subprocess.PIPE,
+            start_new_session=True,
+        )
+        assert self._process.stdout is not None
+        self._told = self._process.stdout
+
+    def wait(self) -> None:
+        """Return when all are registered."""
+        while self._signs.count(b".") < self._workers:
+            signs = os.read(self._told.fileno(), 4096)
+            self._signs += signs
+            self.check(has_ended=not signs)
+
+    def check(self, *, has_ended: bool = False) -> None:
+        """Raise SystemExit with the daemon's answer if it does not serve one of them, or if they have ended."""
+        while select.select([self._told], [], [], 0)[0] and (signs := os.read(self._told.fileno(), 4096)):
+            self._signs += signs
+        registered, _, trouble = self._signs.decode(errors="replace").partition("!")
+        if trouble or has_ended:
+            why = trouble.partition("\n")[0] or "the rest have gone without a word"
+            raise SystemExit(f"idle.py: {len(registered)} of {self._workers} workers registered; then: {why}")
+
+    def stop(self) -> None:
+        """End them all."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+        self._told.close()
+
+
+def allow_files(workers: int) -> None:
+    """Let the daemon have its files for each worker: it takes as many as it may itself."""
+    needed = FILES_OF_WORKER * workers + FILES_OF_DAEMON
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY and hard < needed:
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, needed))
+        except (ValueError, OSError):
+            raise SystemExit(
+                f"idle.py: {workers} workers need {needed} open files, and {hard} are allowed"
+            ) from None
 
 
 def rows_of(results: list[dict[str, Any]]) -> list[str]:
@@ -165,6 +220,21 @@ def rows_of(results: list[dict[str, Any]]) -> list[str]:
         f"{found['workers']:5} workers wait: {100 * found['cores']:.2f} % of a core, {found['resident_mib']:.0f} MiB resident"
         for found in results
     ]
+
+
+def compare(folder: Path, options: argparse.Namespace) -> list[dict[str, Any]]:
+    """Measure without workers and with them."""
+    with contextlib.ExitStack() as stack:
+        daemon = Daemon(folder, is_simulated=options.sim)
+        stack.callback(daemon.stop)
+        daemon.wait()
+        results = [{"workers": 0} | measure(daemon, options.seconds)]
+        crowd = Crowd(daemon.socket, options.workers, options.tenants, options.spread)
+        stack.callback(crowd.stop)
+        crowd.wait()
+        results.append({"workers": daemon.workers} | measure(daemon, options.seconds))
+        crowd.check()
+    return results
 
 
 def main() -> None:
@@ -181,18 +251,13 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+    allow_files(options.workers)
     with tempfile.TemporaryDirectory() as folder:
-        daemon = Daemon(Path(folder), is_simulated=options.sim)
         try:
-            daemon.wait()
-            results = [{"workers": 0} | measure(daemon, options.seconds)]
-            crowd = start_crowd(daemon, options.workers, options.tenants, options.spread)
-            results.append({"workers": daemon.workers} | measure(daemon, options.seconds))
+            results = compare(Path(folder), options)
         finally:
-            daemon.stop()
-        crowd.wait(timeout=60)
-    for left in Path("/dev/shm").glob(f"gpulimit.*{NAME}*"):  # a daemon leaves them to the next one
-        left.unlink(missing_ok=True)
+            for left in Path("/dev/shm").glob(f"gpulimit.*{NAME}*"):  # a daemon leaves them to the next one
+                left.unlink(missing_ok=True)
     if options.out:
         options.out.write_text(
             json.dumps({"sim": options.sim, "tenants": options.tenants, "results": results}, indent=1)
