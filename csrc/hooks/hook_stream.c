@@ -57,3 +57,8 @@ CUresult cuCtxSynchronize(void)
 {
 	WAIT_FOR_GPU(cuCtxSynchronize, ());
 }
+
+CUresult cuCtxSynchronize_v2(CUcontext ctx)
+{
+	WAIT_FOR_GPU(cuCtxSynchronize_v2, (ctx));
+}

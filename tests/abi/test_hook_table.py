@@ -89,6 +89,18 @@ def test_a_stream_ordered_hook_has_its_twin_for_the_per_thread_default_stream(
     assert {name.removesuffix("_ptsz") for name in hooks} & known <= hooks
 
 
+def test_every_version_of_a_call_that_is_taken_over_is_decided(rows: Any, cuda_12: Any, cuda_13: Any) -> None:
+    """A program is given the one of the CUDA that it was built with."""
+    hooks = {row.name for row in rows if row.is_hook}
+    bases = {base(name) for name in hooks}
+    known = set(cuda_12.functions) | set(cuda_13.functions)
+    assert {name for name in known if base(name) in bases} <= hooks | set(passthrough())
+
+
+def base(name: str) -> str:
+    return re.sub(r"(_v\d+)?(_ptsz)?$", "", name)
+
+
 def test_passthrough_has_no_call_that_is_taken_over_or_unknown(
     rows: Any, cuda_12: Any, cuda_13: Any, nvml: Any
 ) -> None:
