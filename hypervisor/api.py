@@ -7,6 +7,7 @@ Operators see all; a tenant's process sees its own tenant and the GPUs.
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -74,6 +75,7 @@ class Api:
                 "arbitration_steps": self._arbitration.steps,
                 "not_ready": node.reasons_not_ready(),
                 "may_change": sees_all,
+                "at_ns": time.monotonic_ns(),
             },
             "gpus": [
                 gpu_data(node.inventory.samples[gpu.uuid], node.tenants_on(gpu.uuid))

@@ -22,11 +22,10 @@ from hypervisor.top.options import Options, options_of
 from hypervisor.top.page import page, plain
 from hypervisor.top.source import Source
 from hypervisor.top.text import ASCII, UNICODE
+from hypervisor.top.window import APART_S
 from limiter.errors import GpulimitError, NotInstalled, UsageError
 
 INSTALL = "pip install 'gpulimit[top]'"
-BOOKS_NEED_S = 1.0
-"""Without a daemon a share is the difference of two looks."""
 
 
 def source_of(options: Options) -> Source:
@@ -50,8 +49,8 @@ async def read_once(source: Source) -> tuple[Node, ...]:
         if isinstance(source, Fleet):
             return await source.read_once()
         nodes = await source.read()
-        if any(not node.has_daemon and node.cards for node in nodes):
-            await asyncio.sleep(BOOKS_NEED_S)
+        if any(node.cards for node in nodes):
+            await asyncio.sleep(APART_S)
             nodes = await source.read()
         return nodes
     finally:

@@ -27,8 +27,11 @@ WORKS = 0.001
 """A part of a card that is work, and not the end of it."""
 
 
-def cards_in(state: Facts) -> tuple[Card, ...]:
-    """Return all cards: figures as metrics have them, states and settings as they are now."""
+def cards_in(state: Facts, shares: Mapping[tuple[str, str], float] | None = None) -> tuple[Card, ...]:
+    """Return all cards: figures as metrics have them, states and settings as they are now.
+
+    `shares` are those that tenants had, by tenant and UUID; where there is none, that of metrics holds.
+    """
     cards = {card.uuid: card for card in cards_of(map_in(state, "observed"))}
     for row in list_in(state, "gpus"):
         if not text_in(row, "uuid").startswith(MIG):
@@ -37,8 +40,27 @@ def cards_in(state: Facts) -> tuple[Card, ...]:
     said: dict[str, dict[str, tuple[Facts, Facts]]] = {}
     for tenant, gpu in tenants_in(state):
         said.setdefault(text_in(gpu, "uuid"), {})[text_in(tenant, "tenant")] = tenant, gpu
-    joined = [card.with_tenants(lambda uuid, t: with_state(t, said.get(uuid, {}))) for card in cards.values()]
-    return in_order(joined)
+    had = shares or {}
+
+    def known(uuid: str, tenants: tuple[Tenant, ...]) -> tuple[Tenant, ...]:
+        got = tuple(replace(t, got=had.get((t.key, uuid), t.got)) for t in tenants)
+        return with_state(got, said.get(uuid, {}))
+
+    return in_order(card.with_tenants(known) for card in cards.values())
+
+
+def read_at_ns(state: Facts) -> int | None:
+    """Return when the daemon read the books, CLOCK_MONOTONIC."""
+    return whole(number_in(map_in(state, "daemon"), "at_ns"))
+
+
+def spent_in(state: Facts) -> dict[tuple[str, str], int]:
+    """Return tenants' GPU time by tenant and UUID."""
+    counts = (
+        ((text_in(tenant, "tenant"), text_in(gpu, "uuid")), whole(number_in(gpu, "spent_ns")))
+        for tenant, gpu in tenants_in(state)
+    )
+    return {key: ns for key, ns in counts if ns is not None}
 
 
 def with_state(tenants: tuple[Tenant, ...], said: Mapping[str, tuple[Facts, Facts]]) -> tuple[Tenant, ...]:

@@ -14,6 +14,7 @@ from hypervisor.top.model import Node
 from hypervisor.top.processes import Processes, with_tenants
 from hypervisor.top.standalone import Books, Cards, cards_with, held_on
 from hypervisor.top.text import clean
+from hypervisor.top.window import Spent
 from limiter import node
 
 FIRST_ANSWER_S = 10.0
@@ -32,6 +33,7 @@ class Local:
         self._cards = Cards(is_simulated=is_simulated, period_s=period_s)
         self._books = Books()
         self._processes = Processes()
+        self._spent: Spent[tuple[str, str]] = Spent()
 
     async def read(self) -> tuple[Node, ...]:
         """Return this node, and nothing else."""
@@ -51,15 +53,16 @@ class Local:
 
     def _by_daemon(self, state: Facts) -> Node:
         self._processes.can_see_them = daemon_state.is_in_sight(state)
-        cards = daemon_state.cards_in(state)
-        problems = daemon_state.problems_in(state)
         now_ns = time.monotonic_ns()
+        read_ns = daemon_state.read_at_ns(state) or now_ns
+        cards = daemon_state.cards_in(state, self._spent.shares(read_ns, daemon_state.spent_in(state)))
+        problems = daemon_state.problems_in(state)
         return Node(
             host=self.host,
             health="partial" if problems or any(card.is_bad for card in cards) else "up",
             at_s=now_ns / 1e9,
             cards=cards,
-            processes=self._processes.look(daemon_state.held_in(state), now_ns=now_ns),
+            processes=self._processes.look(daemon_state.held_in(state), now_ns=read_ns),
             problems=problems,
             may_change=daemon_state.may_change(state),
             sees_all=daemon_state.may_change(state),
@@ -85,7 +88,9 @@ class Local:
             health="partial" if cards else "down",
             at_s=now_ns / 1e9,
             cards=cards,
-            processes=self._processes.look(with_tenants([*rows, *held_on(samples)], owners), now_ns=now_ns),
+            processes=self._processes.look(
+                with_tenants([*rows, *held_on(samples)], owners), now_ns=self._books.read_at_ns
+            ),
             problems=(clean(why, 300), *nvml, *unreadable),
             has_daemon=False,
         )

@@ -10,6 +10,7 @@ from pathlib import Path
 from hypervisor.edge.users import Names
 from hypervisor.top.model import Process
 from hypervisor.top.text import clean
+from hypervisor.top.window import Spent
 
 PROC = Path("/proc")
 LONGEST_COMMAND = 512
@@ -36,23 +37,20 @@ class Processes:
         self.can_see_them = True
         """Pids are those of this pid namespace; otherwise /proc is somebody else's."""
         self._names = Names()
-        self._spent: dict[tuple[int, str], int] = {}
-        self._at_ns = 0
+        self._spent: Spent[tuple[int, str]] = Spent()
 
     def look(self, held: Iterable[Held], *, now_ns: int) -> tuple[Process, ...]:
-        """Return the processes; one that is named twice, by driver and books, is one."""
-        rows = merged(held)
-        elapsed_ns = now_ns - self._at_ns if self._at_ns else 0
-        found = tuple(self._process(row, elapsed_ns) for row in rows.values())
-        self._spent = {key: row.spent_ns for key, row in rows.items() if row.spent_ns is not None}
-        self._at_ns = now_ns
-        return found
+        """Return the processes; one that is named twice, by driver and books, is one.
 
-    def _process(self, row: Held, elapsed_ns: int) -> Process:
-        before = self._spent.get((row.pid, row.card))
-        got = None
-        if before is not None and row.spent_ns is not None and elapsed_ns > 0:
-            got = min(1.0, max(0.0, (row.spent_ns - before) / elapsed_ns))
+        Books were read at `now_ns`.
+        """
+        rows = merged(held)
+        shares = self._spent.shares(
+            now_ns, {key: row.spent_ns for key, row in rows.items() if row.spent_ns is not None}
+        )
+        return tuple(self._process(row, shares.get(key)) for key, row in rows.items())
+
+    def _process(self, row: Held, got: float | None) -> Process:
         return Process(
             pid=row.pid,
             card=row.card,

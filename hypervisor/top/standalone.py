@@ -18,6 +18,7 @@ from hypervisor.top.assemble import IDLE_REASONS, in_order, mig_of, placed, vgpu
 from hypervisor.top.model import Card, Now, Tenant
 from hypervisor.top.processes import Held
 from hypervisor.top.text import clean
+from hypervisor.top.window import Window
 from limiter import environment, tenants
 from limiter.segment import Usage
 from limiter.tenant_view import Row, rows
@@ -71,16 +72,19 @@ class Cards:
 
 
 class Books:
-    """Reads tenants' books, and keeps the last look for differences."""
+    """Reads tenants' books, and keeps looks for differences. `read_at_ns` is when the last was made."""
 
     def __init__(self) -> None:
-        self._before: tenants.Snapshot | None = None
+        self._looks: Window[tenants.Snapshot] = Window()
+        self.read_at_ns = 0
         self._names = Names()
 
     def look(self) -> tuple[dict[str, list[Tenant]], list[Held], tuple[str, ...]]:
         """Return living tenants by card, their processes, and what cannot be read."""
         now = tenants.snapshot()
-        before, self._before = self._before or now, now
+        self.read_at_ns = now.at_ns
+        earlier = self._looks.swap(now.at_ns, now)
+        before = now if earlier is None else earlier[1]
         by_card: dict[str, list[Tenant]] = {}
         for row in rows(before, now):
             if row.processes:
@@ -97,7 +101,7 @@ class Books:
             name=clean(row.tenant),
             now=now_of(row, is_suspended=is_suspended),
             enforcement="standalone",
-            got=row.compute_share,
+            got=None if row.compute_share is None else min(1.0, row.compute_share),
             limit_percent=row.compute_limit_percent,
             memory_bytes=row.memory_used_bytes,
             quota_bytes=row.memory_limit_bytes if is_limited else None,

@@ -65,7 +65,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     size, duration = option(parse_bytes), option(parse_ns)
     add = parser.add_argument
     add("--kernel", type=duration, default=500_000, metavar="T", help="length of a kernel (500us)")
-    add("--blocks", type=parse_count, default=1, metavar="N", help="thread blocks of a kernel (1)")
+    add(
+        "--blocks",
+        type=parse_count,
+        default=0,
+        metavar="N",
+        help="thread blocks of a kernel (1; --touch: 1024)",
+    )
     add("--streams", type=parse_count, default=1, metavar="N", help="streams per thread (1)")
     add("--threads", type=parse_count, default=1, metavar="N", help="threads that launch (1)")
     add("--graph", type=parse_count, default=0, metavar="N", help="launch CUDA graphs of N kernels")

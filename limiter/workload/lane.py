@@ -31,7 +31,7 @@ class Launch:
         self._values = (c_uint64(arguments[0]), c_uint64(arguments[1]))
         self._pointers = (c_void_p * 2)(*(ctypes.addressof(v) for v in self._values))
         one, none = c_uint(1), c_uint(0)
-        self._grid = (c_uint(settings.blocks), one, one)
+        self._grid = (c_uint(settings.grid_blocks), one, one)
         self._block = (c_uint(THREADS_PER_BLOCK[name]), one, one)
         self._shared_bytes = none
         self._launch = driver.function("cuLaunchKernel")

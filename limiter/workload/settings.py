@@ -11,6 +11,9 @@ BATCH_NS = 4_000_000
 """GPU time between two looks at how far the GPU has got; at most two batches are queued, so that the
 workload never holds more than some milliseconds of the card in advance."""
 MAX_BATCH = 256
+TOUCH_BLOCKS = 1024
+"""Enough to keep a large card's memory busy. A single block would take so long for 1 GiB that few kernels fit
+into a second, and a second's shares were those of whole kernels."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +29,7 @@ class Settings:
     """One run of the workload.  Zero means: no bound, or not wanted."""
 
     kernel_ns: int = 500_000
-    blocks: int = 1
+    blocks: int = 0
     streams: int = 1
     threads: int = 1
     graph_kernels: int = 0
@@ -50,6 +53,11 @@ class Settings:
             raise UsageError("--burst goes with one thread and one stream, and not with --touch")
         if self.burst and self.burst.work_ns > self.burst.period_ns:
             raise UsageError("--burst WORK/PERIOD: the work is longer than the period")
+
+    @property
+    def grid_blocks(self) -> int:
+        """Return how many thread blocks a kernel has."""
+        return self.blocks or (TOUCH_BLOCKS if self.touch else 1)
 
     @property
     def kernels_per_launch(self) -> int:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import time
 from typing import Any
 
 import pytest
@@ -72,6 +73,25 @@ def test_with_a_daemon_everything_is_its_word(node, work, top, tenant) -> None:
     assert tenants(look(top))[a]["now"] == "suspended"
 
 
+def test_shares_are_those_of_a_second_or_more(node, work, top, tenant) -> None:
+    """Two that keep the card busy, weights 1 : 3; who is looked at has all of the card or nothing."""
+    served = node()
+    work("-a", "--seconds", "40", "--memory", "100MiB", memory="4GiB", weight=100)
+    work("-b", "--seconds", "40", "--memory", "100MiB", memory="4GiB", weight=300)
+    a, b = f"{tenant}-a", f"{tenant}-b"
+    served.until(lambda s: all(s.one("client_share_achieved_ratio", tenant=n) for n in (a, b)))
+    time.sleep(1)  # both have begun
+    tries = []
+    for _ in range(2):
+        seen = look(top)
+        got = {row["name"]: row["got"] for row in tenants(seen).values()}
+        of_processes = {p["tenant"]: p["got"] for p in seen["processes"]}
+        tries.append((got, of_processes))
+        if all(abs(x[a] - 0.25) <= 0.08 and abs(x[b] - 0.75) <= 0.08 for x in (got, of_processes)):
+            return
+    pytest.fail(str(tries))
+
+
 def test_without_a_daemon_it_says_so_and_shows_what_there_is(work, top, tenant) -> None:
     work("", "--seconds", "40", "--memory", "300MiB", memory="4GiB", compute=50, socket="", wait="0")
     seen = eventually(lambda: (n := look(top)) and tenants(n).get(tenant, {}).get("got") and n, within_s=25)
@@ -85,7 +105,9 @@ def test_without_a_daemon_it_says_so_and_shows_what_there_is(work, top, tenant) 
     assert one["quota_bytes"] == 4 * GIB
     assert 0.2 < one["got"] < 0.8
     assert one["due"] is None
-    assert [p["tenant"] for p in seen["processes"] if p["tenant"].startswith(tenant)] == [tenant]
+    (process,) = (p for p in seen["processes"] if p["tenant"].startswith(tenant))
+    assert process["tenant"] == tenant
+    assert process["got"] == pytest.approx(one["got"], abs=0.05)
     text = top("--once", "--width", "80").stdout
     assert "no daemon" in text
     assert tenant[:10] in text

@@ -12,7 +12,7 @@ from limiter.commands.load import settings_of
 from limiter.errors import UsageError
 from limiter.workload.kernels import PTX, SPIN, TOUCH
 from limiter.workload.result import Result, describe, percentile, summary
-from limiter.workload.settings import BATCH_NS, Burst, Settings
+from limiter.workload.settings import BATCH_NS, TOUCH_BLOCKS, Burst, Settings
 
 
 def settings(*arguments: str) -> Settings:
@@ -32,6 +32,12 @@ def test_the_queue_is_bounded_in_time(kernel_ns: int) -> None:
     batch = Settings(kernel_ns=kernel_ns).batch
     assert batch >= 1
     assert batch == 1 or batch * kernel_ns <= BATCH_NS
+
+
+def test_a_touch_keeps_the_cards_memory_busy() -> None:
+    assert settings().grid_blocks == 1
+    assert settings("--touch", "--memory", "1GiB").grid_blocks == TOUCH_BLOCKS
+    assert settings("--touch", "--memory", "1GiB", "--blocks", "7").grid_blocks == 7
 
 
 def test_a_burst_is_one_batch() -> None:
