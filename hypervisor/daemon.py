@@ -48,6 +48,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 SWEEP_S = 1.0
+LATE_S = 0.02
 ENDING_S = 2.0
 SWITCH_S = 0.0005
 """How long one thread may keep another from the interpreter; the default of 5 ms is half a turn."""
@@ -217,8 +218,12 @@ class Daemon:
     async def _end(self) -> None:
         """Answer who waits, stop deciding, and leave quotas and books where they are."""
         self.server.drain()
+        servers = [runner.server for runner in self.runners]
         for runner in self.runners:
             await runner.cleanup()
+        await asyncio.sleep(LATE_S)
+        for server in filter(None, servers):  # who was just being let in is not forgotten
+            await server.shutdown(0)
         self.node.survival.save()
         self.node.close()
         self.arbitration.stop()

@@ -49,6 +49,16 @@ class Built:
     """Folder laid out as in an installed package: both libraries and sim/; for GPULIMIT_LIB_DIR."""
 
 
+def pytest_configure() -> None:
+    """Let programs that tests start hear signals, however this one was started: `nohup` and a shell's `&`
+    have their children ignore some.
+    """
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
 def make(directory: Path, *arguments: str) -> None:
     """Run make quietly; on failure show what it said."""
     done = subprocess.run(

@@ -62,17 +62,26 @@ def short_folder() -> str | None:
 
 @contextlib.contextmanager
 def orderly_end() -> Iterator[None]:
-    """Let SIGTERM and a closed terminal end the demo as Ctrl-C does."""
+    """Let SIGTERM and a closed terminal end the demo as Ctrl-C does, and the first of them alone: a second
+    would interrupt what the first has begun to end.
+    """
 
     def leave(number: int, _: object) -> NoReturn:
-        raise SystemExit(128 + number)
+        ignore_signals()
+        raise KeyboardInterrupt if number == signal.SIGINT else SystemExit(128 + number)
 
-    before = {number: signal.signal(number, leave) for number in ENDING}
+    heard = [n for n in (signal.SIGINT, *ENDING) if signal.getsignal(n) is not signal.SIG_IGN]
+    before = {number: signal.signal(number, leave) for number in heard}
     try:
         yield
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def ignore_signals() -> None:
+    for number in (signal.SIGINT, *ENDING):
+        signal.signal(number, signal.SIG_IGN)
 
 
 def play(
@@ -84,14 +93,11 @@ def play(
     try:
         return Story(screen, host, actors, seconds).run()
     finally:
-        # A second Ctrl-C must not keep the first from its work.
-        for number in (signal.SIGINT, *ENDING):
-            signal.signal(number, signal.SIG_IGN)
+        ignore_signals()
         for actor in actors:
             actor.leave()
         host.stop()
         host.remove(actor.tenant for actor in actors)
-        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def choose_gpu(*, sim: bool, folder: Path) -> tuple[dict[str, str], dict[str, Any]]:
