@@ -120,24 +120,17 @@ CUresult cuGraphDestroy(CUgraph graph)
 	return result;
 }
 
-CUresult cuGraphUpload(CUgraphExec exec, CUstream stream)
-{
-	GL_ENTER(cuGraphUpload, (exec, stream));
-	struct gl_gpu *gpu = gl_gpu_current();
-	CUresult result = REAL(cuGraphUpload)(exec, stream);
-	if (result == CUDA_SUCCESS && gpu && gl_peek(&gpu->graph_memory))
-		gl_graph_memory_launched(gpu);
-	uploaded();
-	return result;
-}
+#define UPLOAD_HOOK(name)                                                                                    \
+	CUresult name(CUgraphExec exec, CUstream stream)                                                     \
+	{                                                                                                    \
+		GL_ENTER(name, (exec, stream));                                                              \
+		struct gl_gpu *gpu = gl_gpu_current();                                                       \
+		CUresult result = REAL(name)(exec, stream);                                                  \
+		if (result == CUDA_SUCCESS && gpu && gl_peek(&gpu->graph_memory))                            \
+			gl_graph_memory_launched(gpu);                                                       \
+		uploaded();                                                                                  \
+		return result;                                                                               \
+	}
 
-CUresult cuGraphUpload_ptsz(CUgraphExec exec, CUstream stream)
-{
-	GL_ENTER(cuGraphUpload_ptsz, (exec, stream));
-	struct gl_gpu *gpu = gl_gpu_current();
-	CUresult result = REAL(cuGraphUpload_ptsz)(exec, stream);
-	if (result == CUDA_SUCCESS && gpu && gl_peek(&gpu->graph_memory))
-		gl_graph_memory_launched(gpu);
-	uploaded();
-	return result;
-}
+UPLOAD_HOOK(cuGraphUpload)
+UPLOAD_HOOK(cuGraphUpload_ptsz)

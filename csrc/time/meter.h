@@ -159,6 +159,12 @@ uint64_t gl_cover_take(struct gl_cover *cover, uint64_t from_ns, uint64_t to_ns,
 
 /* ---- meter.c ---- */
 
+/* Whether this thread may record an event in a stream that it does not launch in just now: not in another thread's
+ * default stream, which it cannot name, and, while a capture is open, neither in a capturing stream nor in the legacy
+ * stream, which all others wait for. */
+bool gl_stream_markable(const struct gl_stream *stream, uint64_t *thread);
+/* The stream that this thread used last; may be another's by now. */
+struct gl_stream *gl_stream_last(const struct gl_meter *m);
 /* Adds a stream's light launches to all sums. */
 void gl_stream_settle(struct gl_meter *m, struct gl_stream *stream);
 
@@ -187,18 +193,23 @@ void gl_marks_collect(struct gl_meter *m, struct gl_stream *stream);
 /* The same for every stream of the context (NULL: of all) that has marks under way and is not being used right now. */
 void gl_marks_collect_all(struct gl_meter *m, CUcontext context);
 
-/* ---- bucket.c ---- */
+/* ---- spend.c ---- */
 
+/* Rings the usage segment's doorbell. */
+void gl_ring(void);
 /* Adds to the GPU time spent by this process on the gpu. */
 void gl_spend(struct gl_meter *m, struct gl_gpu *gpu, uint64_t ns);
 /* The GPU reached the process's mark at t, and all that is left is what is outstanding. */
 void gl_queue_reached(const struct gl_gpu *gpu, uint64_t t);
 /* The program has waited for the GPU: the daemon is told of its end where others wait for it. */
 void gl_queue_waited(struct gl_meter *m, const struct gl_gpu *gpu);
-/* Others want the GPU too. */
-bool gl_bucket_shared(const struct gl_gpu *gpu);
 /* Puts an earlier charge right. */
 void gl_spend_correct(struct gl_meter *m, struct gl_gpu *gpu, uint64_t charged_ns, uint64_t measured_ns);
+
+/* ---- bucket.c ---- */
+
+/* Others want the GPU too. */
+bool gl_bucket_shared(const struct gl_gpu *gpu);
 /* Nothing holds launches back: no limit, nobody to share with, not suspended.  A few ns. */
 bool gl_bucket_free(struct gl_meter *m, struct gl_gpu *gpu);
 /* A launch may go now.  A few ns. */

@@ -20,8 +20,9 @@ from hypervisor.core import grants
 from hypervisor.core import vigil as vigils
 from hypervisor.core.model import TenantName
 from hypervisor.core.pace import MS, Decision, Grant, Pace, Rating, Seen, Terms, UsedUp, Vigil
-from hypervisor.core.parts import HIGH, Parts
+from hypervisor.core.parts import Parts
 from hypervisor.core.standing import IDLE_AFTER_NS, LINGER_NS, Standing
+from hypervisor.core.urgency import Urgency, is_above
 
 HANDOVER_NS = MS * 7 // 20
 """The next turn begins when so much of the last is still queued: to decide and wake up takes that long."""
@@ -33,8 +34,6 @@ EARLY_NS = MS * 3 // 50
 """How much earlier than the last one's queue runs dry the next begins: to wake up takes that long."""
 SHORT_AHEAD_NS = MS // 2
 """What a holder may have queued where a higher class might want the GPU any time."""
-SWITCH_NS = MS // 5
-"""What it takes a card to turn from one process's work to another's (bench/fair.py: what is lost a turn)."""
 SETTLED_NS = 3 * MS // 10
 """How much later than it seems the last holder's queue has run dry, to be sure."""
 IDLE_TICK_NS = 100 * MS
@@ -66,12 +65,12 @@ class Arbiter:
         self._draining: TenantName | None = None
         self._exclusive_from_ns = 0
         self._virtual_ns = 0.0
-        self._urgent = 0
         self._at_ns = 0
         self._charged = 0.0
         self._awake: dict[TenantName, Standing] = {}
         """Those of whom anything can have changed since the last step."""
         self._parts = Parts(pace.quantum_ns)
+        self._urgency = Urgency(self._standings, self._parts)
 
     def step(
         self,
@@ -91,7 +90,7 @@ class Arbiter:
         contenders = [name for name, standing in standings.items() if standing.contends]
         self._end_turn(now_ns, contenders)
         self._begin_turn(now_ns, contenders)
-        self._urgent = self._urgent_class()
+        self._urgency.decide()
         for name in (self._holder, self._draining):
             if name is not None:
                 self._awake[name] = standings[name]
@@ -105,7 +104,8 @@ class Arbiter:
         vigil = self._vigil(now_ns, is_wanted=is_wanted)
         next_at_ns = self._next_at(now_ns, is_wanted=is_wanted, has_vigil=vigil is not None)
         unheard = self._unheard(vigil)
-        preempting = self._preempting()
+        holder = self._standings[self._holder] if self._holder is not None else None
+        preempting = self._urgency.preempting(holder)
         return Decision(granted, self._holder, next_at_ns, self._watched(), unheard, preempting, vigil)
 
     def ratings(self) -> dict[TenantName, Rating]:
@@ -121,7 +121,8 @@ class Arbiter:
             del self._standings[name]
             self._parts.forget()
         elapsed_ns, self._at_ns = now_ns - self._at_ns, now_ns
-        is_paused = self._holder in self._standings and self._is_hushed(self._holder)
+        holder = self._standings.get(self._holder) if self._holder is not None else None
+        is_paused = holder is not None and self._urgency.hushes(holder)
         if is_paused:
             self._turn_beside_ns += elapsed_ns
         all_spent_ns = 0
@@ -146,7 +147,7 @@ class Arbiter:
                 self._turn_spent_ns += spent_ns
             elif not is_paused:
                 self._turn_beside_ns += spent_ns
-        self._note_urgent_work(all_spent_ns)
+        self._urgency.note_work(self._awake.values(), all_spent_ns)
         if elapsed_ns > 0:
             gain = 1.0 - math.exp(-elapsed_ns / CHARGED_WINDOW_NS)
             self._charged += (min(all_spent_ns / elapsed_ns, MOST_CHARGED) - self._charged) * gain
@@ -155,19 +156,6 @@ class Arbiter:
         if self._draining not in self._standings:
             self._draining = None
         self._divide()
-
-    def _note_urgent_work(self, all_spent_ns: int) -> None:
-        """Tell those that others wait for what of the others is on the GPU with their work: what was queued
-        when it began, and what came until they heard of it.
-        """
-        urgent = {n: s for n, s in self._awake.items() if s.terms.priority >= HIGH and s.is_working}
-        late_ns = all_spent_ns - sum(s.spent_last_ns for s in urgent.values())
-        for name, standing in urgent.items():
-            if standing.has_begun:
-                beside_ns = sum(s.queued_ns for n, s in self._standings.items() if n != name)
-                standing.lasts_longer(beside_ns + 2 * SWITCH_NS if beside_ns else 0)
-            elif self._urgent:
-                standing.lasts_longer(late_ns)
 
     def _divide(self) -> None:
         """Set each one's part, and see to it that nobody who was away has saved up time."""
@@ -226,7 +214,8 @@ class Arbiter:
     def _is_outranked(self, others: Iterable[TenantName]) -> bool:
         """Somebody of a higher class waits inside its request."""
         assert self._holder is not None
-        return any(self._is_above(name, self._holder) for name in others)
+        holder = self._standings[self._holder]
+        return any(is_above(self._standings[name], holder) for name in others)
 
     def _begin_turn(self, now_ns: int, contenders: list[TenantName]) -> None:
         last = self._draining
@@ -236,9 +225,10 @@ class Arbiter:
         if self._holder is not None or not contenders:
             return
         chosen = min(self._candidates(contenders, last), key=self._rank)
-        if chosen == last or self._is_above(chosen, self._draining):
+        draining = self._standings[self._draining] if self._draining is not None else None
+        if chosen == last or is_above(self._standings[chosen], draining):
             left_ns = 0
-        elif self._draining is not None:
+        elif draining is not None:
             return
         self._holder, self._draining = chosen, None
         self._exclusive_from_ns = 0
@@ -254,42 +244,6 @@ class Arbiter:
         is_candidate = standing.takes_turns and standing.may_run and standing.has_work
         return [*contenders, last] if is_candidate else contenders
 
-    def _is_above(self, name: TenantName, other: TenantName | None) -> bool:
-        """It is of a class that others' turns end for; a request alone makes it the next, and no more."""
-        if other is None:
-            return False
-        rank = self._standings[name].rank
-        return rank <= -HIGH and rank < self._standings[other].rank
-
-    def _is_hushed(self, name: TenantName | None) -> bool:
-        """It has to wait until a higher class has done its work."""
-        return self._urgent < 0 and name is not None and self._standings[name].rank > self._urgent
-
-    def _urgent_class(self) -> int:
-        """Return the highest class, as ranks have it, for whose work inside its request those below wait.
-
-        Classes above normal have not to share the card's slices with others at all; the others have not to
-        be served worse by equal slices than their requests promise.
-        """
-        if not self._parts.has_requests:
-            return 0
-        ranks = [
-            s.rank
-            for s in self._standings.values()
-            if s.rank and s.may_run and (s.is_working if s.rank <= -HIGH else s.is_behind)
-        ]
-        first = min(ranks, default=0)
-        for standing in self._standings.values():
-            is_it = standing.rank == first and standing.is_behind
-            standing.holds_up_others = -HIGH < first < 0 and is_it
-        return first
-
-    def _preempting(self) -> frozenset[TenantName]:
-        if self._holder is None or not self._parts.has_high:
-            return frozenset()
-        above = (n for n, s in self._standings.items() if s.may_run and self._is_above(n, self._holder))
-        return frozenset(n for n in above if not self._standings[n].is_working)
-
     def _start_counting(self, now_ns: int) -> None:
         self._turn_from_ns, self._turn_spent_ns, self._turn_beside_ns = now_ns, 0, 0
         self._used_up = None
@@ -303,7 +257,7 @@ class Arbiter:
     # ---- grants ----
 
     def _grant(self, name: TenantName, standing: Standing, *, is_wanted: bool) -> Grant:
-        if not standing.may_run or self._is_hushed(name):
+        if not standing.may_run or self._urgency.hushes(standing):
             return grants.held_back(standing)
         if name == self._holder:
             quantum_ns = self._pace.quantum_ns
@@ -311,23 +265,14 @@ class Arbiter:
             return grants.turn(standing, self._run_ahead_ns(standing), left_ns, quantum_ns, self._start_ns)
         if standing.takes_turns:
             return grants.held_back(standing)
-        is_inside = standing.is_inside_request and not self._may_be_wanted_above(standing)
+        is_inside = standing.is_inside_request and not self._urgency.may_come_above(standing)
         return grants.slip(standing, is_inside=is_inside)
 
     def _run_ahead_ns(self, standing: Standing) -> int:
         """Return what each of a holder's threads may have queued: little, if a higher class may come."""
-        if self._may_be_wanted_above(standing):
+        if self._urgency.may_come_above(standing):
             return min(SHORT_AHEAD_NS, self._pace.run_ahead_ns)
         return self._pace.run_ahead_ns // standing.queues
-
-    def _may_be_wanted_above(self, standing: Standing) -> bool:
-        """A higher class may want the GPU any time."""
-        if not self._parts.has_high:
-            return False
-        above = (s for s in self._standings.values() if s.terms.priority > standing.terms.priority)
-        return any(
-            s.terms.priority >= HIGH and s.terms.request_percent and s.was_lately_active for s in above
-        )
 
     def _watched(self) -> frozenset[TenantName]:
         """Return who does not ring when something changes: everybody but those who rest."""
@@ -346,7 +291,7 @@ class Arbiter:
 
     def _vigil(self, now_ns: int, *, is_wanted: bool) -> Vigil | None:
         """Return what to look at during a turn."""
-        if self._holder is None or self._urgent:
+        if self._holder is None or self._urgency.rank:
             return None  # while others wait for urgent work, its end is looked for all the time
         holder = self._standings[self._holder]
         granted_ns, spent_ns = holder.grant.granted_ns, holder.seen.spent_ns
@@ -392,7 +337,7 @@ class Arbiter:
     def _may_slip_in(self, name: TenantName) -> bool:
         """Its work may come beside the holder's; that of a class that others wait for is seen at once."""
         standing = self._standings[name]
-        if self._is_above(name, self._holder):
+        if self._holder is not None and is_above(standing, self._standings[self._holder]):
             return standing.is_working
         return standing.is_active and not standing.takes_turns
 
@@ -412,13 +357,13 @@ class Arbiter:
             due.append(self._turn_from_ns + 2 * self._pace.quantum_ns - now_ns)
         if self._draining is not None and self._holder is None:
             due.append(self._standings[self._draining].queued_ns - self._handover_ns)
-        for name, standing in self._standings.items():
+        for standing in self._standings.values():
             # Others wait for these, and they do not ring.
             if standing.holds_up_others:
                 due.append(max(MS // 2, standing.seen.outstanding_ns - MS // 2))
-            elif self._urgent and standing.rank == self._urgent and standing.is_working:
+            elif self._urgency.rank and standing.rank == self._urgency.rank and standing.is_working:
                 due.append(max(0, standing.work_left_ns) + LINGER_NS)
-            if not standing.seen.waiting or self._is_hushed(name):
+            if not standing.seen.waiting or self._urgency.hushes(standing):
                 continue
             if not standing.may_run and not standing.terms.is_suspended:
                 due.append(standing.limit_wait_ns())

@@ -280,6 +280,19 @@ def test_a_request_above_an_equal_slice_is_kept_for_one_whose_host_is_slow() -> 
     assert busy >= 0.97
 
 
+def test_nobody_is_waited_for_once_there_are_no_requests() -> None:
+    world = World()
+    step = world.add("step", ahead(1 * MS, 40, 21 * US), request_percent=80)
+    world.add("other", saturating(700 * US))
+    standings = world.arbiter._standings
+    world.run(S)
+    while not (step.name in standings and standings[step.name].holds_up_others):
+        world.run(world.now_ns + MS // 10)
+    world.terms[step.name] = Terms()
+    world.run(world.now_ns + 20 * MS)
+    assert not standings[step.name].holds_up_others
+
+
 class Boaster(Tenant):
     """Says that ever so much is unfinished."""
 

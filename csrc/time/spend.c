@@ -1,0 +1,89 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What was spent, what of it is unfinished, and telling the daemon of work that begins and ends.
+ */
+#include <limits.h>
+
+#include "time/meter.h"
+
+#define RING_NS UINT64_C(1000000)
+#define PAUSE_NS UINT64_C(1000000) /* without a launch: the daemon is told of the next */
+enum { HIGH = 3 }; /* the class whose work others wait for */
+
+void gl_ring(void)
+{
+	uint32_t *bell = &gl_self.usage->header.doorbell;
+	__atomic_fetch_add(bell, 1, __ATOMIC_RELEASE);
+	gl_futex_wake(bell, INT_MAX);
+}
+
+static void note_work(struct gl_meter *m, struct gl_gpu *gpu, bool had_none, uint64_t ns)
+{
+	const struct gl_policy_device *p = gl_policy_of(gpu);
+	struct gl_gpu_meter *meter = &m->gpu[gpu->index];
+	if (!gl_bucket_shared(gpu))
+		return; /* nobody to make room */
+	uint64_t now = gl_now_ns(), end = gl_peek(&gpu->account->queue_end_ns);
+	bool paused = now - gl_peek(&meter->launched_ns) >= PAUSE_NS;
+	gl_put(&meter->launched_ns, now);
+	gl_put(&gpu->account->queue_end_ns, (end > now ? end : now) + ns);
+	/* In our turn work is what the daemon expects. */
+	if ((!had_none && !paused) || gl_peek(&p->exclusive_from_ns) || now - gl_peek(&meter->rang_ns) < RING_NS)
+		return;
+	gl_put(&meter->rang_ns, now);
+	gl_ring();
+}
+
+void gl_queue_reached(const struct gl_gpu *gpu, uint64_t t)
+{
+	gl_put(&gpu->account->queue_end_ns, t + gl_peek(&gpu->account->outstanding_ns));
+}
+
+void gl_queue_waited(struct gl_meter *m, const struct gl_gpu *gpu)
+{
+	const struct gl_policy_device *p = gl_policy_of(gpu);
+	uint64_t now = gl_now_ns(), *rang = &m->gpu[gpu->index].rang_ns;
+	if (gl_peek(&gpu->account->outstanding_ns))
+		return;
+	gl_put(&gpu->account->queue_end_ns, now);
+	if (!p || gl_peek(&p->priority) < HIGH || now - gl_peek(rang) < RING_NS)
+		return;
+	gl_put(rang, now);
+	gl_ring();
+}
+
+/* What of the ns is to be added to the time spent; the rest comes off the refund. */
+static uint64_t beyond(uint64_t *refund_ns, uint64_t ns)
+{
+	uint64_t refund = gl_peek(refund_ns), used;
+	do
+		used = refund < ns ? refund : ns;
+	while (GL_UNLIKELY(used) && !__atomic_compare_exchange_n(refund_ns, &refund, refund - used, false, __ATOMIC_RELAXED,
+								 __ATOMIC_RELAXED));
+	return ns - used;
+}
+
+static void spend(struct gl_meter *m, struct gl_gpu *gpu, uint64_t ns)
+{
+	gl_add(&gpu->device->spent_ns, beyond(&gpu->device->refund_ns, ns));
+	gl_add(&gpu->account->spent_ns, beyond(&m->gpu[gpu->index].refund_ns, ns));
+}
+
+void gl_spend(struct gl_meter *m, struct gl_gpu *gpu, uint64_t ns)
+{
+	bool had_none = gl_add(&gpu->account->outstanding_ns, ns) == 0;
+	spend(m, gpu, ns);
+	if (gl_self.daemon.registered)
+		note_work(m, gpu, had_none, ns); /* last: who is woken finds it spent */
+}
+
+void gl_spend_correct(struct gl_meter *m, struct gl_gpu *gpu, uint64_t charged_ns, uint64_t measured_ns)
+{
+	gl_sub(&gpu->account->outstanding_ns, charged_ns);
+	if (measured_ns > charged_ns) {
+		spend(m, gpu, measured_ns - charged_ns);
+	} else if (measured_ns < charged_ns) {
+		gl_add(&gpu->device->refund_ns, charged_ns - measured_ns);
+		gl_add(&m->gpu[gpu->index].refund_ns, charged_ns - measured_ns);
+	}
+}
