@@ -24,7 +24,7 @@
 #include "base/testpoint.h"
 #include "daemon/daemon.h"
 #include "layout.h"
-#include "lookup/lookup.h"
+#include "lookup/driver.h"
 #include "memory/memory.h"
 #include "process/process.h"
 #include "quota/quota.h"

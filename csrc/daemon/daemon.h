@@ -14,41 +14,9 @@
 
 #include "daemon/http.h"
 #include "layout.h"
+#include "state/state.h"
 
 #pragma GCC visibility push(hidden)
-
-struct gl_address {
-	union {
-		struct sockaddr_un un;
-		struct sockaddr_in in;
-		struct sockaddr_in6 in6;
-	} at;
-	uint32_t size;
-	char text[108];  /* for people */
-	bool by_node;    /* it was not the environment that said so */
-	char token[256]; /* shown with every request; "": none, on a Unix socket */
-};
-
-struct gl_daemon {
-	uint32_t registered; /* this process is one of the daemon's workers */
-	uint32_t view;       /* it registered for NVML alone */
-	uint32_t proposed;   /* the tenant's quota came from its environment */
-	uint32_t agent;      /* the thread was started */
-	uint32_t away;       /* the heartbeat was old when last looked at */
-	uint32_t entry[GL_MAX_DEVICES]; /* by segment entry: where in the policy it was last found */
-	const struct gl_policy *policy; /* NULL: none; replaced, never unmapped */
-	uint64_t policy_device, policy_inode;
-	struct gl_address address;
-	char tenant[64];
-	char worker[64];
-	uint64_t lost_ns;    /* when its connection last broke: a heartbeat from before says nothing any more */
-	uint64_t command;    /* number of the last one obeyed */
-	uint32_t host_pid;
-	int usage_fd;        /* the tenant's usage segment, as the daemon handed it over; -1: not, or used up */
-	bool closed;         /* GPULIMIT_ON_LOSS */
-	uint64_t wait_ns;    /* GPULIMIT_WAIT */
-	char body[8192];     /* of the registration: the thread must not read the environment */
-};
 
 /* ---- address.c ---- */
 

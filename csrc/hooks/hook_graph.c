@@ -2,8 +2,9 @@
  *
  * Executable graphs: a launch of one is charged by what its launches were measured to take; an update may change that.
  */
+#include "shim.h"
 #include "time/launch.h"
-#include "time/meter.h"
+#include "time/types.h"
 
 static uint64_t key_of(CUgraphExec exec)
 {

@@ -4,6 +4,7 @@
  * a few MiB (4 on an H200), which are measured after; memory allocated under one survives it (seen on a card), so
  * it then belongs to the primary context.
  */
+#include "process/limits.h"
 #include "shim.h"
 
 /* Makes the primary context first where there is none, so that it is charged and undone like any other. */

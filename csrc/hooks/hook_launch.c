@@ -2,8 +2,9 @@
  *
  * Launches of kernels.  What a launch is expected to cost is looked up by function and launch shape.
  */
+#include "shim.h"
 #include "time/launch.h"
-#include "time/meter.h"
+#include "time/types.h"
 
 enum { COOPERATIVE_ATTRIBUTE = 2 };
 

@@ -5,7 +5,7 @@
  * first use, is found at the next reservation.
  */
 #include "shim.h"
-#include "time/meter.h"
+#include "time/types.h"
 
 /* A call that loads code: `params` and `args` are those behind the handle. */
 #define LOADING(name, handle, undo, params, args)                                                                      \

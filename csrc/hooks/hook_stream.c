@@ -2,6 +2,7 @@
  *
  * Streams, as far as measuring GPU time has to know that one goes away, stands still, or has been waited for.
  */
+#include "shim.h"
 #include "time/launch.h"
 
 CUresult cuStreamDestroy(CUstream stream)

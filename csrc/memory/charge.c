@@ -5,11 +5,6 @@
  */
 #include "shim.h"
 
-bool gl_over_limit(const struct gl_gpu *gpu)
-{
-	return gl_ledger_total(gl_self.usage, gpu->index) > gl_limit_bytes(gpu);
-}
-
 bool gl_device_barred(CUdevice dev)
 {
 	int count;
@@ -110,15 +105,6 @@ CUresult gl_charge_drop(struct gl_charge *charge, CUresult result)
 	if (result == CUDA_ERROR_OUT_OF_MEMORY && charge->gpu)
 		gl_count_card_refusal(charge->gpu);
 	return result;
-}
-
-void gl_charge_release(const struct gl_block *block)
-{
-	if (block->space == GL_SPACE_POINTER && (block->kind == GL_MEM_POOL || block->kind == GL_MEM_GRAPH))
-		return; /* its bytes are in its pool's or graph's charge */
-	struct gl_gpu *gpu = gl_gpu_of((CUdevice)block->ordinal);
-	if (gpu && block->bytes)
-		gl_release(gpu, (enum gl_memory_kind)block->kind, block->bytes);
 }
 
 void gl_charge_leaving(const struct gl_block *block)

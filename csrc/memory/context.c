@@ -8,6 +8,7 @@
  * What dies with a context is found by walking the blocks.  Memory of pools, of cuMemCreate and of graphs belongs to the device and
  * outlives contexts (seen on a card: it survives even the reset of the primary one), so those blocks name none.
  */
+#include "shim.h"
 #include "time/launch.h"
 
 struct fall {

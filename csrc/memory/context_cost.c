@@ -4,6 +4,7 @@
  * seen when a context was made, shared by the tenant's processes.  That much is reserved before the next one is
  * made; the truth is charged after.
  */
+#include "process/limits.h"
 #include "memory/card.h"
 
 #define MIB (UINT64_C(1) << 20)

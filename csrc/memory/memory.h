@@ -11,6 +11,7 @@
 
 /* ---- reserve.c: memory of this process against the tenant's quota ---- */
 
+int gl_account_add(struct gl_gpu *gpu, enum gl_memory_kind kind, int64_t delta, uint64_t limit);
 /* Takes bytes out of the quota.  0, or -ENOMEM with nothing taken (and the refusal counted).
  * Tries hard first: gives back what dead processes held, and what this process's pools hold unused. */
 int gl_reserve(struct gl_gpu *gpu, enum gl_memory_kind kind, uint64_t bytes);
@@ -147,12 +148,9 @@ void gl_charge_left(const struct gl_block *block, CUresult result);
 void gl_charge_release(const struct gl_block *block);
 /* The driver has this device, but it cannot be put under quota (device.c says why): nothing may be made on it. */
 bool gl_device_barred(CUdevice dev);
-/* The tenant holds more than the quota on this gpu. */
-bool gl_over_limit(const struct gl_gpu *gpu);
 
 /* ---- overhead.c: what the card holds for this process beyond what was asked for ---- */
 
-void gl_overhead_mark(struct gl_gpu *gpu); /* measure again before the next reservation */
 void gl_overhead_mark_all(void);
 /* Measures if something calls for it; a few ns if not. */
 void gl_overhead_refresh(struct gl_gpu *gpu);

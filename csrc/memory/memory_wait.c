@@ -41,13 +41,6 @@ void gl_patience_begin(struct gl_patience *p)
 		current = p;
 }
 
-static void ring(void)
-{
-	uint32_t *bell = &gl_self.usage->header.doorbell;
-	__atomic_fetch_add(bell, 1, __ATOMIC_RELEASE);
-	gl_futex_wake(bell, INT_MAX);
-}
-
 static void look(struct gl_patience *p)
 {
 	struct gl_device *d = p->gpu->device;
@@ -63,8 +56,33 @@ static void begin_waiting(struct gl_patience *p)
 	gl_add(&p->gpu->device->memory_waits, 1);
 	look(p);
 	if (gl_self.daemon.registered)
-		ring();
+		gl_doorbell_ring();
 	gl_log(GL_INFO, "device %d: waiting for %llu bytes of memory", p->gpu->ordinal, (unsigned long long)p->bytes);
+}
+
+bool gl_patience_hides(bool by_card)
+{
+	if (GL_LIKELY(!current))
+		return false;
+	current->by_card |= by_card;
+	return true;
+}
+
+void gl_count_refusal(struct gl_gpu *gpu, uint64_t bytes)
+{
+	if (gl_patience_hides(false))
+		return;
+	gl_add(&gpu->device->refused, 1);
+	gl_log(GL_WARN, "device %d: %llu bytes refused: %llu of %llu in use", gpu->ordinal, (unsigned long long)bytes,
+	       (unsigned long long)gl_ledger_total(gl_self.usage, gpu->index), (unsigned long long)gl_limit_bytes(gpu));
+}
+
+void gl_count_card_refusal(struct gl_gpu *gpu)
+{
+	if (gl_patience_hides(true))
+		return;
+	gl_add(&gpu->device->refused_by_card, 1);
+	gl_log(GL_WARN, "device %d: the card itself is full, not the quota", gpu->ordinal);
 }
 
 static bool give_up(struct gl_patience *p)
@@ -109,14 +127,6 @@ void gl_patience_end(struct gl_patience *p)
 	gl_add(&p->gpu->device->memory_waited_ns, gl_now_ns() - p->start_ns);
 }
 
-bool gl_patience_hides(bool by_card)
-{
-	if (GL_LIKELY(!current))
-		return false;
-	current->by_card |= by_card;
-	return true;
-}
-
 void gl_memory_freed(struct gl_gpu *gpu)
 {
 	if (current)
@@ -132,5 +142,5 @@ void gl_memory_freed(struct gl_gpu *gpu)
 	__atomic_fetch_add(&d->memory_change, 1, __ATOMIC_RELEASE);
 	gl_futex_wake(&d->memory_change, INT_MAX);
 	if (others && gl_self.daemon.registered)
-		ring();
+		gl_doorbell_ring();
 }

@@ -11,6 +11,7 @@
  *
  * Locks: overhead_lock (one measurement per gpu at a time), then the pools' books_lock.  Hooks and reserve.c call.
  */
+#include "process/limits.h"
 #include "memory/card.h"
 
 #define MIB (UINT64_C(1) << 20)
@@ -19,12 +20,6 @@
 #define PIECE (2 * MIB) /* the driver takes memory from the card in pieces of this size */
 #define RESERVES 4096
 #define PAUSE_NS 1000000u /* between two measurements, unless rounding alone may have used up the quota by now */
-
-void gl_overhead_mark(struct gl_gpu *gpu)
-{
-	if (gpu)
-		gl_store(&gpu->overhead_dirty, 1u);
-}
 
 void gl_overhead_mark_all(void)
 {

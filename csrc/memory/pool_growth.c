@@ -9,6 +9,7 @@
  * then books_lock (pool.c).  While an allocation is under way its pool's `floor` keeps what was reserved for it from
  * being given back.
  */
+#include "process/limits.h"
 #include "memory/pool.h"
 
 #define LEAST_STEP (UINT64_C(2) << 20)

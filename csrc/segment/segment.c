@@ -9,6 +9,8 @@
 #include <sys/stat.h>
 
 #include "segment/slots.h"
+#include <limits.h>
+
 #include "shim.h"
 
 #define DIRECTORY "/dev/shm/"
@@ -347,4 +349,11 @@ struct gl_device *gl_segment_device(const uint8_t uuid[16], uint64_t card_bytes,
 		device = add_device(uuid, card_bytes, limit_bytes, compute_percent, weight, index);
 	(void)gl_record_lock(gl_self.fd, F_UNLCK, 0);
 	return device;
+}
+
+void gl_doorbell_ring(void)
+{
+	uint32_t *bell = &gl_self.usage->header.doorbell;
+	__atomic_fetch_add(bell, 1, __ATOMIC_RELEASE);
+	gl_futex_wake(bell, INT_MAX);
 }

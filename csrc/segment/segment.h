@@ -27,6 +27,9 @@ int gl_segment_reap(void);
 struct gl_device *gl_segment_device(const uint8_t uuid[16], uint64_t card_bytes, uint64_t limit_bytes,
 				    uint32_t compute_percent, uint32_t weight, uint32_t *index);
 
+/* Rings the segment's doorbell: the daemon looks at this tenant. */
+void gl_doorbell_ring(void);
+
 #pragma GCC visibility pop
 
 #endif

@@ -135,3 +135,18 @@ void sim_unback(uint64_t addr, uint64_t mapped_bytes)
 	if (addr && mapped_bytes)
 		munmap((void *)(uintptr_t)addr, mapped_bytes);
 }
+
+bool sim_range_ok(uint64_t addr, uint64_t bytes)
+{
+	while (bytes) {
+		struct sim_block *block = sim_block_with(addr);
+		if (!block || block->kind == SIM_RESERVED)
+			return false;
+		uint64_t here = block->addr + block->bytes - addr;
+		if (here >= bytes)
+			return true;
+		addr += here;
+		bytes -= here;
+	}
+	return true;
+}

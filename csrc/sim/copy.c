@@ -19,21 +19,6 @@ struct side {
 	bool device;
 };
 
-bool sim_range_ok(uint64_t addr, uint64_t bytes)
-{
-	while (bytes) {
-		struct sim_block *block = sim_block_with(addr);
-		if (!block || block->kind == SIM_RESERVED)
-			return false;
-		uint64_t here = block->addr + block->bytes - addr;
-		if (here >= bytes)
-			return true;
-		addr += here;
-		bytes -= here;
-	}
-	return true;
-}
-
 /* What is recorded into a graph may name memory that the graph has yet to take. */
 static bool nameable(uint64_t addr, uint64_t bytes)
 {

@@ -8,17 +8,6 @@
 
 #include "sim.h"
 
-CUresult sim_function(CUfunction f, CUfunction *out)
-{
-	if (sim_handle_is(f, SIM_FUNC)) {
-		*out = f;
-		return CUDA_SUCCESS;
-	}
-	if (sim_handle_is(f, SIM_KERNEL)) /* the runtime launches kernels without a function */
-		return sim_kernel_function((CUkernel)f, out);
-	return CUDA_ERROR_INVALID_HANDLE;
-}
-
 /* The value of a 64-bit parameter, from kernelParams or from the packed buffer of `extra`. */
 static uint64_t parameter(const struct sim_launch *l, int index)
 {

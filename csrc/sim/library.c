@@ -259,3 +259,14 @@ SIM_EXPORT CUresult cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(
 	(void)flags;
 	return cuOccupancyMaxActiveBlocksPerMultiprocessor(blocks, f, block_size, shared_bytes);
 }
+
+CUresult sim_function(CUfunction f, CUfunction *out)
+{
+	if (sim_handle_is(f, SIM_FUNC)) {
+		*out = f;
+		return CUDA_SUCCESS;
+	}
+	if (sim_handle_is(f, SIM_KERNEL)) /* the runtime launches kernels without a function */
+		return sim_kernel_function((CUkernel)f, out);
+	return CUDA_ERROR_INVALID_HANDLE;
+}

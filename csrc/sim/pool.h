@@ -19,6 +19,7 @@ struct CUmemPoolHandle_st {
 CUmemoryPool sim_default_pool(CUdevice dev);
 CUmemoryPool sim_chosen_pool(CUdevice dev);
 void sim_choose_pool(CUdevice dev, CUmemoryPool pool);
+CUresult sim_pool_allocate(CUdeviceptr *out, uint64_t bytes, CUmemoryPool pool, CUcontext ctx);
 void sim_pool_begin(CUmemoryPool pool);
 void sim_pool_end(CUmemoryPool pool);
 void sim_pool_trim(CUmemoryPool pool, uint64_t keep);

@@ -33,17 +33,6 @@ static pid_t attached_pid;
 
 SIM_EXPORT const char gpulimit_sim_version[] = "gpulimit simulated driver 1";
 
-void sim_complain(const char *format, ...)
-{
-	char line[600];
-	va_list args;
-
-	va_start(args, format);
-	vsnprintf(line, sizeof(line), format, args);
-	va_end(args);
-	dprintf(2, "gpulimit-sim: %s\n", line);
-}
-
 static uint64_t start_ticks(void)
 {
 	char text[1024];

@@ -5,7 +5,9 @@
 #ifndef GL_LAUNCH_H
 #define GL_LAUNCH_H
 
-#include "shim.h"
+#include "base/testpoint.h"
+#include "process/process.h"
+#include "segment/segment.h"
 
 struct gl_cost;
 struct gl_stream;

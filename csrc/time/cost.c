@@ -3,7 +3,7 @@
  * What launches cost.  A fixed table without locks: an entry is claimed by its key and never moves, so that any
  * thread may hold a pointer to it.
  */
-#include "time/meter.h"
+#include "time/types.h"
 
 enum { PROBES = 32, FIRST_SAMPLES = 4, MOST_WEIGHT = 32, IN_A_ROW = 8, LONG_NS = 1000000, MEDIUM_NS = 100000 };
 

@@ -13,7 +13,9 @@
 #ifndef GL_METER_H
 #define GL_METER_H
 
-#include "shim.h"
+#include "base/testpoint.h"
+#include "process/process.h"
+#include "segment/segment.h"
 
 #pragma GCC visibility push(hidden)
 
@@ -195,8 +197,6 @@ void gl_marks_collect_all(struct gl_meter *m, CUcontext context);
 
 /* ---- spend.c ---- */
 
-/* Rings the usage segment's doorbell. */
-void gl_ring(void);
 /* Adds to the GPU time spent by this process on the gpu. */
 void gl_spend(struct gl_meter *m, struct gl_gpu *gpu, uint64_t ns);
 /* The GPU reached the process's mark at t, and all that is left is what is outstanding. */
@@ -208,8 +208,6 @@ void gl_spend_correct(struct gl_meter *m, struct gl_gpu *gpu, uint64_t charged_n
 
 /* ---- bucket.c ---- */
 
-/* Others want the GPU too. */
-bool gl_bucket_shared(const struct gl_gpu *gpu);
 /* Nothing holds launches back: no limit, nobody to share with, not suspended.  A few ns. */
 bool gl_bucket_free(struct gl_meter *m, struct gl_gpu *gpu);
 /* A launch may go now.  A few ns. */

@@ -5,7 +5,7 @@
  * float loses precision, and the base's place on the host's clock is kept between two bounds that every mark gives:
  * an event was reached after it was recorded, and before it was seen done.
  */
-#include "time/meter.h"
+#include "time/types.h"
 
 enum { ROW = 16 };
 #define REBASE_NS UINT64_C(2000000000) /* a float of 2000 ms is exact to 0.1 us */

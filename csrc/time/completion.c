@@ -3,7 +3,8 @@
  * Where work ends: the program has waited for the GPU, or a stream or context goes away with what was under way in it.
  */
 #include "time/launch.h"
-#include "time/meter.h"
+#include "process/limits.h"
+#include "time/types.h"
 
 #define FINISH_NS UINT64_C(50000) /* most that measuring finished work may take */
 
@@ -102,7 +103,7 @@ CUresult gl_meter_waited(CUresult result)
 	if (result != CUDA_SUCCESS || !m || !gl_self.daemon.registered || REAL(cuCtxGetCurrent)(&context) != CUDA_SUCCESS || !context)
 		return result;
 	struct gl_gpu *gpu = gl_gpu_current();
-	if (!gpu || !gl_peek(&gpu->account->outstanding_ns) || !gl_bucket_shared(gpu))
+	if (!gpu || !gl_peek(&gpu->account->outstanding_ns) || !gl_gpu_shared(gpu))
 		return result;
 	__atomic_fetch_add(&gl_self.marking, 1, __ATOMIC_SEQ_CST); /* as in mark_all */
 	finish_all(m, gpu, context);

@@ -2,8 +2,8 @@
  *
  * How calls are taken over, by file: lookup.c gives programs our functions, driver.c has the driver's own.
  */
-#ifndef GL_LOOKUP_H
-#define GL_LOOKUP_H
+#ifndef GL_DRIVER_H
+#define GL_DRIVER_H
 
 #include <stdbool.h>
 

@@ -3,7 +3,7 @@
  * Metering a launch: who it is charged to, whether it may go now, and whether it is measured.  The usual launch costs
  * the host some tens of ns: no lock, no event, one look at the clock at most.
  */
-#include "time/meter.h"
+#include "time/types.h"
 
 #include <string.h>
 
@@ -305,17 +305,6 @@ static void after_launch(struct gl_meter *m, struct gl_launch *l)
 	uint64_t every = gl_bucket_mark_ns(l->gpu);
 	if (GL_UNLIKELY(estimate >= every || launches % CLOCK_EVERY == 0))
 		go_on(m, l, estimate, every);
-}
-
-void gl_stream_settle(struct gl_meter *m, struct gl_stream *s)
-{
-	if (GL_LIKELY(!gl_peek(&s->pending)))
-		return;
-	uint64_t pending = __atomic_exchange_n(&s->pending, 0, __ATOMIC_RELAXED), ns = pending % GL_PENDING_ONE;
-	gl_add(&s->clock->gpu->account->launches[GL_KERNEL], pending / GL_PENDING_ONE);
-	gl_add(&s->launches, (uint32_t)(pending / GL_PENDING_ONE));
-	gl_add(&s->charged_ns, ns);
-	gl_spend(m, s->clock->gpu, ns);
 }
 
 static void after_light_launch(struct gl_meter *m, struct gl_launch *l)

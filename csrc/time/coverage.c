@@ -10,7 +10,7 @@
  * counted.  Where in its interval work was is not known; it is put as early as there is room, which leaves the most for
  * what ends later.  A part is one word, changed by compare-and-swap: a process may stop or die anywhere.
  */
-#include "time/meter.h"
+#include "time/types.h"
 
 enum { PARTS = sizeof((struct gl_cover *)0)->fine / sizeof(uint64_t), FINE = 20, COARSE = 24, UNIT = 12, FIELD = 13, AHEAD = 8 };
 #define MASK ((1u << FIELD) - 1)

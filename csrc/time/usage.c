@@ -4,24 +4,18 @@
  */
 #include <limits.h>
 
-#include "time/meter.h"
+#include "process/limits.h"
+#include "time/types.h"
 
 #define RING_NS UINT64_C(1000000)
 #define PAUSE_NS UINT64_C(1000000) /* without a launch: the daemon is told of the next */
 enum { HIGH = 3 }; /* the class whose work others wait for */
 
-void gl_ring(void)
-{
-	uint32_t *bell = &gl_self.usage->header.doorbell;
-	__atomic_fetch_add(bell, 1, __ATOMIC_RELEASE);
-	gl_futex_wake(bell, INT_MAX);
-}
-
 static void note_work(struct gl_meter *m, struct gl_gpu *gpu, bool had_none, uint64_t ns)
 {
 	const struct gl_policy_device *p = gl_policy_of(gpu);
 	struct gl_gpu_meter *meter = &m->gpu[gpu->index];
-	if (!gl_bucket_shared(gpu))
+	if (!gl_gpu_shared(gpu))
 		return; /* nobody to make room */
 	uint64_t now = gl_now_ns(), end = gl_peek(&gpu->account->queue_end_ns);
 	bool paused = now - gl_peek(&meter->launched_ns) >= PAUSE_NS;
@@ -31,7 +25,7 @@ static void note_work(struct gl_meter *m, struct gl_gpu *gpu, bool had_none, uin
 	if ((!had_none && !paused) || gl_peek(&p->exclusive_from_ns) || now - gl_peek(&meter->rang_ns) < RING_NS)
 		return;
 	gl_put(&meter->rang_ns, now);
-	gl_ring();
+	gl_doorbell_ring();
 }
 
 void gl_queue_reached(const struct gl_gpu *gpu, uint64_t t)
@@ -49,7 +43,7 @@ void gl_queue_waited(struct gl_meter *m, const struct gl_gpu *gpu)
 	if (!p || gl_peek(&p->priority) < HIGH || now - gl_peek(rang) < RING_NS)
 		return;
 	gl_put(rang, now);
-	gl_ring();
+	gl_doorbell_ring();
 }
 
 /* What of the ns is to be added to the time spent; the rest comes off the refund. */

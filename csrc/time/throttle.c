@@ -30,7 +30,8 @@
 #include <limits.h>
 
 #include "base/testpoint.h"
-#include "time/meter.h"
+#include "process/limits.h"
+#include "time/types.h"
 
 #define RESUME_NS UINT64_C(10000000)
 #define KEEP_NS UINT64_C(100000000)
@@ -52,33 +53,6 @@ struct clocked {
 
 /* ---- the rules in force ---- */
 
-static uint32_t limit_percent(const struct gl_gpu *gpu, const struct gl_policy_device *p)
-{
-	uint32_t percent = gl_peek(p ? &p->compute_limit_percent : &gpu->device->compute_limit_percent);
-	if (percent < 1 || percent > 100)
-		return 1; /* nonsense in the segment never means no limit */
-	if (percent == 100 && p && GL_UNLIKELY(gl_peek(&gl_self.daemon.away))) {
-		uint32_t request = gl_peek(&p->compute_request_percent);
-		return request >= 1 && request <= 100 ? request : 100;
-	}
-	return percent;
-}
-
-uint32_t gl_compute_percent(const struct gl_gpu *gpu)
-{
-	return limit_percent(gpu, gl_policy_of(gpu));
-}
-
-static bool suspended(const struct gl_gpu *gpu, const struct gl_policy_device *p)
-{
-	return gl_peek(&gpu->device->suspended) || (p && gl_peek(&p->suspended));
-}
-
-static bool shared(const struct gl_policy_device *p)
-{
-	return p && gl_peek(&p->shared);
-}
-
 static bool has_own(const struct gl_gpu *gpu, uint32_t percent)
 {
 	return gpu->own_compute_percent < percent;
@@ -87,11 +61,11 @@ static bool has_own(const struct gl_gpu *gpu, uint32_t percent)
 uint64_t gl_bucket_mark_ns(const struct gl_gpu *gpu)
 {
 	const struct gl_policy_device *p = gl_policy_of(gpu);
-	uint64_t ahead = shared(p) ? gl_peek(&p->run_ahead_ns) : 0;
+	uint64_t ahead = gl_shared(p) ? gl_peek(&p->run_ahead_ns) : 0;
 	if (ahead && ahead < 4 * MARK_NS)
 		return ahead / 4 > SHORTEST_MARK_NS ? ahead / 4 : SHORTEST_MARK_NS;
-	uint32_t percent = limit_percent(gpu, p);
-	return shared(p) || percent < 100 || has_own(gpu, percent) ? MARK_NS : FREE_MARK_NS;
+	uint32_t percent = gl_limit_percent(gpu, p);
+	return gl_shared(p) || percent < 100 || has_own(gpu, percent) ? MARK_NS : FREE_MARK_NS;
 }
 
 /* ---- by the wall clock ---- */
@@ -220,17 +194,12 @@ static uint64_t look_again(uint64_t ns)
 	return ns < SHORTEST_LOOK_NS ? SHORTEST_LOOK_NS : ns > LONGEST_LOOK_NS ? LONGEST_LOOK_NS : ns;
 }
 
-bool gl_bucket_shared(const struct gl_gpu *gpu)
-{
-	return shared(gl_policy_of(gpu));
-}
-
 /* ---- the gate ---- */
 
 bool gl_bucket_free(struct gl_meter *m, struct gl_gpu *gpu)
 {
 	const struct gl_policy_device *p = gl_policy_of(gpu);
-	if (limit_percent(gpu, p) < 100 || gpu->own_compute_percent < 100 || shared(p) || suspended(gpu, p))
+	if (gl_limit_percent(gpu, p) < 100 || gpu->own_compute_percent < 100 || gl_shared(p) || gl_suspended(gpu, p))
 		return false;
 	goes_unpaced(m, gpu);
 	return true;
@@ -239,18 +208,18 @@ bool gl_bucket_free(struct gl_meter *m, struct gl_gpu *gpu)
 bool gl_bucket_open(struct gl_meter *m, struct gl_gpu *gpu)
 {
 	const struct gl_policy_device *p = gl_policy_of(gpu);
-	if (GL_UNLIKELY(suspended(gpu, p)))
+	if (GL_UNLIKELY(gl_suspended(gpu, p)))
 		return false;
-	uint32_t percent = limit_percent(gpu, p);
+	uint32_t percent = gl_limit_percent(gpu, p);
 	if (has_own(gpu, percent) && !clocked_open(m, gpu, own_bucket(m, gpu)))
 		return false;
-	if (shared(p)) {
+	if (gl_shared(p)) {
 		bool go = granted(gpu, p) && has_started(p) && within_run_ahead(m, gpu, p);
 		if (go)
 			goes_unpaced(m, gpu);
 		if (go || gl_policy_fresh(gl_now_ns()))
 			return go;
-		percent = limit_percent(gpu, p); /* the daemon may have been found away just now */
+		percent = gl_limit_percent(gpu, p); /* the daemon may have been found away just now */
 	}
 	if (percent == 100) {
 		goes_unpaced(m, gpu);
@@ -272,7 +241,7 @@ static void collect(struct gl_meter *m, struct gl_gpu *gpu, CUcontext context, s
 	gl_marks_collect_all(m, gl_self.daemon.registered ? NULL : context);
 	uint64_t after = gl_peek(&gpu->account->outstanding_ns);
 	if (before && !after && gl_self.daemon.registered)
-		gl_ring();
+		gl_doorbell_ring();
 	if (after < w->outstanding_ns || !w->progress_ns)
 		w->progress_ns = gl_now_ns();
 	w->outstanding_ns = after;
@@ -286,7 +255,7 @@ static uint64_t policy_sleep(struct gl_meter *m, const struct gl_gpu *gpu, const
 	uint64_t outstanding = w->outstanding_ns, half = gl_peek(&p->run_ahead_ns) / 2, left;
 	if (!granted(gpu, p)) {
 		if (!w->throttled)
-			gl_ring(); /* the daemon can do something about it, which it cannot about our own work */
+			gl_doorbell_ring(); /* the daemon can do something about it, which it cannot about our own work */
 		w->throttled = true;
 		return outstanding ? look_again(outstanding / 2) : LONGEST_SLEEP_NS;
 	}
@@ -307,9 +276,9 @@ static uint64_t policy_sleep(struct gl_meter *m, const struct gl_gpu *gpu, const
 /* How long to sleep before looking again; 0: the launch may go. */
 static uint64_t sleep_for(struct gl_meter *m, struct gl_gpu *gpu, const struct gl_policy_device *p, struct wait *w)
 {
-	uint64_t now = gl_now_ns(), ns = suspended(gpu, p) ? LONGEST_SLEEP_NS : 0;
-	bool by_daemon = shared(p) && gl_policy_fresh(now);
-	uint32_t percent = limit_percent(gpu, p);
+	uint64_t now = gl_now_ns(), ns = gl_suspended(gpu, p) ? LONGEST_SLEEP_NS : 0;
+	bool by_daemon = gl_shared(p) && gl_policy_fresh(now);
+	uint32_t percent = gl_limit_percent(gpu, p);
 	if (!ns && has_own(gpu, percent))
 		ns = clocked_sleep(own_bucket(m, gpu));
 	if (!ns && by_daemon)

@@ -1,0 +1,156 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The state of this process, which all folders above read: its devices, its tenant, its daemon; log lines, identity.
+ */
+#ifndef GL_STATE_H
+#define GL_STATE_H
+
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+
+#include "abi.h"
+#include "base/sys.h"
+#include "layout.h"
+#include "quota/quota.h"
+
+#pragma GCC visibility push(hidden)
+
+/* ---- log.c: capped, prefixed lines on stderr, by GPULIMIT_LOG ---- */
+
+enum gl_level { GL_ERROR, GL_WARN, GL_INFO, GL_DEBUG };
+/* GL_ERROR is printed at the default level too; reserved for "nothing works, and why": once per process. */
+void gl_log(enum gl_level level, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+/* ---- state.c ---- */
+
+enum gl_mode {
+	GL_NEW = 0,         /* no CUDA or NVML call yet */
+	GL_TRANSPARENT = 1, /* no quota and no tenant: hand every call on */
+	GL_ATTACHED = 2,    /* under quota */
+	GL_FAILED = 3,      /* quota unreadable or unenforceable: every CUDA call fails */
+};
+
+struct gl_pool;
+struct gl_blocks;
+struct gl_meter;
+
+struct gl_gpu {
+	CUdevice ordinal;           /* as CUDA counts in this process */
+	uint32_t index;             /* entry in the tenant's segment */
+	uint8_t uuid[16];
+	uint64_t total_bytes;       /* of the card */
+	uint64_t own_limit_bytes;   /* from this process's environment; can only lower the tenant's */
+	uint32_t own_compute_percent;
+	struct gl_device *device;
+	struct gl_account *account;
+	struct gl_lock overhead_lock;
+	uint64_t overhead_bytes;    /* charged now */
+	uint64_t overhead_seen;     /* what the last measurement said; a lower one must be seen twice (overhead.c) */
+	uint64_t overhead_at_bytes; /* lowest that was charged in all since the last measurement */
+	uint64_t overhead_with_bytes; /* what was charged in all at the last measurement */
+	uint32_t moving;            /* calls under way between whose start and end books and card may differ */
+	uint64_t overhead_at_ns;
+	uint32_t overhead_reserves; /* reservations since the last measurement */
+	uint32_t overhead_dirty;    /* something happened that costs memory nobody asked for */
+	uint32_t overhead_blind;    /* this process's use of the card cannot be seen here */
+	uint32_t nvml_looked_up;
+	nvmlDevice_t nvml;          /* NULL: NVML does not know the card, or is not there */
+	struct gl_lock context_lock; /* contexts are made and ended one at a time */
+	CUcontext primary;           /* handle of the primary context, once seen */
+	struct gl_lock pool_lock;    /* stream-ordered allocations and graph nodes are charged one at a time */
+	struct gl_lock books_lock;   /* the pools' and graphs' charges; never held across gl_reserve */
+	struct gl_pool *pools;
+	uint32_t pool_count, pool_room;
+	uint64_t pool_step;          /* by which pools were seen to grow; 0: not yet (pool_growth.c) */
+	uint32_t graph_memory;       /* 1 once a graph with memory nodes was seen: gl_graph_memory_launched is wanted */
+	uint64_t graph_peak_bytes;   /* sum over living graphs */
+	uint64_t graph_charged_bytes;
+	uint64_t graph_unused_bytes; /* of these, not taken from the card yet */
+};
+
+struct gl_address {
+	union {
+		struct sockaddr_un un;
+		struct sockaddr_in in;
+		struct sockaddr_in6 in6;
+	} at;
+	uint32_t size;
+	char text[108];  /* for people */
+	bool by_node;    /* it was not the environment that said so */
+	char token[256]; /* shown with every request; "": none, on a Unix socket */
+};
+
+struct gl_daemon {
+	uint32_t registered; /* this process is one of the daemon's workers */
+	uint32_t view;       /* it registered for NVML alone */
+	uint32_t proposed;   /* the tenant's quota came from its environment */
+	uint32_t agent;      /* the thread was started */
+	uint32_t away;       /* the heartbeat was old when last looked at */
+	uint32_t entry[GL_MAX_DEVICES]; /* by segment entry: where in the policy it was last found */
+	const struct gl_policy *policy; /* NULL: none; replaced, never unmapped */
+	uint64_t policy_device, policy_inode;
+	struct gl_address address;
+	char tenant[64];
+	char worker[64];
+	uint64_t lost_ns;    /* when its connection last broke: a heartbeat from before says nothing any more */
+	uint64_t command;    /* number of the last one obeyed */
+	uint32_t host_pid;
+	int usage_fd;        /* the tenant's usage segment, as the daemon handed it over; -1: not, or used up */
+	bool closed;         /* GPULIMIT_ON_LOSS */
+	uint64_t wait_ns;    /* GPULIMIT_WAIT */
+	char body[8192];     /* of the registration: the thread must not read the environment */
+};
+
+struct gl_process {
+	uint32_t state;      /* enum gl_mode, for CUDA calls */
+	uint32_t nvml_state; /* the same for NVML calls: a program that only asks NVML never loads CUDA */
+	uint32_t attached;   /* what the environment says: enum gl_mode, once read */
+	uint32_t pid;
+	struct gl_lock setup_lock;
+	uint32_t gpus_ready;
+	int gpu_count;
+	int slot;
+	int fd;               /* of the usage segment */
+	uint64_t inode, device; /* of the file behind it */
+	struct gl_usage *usage;
+	struct gl_slot *own;
+	struct gl_quota quota; /* parsed from the environment */
+	struct gl_gpu gpu[GL_MAX_DEVICES];
+	struct gl_lock ledger_lock[GL_MAX_DEVICES]; /* by segment entry: one operation of this process at a time */
+	struct gl_lock reap_lock;
+	struct gl_lock nvml_lock;
+	uint32_t listed_pid;   /* by which NVML lists this process, if not by its own */
+	uint32_t nvml_started; /* 0 not tried, 1 this process may ask NVML, 2 it is not there */
+	struct gl_blocks *blocks;
+	uint32_t sparse_arrays; /* 1: made here; they may hold memory of cuMemCreate without our seeing (hook_vmm.c) */
+	uint64_t next_id;      /* for blocks that outlive their handle */
+	struct gl_meter *meter;
+	uint32_t capturing;    /* captures open or about to begin in this process, as seen by the hooks */
+	uint32_t marking;      /* threads that mark other streams than the one they launch in (meter.c) */
+	uint32_t log_lines;
+	uint32_t log_level;    /* 1 + enum gl_level; 0: not read yet */
+	struct gl_daemon daemon;
+};
+extern struct gl_process gl_self;
+
+/* The overhead on the gpu is to be measured again before the next reservation. */
+static inline void gl_overhead_mark(struct gl_gpu *gpu)
+{
+	if (gpu)
+		gl_store(&gpu->overhead_dirty, 1u);
+}
+
+/* ---- identity.c: who this process is ---- */
+
+struct gl_identity {
+	uint64_t start_ticks, pid_namespace;
+	char name[16];
+};
+struct gl_identity gl_identity_read(void);
+/* The tenant of a process that names none.  0 or negative errno. */
+int gl_default_tenant(char out[GL_TENANT_NAME_BYTES]);
+
+#pragma GCC visibility pop
+
+#endif
