@@ -74,7 +74,7 @@ struct gl_device {
 	uint64_t refused_by_card;    /* allocations inside the quota that the driver refused */
 	uint32_t compute_limit_percent; /* 1..100; 100: no limit */
 	uint32_t weight;
-	/* The tenant's GPU-time bucket on this device (bucket.c). */
+	/* The tenant's GPU-time bucket on this device (throttle.c). */
 	uint64_t granted_ns;         /* GPU time granted since the segment was made; only grows */
 	uint64_t spent_ns;           /* GPU time spent by all processes; only grows */
 	uint64_t granted_at_ns;      /* CLOCK_MONOTONIC stamp up to which granted_ns has been filled */
@@ -84,7 +84,7 @@ struct gl_device {
 	uint32_t suspended;          /* 1: launches wait until it is 0 again */
 	uint64_t busy_until_ns;      /* CLOCK_MONOTONIC: when the GPU reached the tenant's last mark */
 	uint64_t refund_ns;          /* in spent_ns, but charged too much; taken off coming charges */
-	/* Allocations that wait for memory (memory_wait.c). */
+	/* Allocations that wait for memory (wait.c). */
 	uint32_t memory_wanted;      /* 1: some process of the tenant waits, or did a moment ago */
 	uint32_t memory_change;      /* futex: bumped, also by the daemon, when memory may have come free */
 	uint32_t memory_freed;       /* bumped by the tenant's processes when they give back what somebody wants */
@@ -110,7 +110,7 @@ struct gl_account {
 	uint32_t waiting;            /* threads that wait for GPU time */
 	uint32_t memory_waiting;     /* threads that wait for memory */
 	uint64_t queue_end_ns;       /* CLOCK_MONOTONIC: what is outstanding will be done, if the GPU does nothing else; 0: not known */
-	uint64_t marked_ns;          /* CLOCK_MONOTONIC: when it last recorded a mark (meter_mark.c) */
+	uint64_t marked_ns;          /* CLOCK_MONOTONIC: when it last recorded a mark (marks.c) */
 	uint64_t reserved[2];
 };
 
@@ -183,7 +183,7 @@ struct gl_state {
 	struct gl_state_gpu gpu[64];
 };
 
-/* Which time of one device the tenant's work has been counted for (meter_cover.c). */
+/* Which time of one device the tenant's work has been counted for (coverage.c). */
 struct gl_cover {
 	uint64_t fine[256], coarse[256];
 };

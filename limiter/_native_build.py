@@ -18,13 +18,13 @@ from cffi import FFI
 
 CSRC = Path(__file__).resolve().parent.parent / "csrc"
 HEADERS = (
-    *("layout.h", "quota/quota.h", "segment/ledger.h", "segment/live.h", "segment/slots.h"),
-    *("node/usage.h", "node/policy.h", "node/vigil.h", "node/doorbell.h"),
+    *("layout.h", "quota/quota.h", "segment/ledger.h", "segment/live_quota.h", "segment/slots.h"),
+    *("node/usage.h", "node/policy.h", "node/turn_watch.h", "node/doorbell.h"),
 )
 SOURCES = (
     *("quota/quota.c", "quota/quota_list.c", "quota/quota_text.c"),
-    *("segment/ledger.c", "segment/live.c", "segment/slots.c"),
-    *("node/guard.c", "node/usage.c", "node/policy.c", "node/vigil.c", "node/doorbell.c"),
+    *("segment/ledger.c", "segment/live_quota.c", "segment/slots.c"),
+    *("node/sigbus_guard.c", "node/usage.c", "node/policy.c", "node/turn_watch.c", "node/doorbell.c"),
 )
 PART = re.compile(r"/\* cffi: begin \*/(.*?)/\* cffi: end \*/", re.DOTALL)
 CONSTANT = re.compile(r"^(#define \w+) .*$", re.MULTILINE)

@@ -11,7 +11,7 @@
  * are lost without a word.  What is in the image is not trusted: no link of it is followed here, where the node's
  * files can still be reached.
  */
-#include "bare.h"
+#include "nolibc.h"
 #include "json.h"
 
 #include <linux/fcntl.h>

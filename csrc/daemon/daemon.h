@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The library's side of the daemon, by file.  A process that is to have one (address.c) registers at its first CUDA call
- * (attach.c) over one HTTP
- * exchange (wire.c), learns its tenant, maps the tenant's policy (policy.c), and a thread takes commands and registers
+ * (registration.c) over one HTTP
+ * exchange (http_client.c), learns its tenant, maps the tenant's policy (policy.c), and a thread takes commands and registers
  * again when the daemon comes back (agent.c).
  */
 #ifndef GL_DAEMON_H
@@ -24,7 +24,7 @@ enum { GL_DAEMON_WRONG = -1, GL_DAEMON_NONE = 0, GL_DAEMON_THERE = 1 };
 /* Where the daemon is, as the node or the environment says: GL_DAEMON_THERE, _NONE, or _WRONG (logged). */
 int gl_address_find(struct gl_address *to);
 
-/* ---- attach.c ---- */
+/* ---- registration.c ---- */
 
 /* Registers, if there is to be a daemon.  view: only NVML was called; one try, no waiting.
  * 1: registered, gl_self.daemon is filled in; 0: no daemon, the environment is all there is; -1: refused or not
@@ -35,7 +35,7 @@ int gl_register_again(uint64_t deadline_ns);
 /* The same for a process that registered as a view and now calls CUDA. */
 int gl_register_whole(void);
 
-/* ---- wire.c ---- */
+/* ---- http_client.c ---- */
 
 /* Files that came with an answer, in the order in which the daemon hands them over; -1: did not come.  A process that
  * has joined its segment wants the policy alone: to close a second descriptor of the segment would drop its locks. */

@@ -6,7 +6,7 @@
 #include "shim.h"
 
 /* Counted before it begins; then whoever did not see it and still makes calls of the shim's own in other streams is
- * waited for, some microseconds (mark_all in meter.c is the other half). */
+ * waited for, some microseconds (mark_all in launch.c is the other half). */
 static void begin(void)
 {
 	struct timespec nap = {0, 20000};

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * How calls are taken over, by file: lookup.c gives programs our functions, driver.c has the driver's own.
+ * How calls are taken over, by file: dlsym.c gives programs our functions, driver.c has the driver's own.
  */
 #ifndef GL_DRIVER_H
 #define GL_DRIVER_H

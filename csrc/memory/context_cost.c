@@ -5,7 +5,7 @@
  * made; the truth is charged after.
  */
 #include "process/limits.h"
-#include "memory/card.h"
+#include "memory/nvml_usage.h"
 
 #define MIB (UINT64_C(1) << 20)
 /* Sane figures where this process's own use cannot be seen and the growth of the whole card stands in for it. */

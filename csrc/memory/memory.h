@@ -24,7 +24,7 @@ int gl_recharge_within(struct gl_gpu *gpu, enum gl_memory_kind kind, uint64_t fr
 void gl_count_refusal(struct gl_gpu *gpu, uint64_t bytes);
 void gl_count_card_refusal(struct gl_gpu *gpu);
 
-/* ---- memory_wait.c: waiting for memory instead of being refused, for who asked for it ---- */
+/* ---- wait.c: waiting for memory instead of being refused, for who asked for it ---- */
 
 struct gl_patience {
 	struct gl_gpu *gpu; /* NULL: no waiting */

@@ -12,7 +12,7 @@
  * Locks: overhead_lock (one measurement per gpu at a time), then the pools' books_lock.  Hooks and reserve.c call.
  */
 #include "process/limits.h"
-#include "memory/card.h"
+#include "memory/nvml_usage.h"
 
 #define MIB (UINT64_C(1) << 20)
 #define GROWTH (32 * MIB)

@@ -4,7 +4,7 @@
 #include <limits.h>
 
 #include "base/sys.h"
-#include "node/guard.h"
+#include "node/sigbus_guard.h"
 
 #ifndef SYS_futex_waitv
 #define SYS_futex_waitv 449

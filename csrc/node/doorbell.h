@@ -7,7 +7,7 @@
 
 #include <stdint.h>
 
-#include "node/vigil.h"
+#include "node/turn_watch.h"
 
 /* cffi: begin */
 #define GL_MAX_BELLS 128

@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "base/sys.h"
-#include "node/guard.h"
+#include "node/sigbus_guard.h"
 
 /* What one call is about; each fills in what its work needs. */
 struct writing {

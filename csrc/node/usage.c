@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "base/sys.h"
-#include "node/guard.h"
+#include "node/sigbus_guard.h"
 #include "segment/slots.h"
 
 #define LONGEST_REAP_NS UINT64_C(200000000)

@@ -64,7 +64,7 @@ bool gl_uuid_bytes(const char *text, uint8_t out[16]);
 uint64_t gl_limit_bytes(const struct gl_gpu *gpu);
 /* What the daemon's policy says of the gpu; NULL without a daemon (policy.c). */
 const struct gl_policy_device *gl_policy_of(const struct gl_gpu *gpu);
-/* Percent of GPU time that the tenant may use now (bucket.c). */
+/* Percent of GPU time that the tenant may use now (throttle.c). */
 uint32_t gl_compute_percent(const struct gl_gpu *gpu);
 /* Bytes that all processes of the tenant have reserved; dead ones are given back first. */
 uint64_t gl_used_bytes(const struct gl_gpu *gpu);

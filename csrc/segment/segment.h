@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The tenant's segment, as the library uses it.  What the daemon and the command line use of it too, and is pure, is in
- * ledger.h, slots.h and live.h.
+ * ledger.h, slots.h and live_quota.h.
  */
 #ifndef GL_SEGMENT_H
 #define GL_SEGMENT_H

@@ -127,7 +127,7 @@ struct gl_process {
 	uint64_t next_id;      /* for blocks that outlive their handle */
 	struct gl_meter *meter;
 	uint32_t capturing;    /* captures open or about to begin in this process, as seen by the hooks */
-	uint32_t marking;      /* threads that mark other streams than the one they launch in (meter.c) */
+	uint32_t marking;      /* threads that mark other streams than the one they launch in (launch.c) */
 	uint32_t log_lines;
 	uint32_t log_level;    /* 1 + enum gl_level; 0: not read yet */
 	struct gl_daemon daemon;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What the launch hooks call round the real launch (meter.c).
+ * What the launch hooks call round the real launch (launch.c).
  */
 #ifndef GL_LAUNCH_H
 #define GL_LAUNCH_H

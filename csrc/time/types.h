@@ -2,13 +2,13 @@
  *
  * Measuring GPU time.  Glossary:
  *
- *   cost      what one launch of a function with one launch shape, or of a graph, keeps the GPU busy (meter_cost.c)
+ *   cost      what one launch of a function with one launch shape, or of a graph, keeps the GPU busy (cost.c)
  *   mark      a timing event that the shim records in a stream, about one a millisecond; the launches since the
- *             mark before it are its interval (meter_mark.c)
+ *             mark before it are its interval (marks.c)
  *   sample    two marks round a single launch, from which its cost is learned
- *   clock     a context's event time stamps on the host's monotonic clock (meter_clock.c)
+ *   clock     a context's event time stamps on the host's monotonic clock (clock.c)
  *   charge    what is added to the tenant's spent GPU time: the cost at submission, put right at the mark
- *   cover     which time on the clock has been charged (meter_cover.c)
+ *   cover     which time on the clock has been charged (coverage.c)
  */
 #ifndef GL_METER_H
 #define GL_METER_H
@@ -133,7 +133,7 @@ struct gl_meter {
 	struct gl_cost overflow;
 };
 
-/* ---- meter_cost.c ---- */
+/* ---- cost.c ---- */
 
 struct gl_cost *gl_cost_of(struct gl_meter *m, uint64_t key);
 /* Folds a measured duration into the mean; returns the duration. */
@@ -153,13 +153,13 @@ static inline uint64_t gl_key_mix(uint64_t h, uint64_t v)
 	return h ^ (h >> 29);
 }
 
-/* ---- meter_cover.c ---- */
+/* ---- coverage.c ---- */
 
 /* Counts work that lasted for want_ns somewhere in [from_ns, to_ns), on the host's clock, so far as what was counted
  * before leaves room there; returns how much that is. */
 uint64_t gl_cover_take(struct gl_cover *cover, uint64_t from_ns, uint64_t to_ns, uint64_t want_ns, uint64_t now_ns);
 
-/* ---- meter.c ---- */
+/* ---- launch.c ---- */
 
 /* Whether this thread may record an event in a stream that it does not launch in just now: not in another thread's
  * default stream, which it cannot name, and, while a capture is open, neither in a capturing stream nor in the legacy
@@ -170,7 +170,7 @@ struct gl_stream *gl_stream_last(const struct gl_meter *m);
 /* Adds a stream's light launches to all sums. */
 void gl_stream_settle(struct gl_meter *m, struct gl_stream *stream);
 
-/* ---- meter_clock.c ---- */
+/* ---- clock.c ---- */
 
 struct gl_clock *gl_clock_of(struct gl_meter *m, CUcontext context);
 CUevent gl_clock_event(struct gl_clock *clock);
@@ -183,7 +183,7 @@ void gl_clock_recorded(struct gl_clock *clock, uint64_t took_ns);
 bool gl_clock_read(struct gl_clock *clock, CUevent event, uint64_t before_ns, uint64_t seen_ns, uint64_t *raw_ns,
 		   uint64_t *host_ns, bool *keep);
 
-/* ---- meter_mark.c ---- */
+/* ---- marks.c ---- */
 
 /* make: sets it up if it is new; NULL if there is no room or the context cannot be measured. */
 struct gl_stream *gl_stream_of(struct gl_meter *m, CUcontext context, CUstream handle, bool per_thread, bool make);
@@ -195,7 +195,7 @@ void gl_marks_collect(struct gl_meter *m, struct gl_stream *stream);
 /* The same for every stream of the context (NULL: of all) that has marks under way and is not being used right now. */
 void gl_marks_collect_all(struct gl_meter *m, CUcontext context);
 
-/* ---- spend.c ---- */
+/* ---- usage.c ---- */
 
 /* Adds to the GPU time spent by this process on the gpu. */
 void gl_spend(struct gl_meter *m, struct gl_gpu *gpu, uint64_t ns);
@@ -206,7 +206,7 @@ void gl_queue_waited(struct gl_meter *m, const struct gl_gpu *gpu);
 /* Puts an earlier charge right. */
 void gl_spend_correct(struct gl_meter *m, struct gl_gpu *gpu, uint64_t charged_ns, uint64_t measured_ns);
 
-/* ---- bucket.c ---- */
+/* ---- throttle.c ---- */
 
 /* Nothing holds launches back: no limit, nobody to share with, not suspended.  A few ns. */
 bool gl_bucket_free(struct gl_meter *m, struct gl_gpu *gpu);

@@ -3,7 +3,7 @@
 and its queue is nearly dry, or until it has nothing to do. Pure.
 
 To decide anew costs a hundred times as much as such a look, and would change nothing before. What is here in
-Python says what csrc/node/vigil.c does, for tests and for models of a daemon.
+Python says what csrc/node/turn_watch.c does, for tests and for models of a daemon.
 """
 
 from __future__ import annotations

@@ -75,7 +75,7 @@ def test_whatever_the_books_say_it_is_not_looked_at_too_soon(seen: Seen) -> None
 
 
 def look_in_c(vigil: Vigil, seen: Seen, now_ns: int) -> Vigil:
-    """The same by csrc/node/vigil.c, with the figures spread over three processes of which one has gone."""
+    """The same by csrc/node/turn_watch.c, with the figures spread over three processes of which one has gone."""
     books = ffi.new("struct gl_usage *")
     books.header.slots_used = 3
     books.device[DEVICE].spent_ns = seen.spent_ns

@@ -8,7 +8,7 @@
  */
 #include <string.h>
 
-#include "memory/card.h"
+#include "memory/nvml_usage.h"
 
 #define PROCESSES 64
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "segment/live.h"
+#include "segment/live_quota.h"
 
 #include <limits.h>
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "node/guard.h"
+#include "node/sigbus_guard.h"
 
 #include <errno.h>
 #include <pthread.h>

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "node/vigil.h"
+#include "node/turn_watch.h"
 
 #include "base/sys.h"
-#include "node/guard.h"
+#include "node/sigbus_guard.h"
 
 #define LONGEST_LOOK_NS UINT64_C(2000000)
 #define SHORTEST_LOOK_NS UINT64_C(50000)
