@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The node daemon: divides GPU time between tenants, keeps their quotas, watches the GPUs.
 
-`core` holds every decision as plain synchronous code (no I/O, time is an argument); `edge` holds everything
-that touches the world, one neighbour per file. `node`, `arbitration` and `daemon` put them together.
-`limiter` never imports this package.
+`daemon` is the composition root: begin there. A package imports only packages below its own layer
+(docs/architecture.md); the docstring of each package says what belongs in it. `limiter` never imports any.
 """
 
 from __future__ import annotations

@@ -20,31 +20,33 @@ from typing import TYPE_CHECKING
 
 from aiohttp import web
 
-from hypervisor import config, log
-from hypervisor.api import Api
-from hypervisor.arbitration import Arbitration, ArbitrationThread
-from hypervisor.config import Config, Settings
-from hypervisor.core.events import EventLog
-from hypervisor.core.pace import Pace
-from hypervisor.edge import health, notify, scrape
-from hypervisor.edge.hand_over import ReadOnlyView
-from hypervisor.edge.nvml import Nvml, environment_of_child
-from hypervisor.edge.segments import DIRECTORY, Segments
-from hypervisor.edge.server import Server
-from hypervisor.edge.token_file import read_token
-from hypervisor.edge.traffic import Traffic
+from hypervisor import log
+from hypervisor.api.request_stats import Traffic
+from hypervisor.api.server import Server
+from hypervisor.api.service import Api
+from hypervisor.collector.collector import Observer, Options, kind_of_reason
+from hypervisor.config import settings as config
+from hypervisor.config.secrets import read_token
+from hypervisor.config.settings import Config, Settings
+from hypervisor.dispatcher.dispatcher import Arbitration, ArbitrationThread
+from hypervisor.entrypoint import run_program
 from hypervisor.errors import ConfigError
+from hypervisor.exporter import health, scrape
 from hypervisor.exporter.exporter import Exporter
-from hypervisor.guests.part import Cluster, Guests
-from hypervisor.inventory import Inventory, note
-from hypervisor.kubernetes import Kubernetes
-from hypervisor.node import Node
-from hypervisor.observer import Observer, Options, kind_of_reason
-from hypervisor.program import run_program
-from hypervisor.tenancy import Tenancy
+from hypervisor.guests.service import Cluster, Guests
+from hypervisor.host import sd_notify as notify
+from hypervisor.node.events import EventLog, note
+from hypervisor.node.inventory import Inventory
+from hypervisor.node.node import Node
+from hypervisor.node.tenant_segments import Tenancy
+from hypervisor.nvml.client import Nvml, environment_of_child
+from hypervisor.pods.controller import Kubernetes
+from hypervisor.scheduler.types import Pace
+from hypervisor.shm.fd_passing import ReadOnlyView
+from hypervisor.shm.segments import DIRECTORY, Segments
 
 if TYPE_CHECKING:
-    from hypervisor.offer import Offer
+    from hypervisor.deviceplugin.plugin import Offer
 
 logger = logging.getLogger(__name__)
 SWEEP_S = 1.0
@@ -104,7 +106,8 @@ class Daemon:
             self.arbitration,
             self.nvml,
             Options.of(settings),
-            traffic=self.traffic,
+            messages=self.traffic.messages,
+            registrations=self.traffic.registrations,
             longpolls=self.server.longpolls,
             rejected=self.rejected,
             publish=lambda snapshot: self.exporter.publish(
@@ -238,7 +241,7 @@ def offer_of(told: Config, node: Node, observer: Observer, kubernetes: Kubernete
     if not told.settings.device_plugin:
         return None
     try:
-        from hypervisor import offer
+        from hypervisor.deviceplugin import plugin as offer
     except ImportError as error:
         reason = f"{error.name} is missing; pip install 'gpulimit[k8s]'"
         raise ConfigError("device_plugin", "", reason) from error

@@ -39,10 +39,10 @@ COMMANDS = {
 
 PROGRAMS = {
     "daemon": "hypervisor",
-    "sim": "hypervisor.simulated",
+    "sim": "hypervisor.simulator",
     "top": "hypervisor.top",
     "guest-agent": "hypervisor.guests.agent",
-    "guest-collector": "hypervisor.guests.collect",
+    "guest-collector": "hypervisor.guests.collector_main",
     "webhook": "hypervisor.webhook",
 }
 """Commands that another package runs; it is started in this process's place, not imported."""

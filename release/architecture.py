@@ -55,8 +55,9 @@ def layers() -> list[list[str]]:
     """Return the daemon's layers from the top, as the import contract has them."""
     contracts = project()["contracts"]
     assert isinstance(contracts, list)
-    (found,) = (contract["layers"] for contract in contracts if contract["type"] == "layers")
-    return [[name.strip() for name in row.split("|")] for row in found]
+    (found,) = (contract for contract in contracts if contract["type"] == "layers")
+    (package,) = found["containers"]
+    return [[f"{package}.{name.strip()}" for name in row.split("|")] for row in found["layers"]]
 
 
 def shown(module: str) -> str:

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Looking at the books of a turn's holder until a decision is due; hypervisor/core/vigil.py says what is looked for, and a
+ * Looking at the books of a turn's holder until a decision is due; hypervisor/scheduler/turn_watch.py says what is looked for, and a
  * test holds the two to the same answers.
  */
 #ifndef GL_NODE_VIGIL_H

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Serves the catalogue: an immutable snapshot becomes families of samples, and those become a page.
+"""Renders a metrics snapshot as a page in the exposition format.
 
-Nothing here asks the driver, reads shared memory or takes a lock that another part needs.
+Belongs here: families, samples, labels, text. Does not: reading the driver or shared memory, locks.
+Begin with `exporter`.
 """
 
 from __future__ import annotations

@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from hypervisor.core.turns import Histogram
 from hypervisor.exporter.labels import Labels
-from hypervisor.exporter.sheet import Family
-from hypervisor.metrics import CATALOGUE
+from hypervisor.exporter.samples import Family
+from hypervisor.metrics.catalogue import CATALOGUE
+from hypervisor.scheduler.statistics import Histogram
 
 BRACELESS = "all_smi_"
 PERCENT = 100.0

@@ -11,13 +11,13 @@ from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.metrics_core import Metric as ClientMetric
 from prometheus_client.registry import Collector
 
-from hypervisor.core.turns import Histogram
 from hypervisor.exporter.compat import aliases_of
+from hypervisor.exporter.exposition import TYPES, Form, form_for, number, render
 from hypervisor.exporter.families import families_of
 from hypervisor.exporter.labels import NONE
-from hypervisor.exporter.page import TYPES, Form, form_for, number, render
-from hypervisor.exporter.sheet import Family
-from hypervisor.exporter.snapshot import Snapshot
+from hypervisor.exporter.samples import Family
+from hypervisor.metrics.snapshot import Snapshot
+from hypervisor.scheduler.statistics import Histogram
 
 GZIP_LEVEL = 1
 

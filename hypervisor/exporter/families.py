@@ -9,8 +9,9 @@ from hypervisor.exporter import partitions
 from hypervisor.exporter.guests import add_guest
 from hypervisor.exporter.labels import NONE, Labels
 from hypervisor.exporter.merge import gpu_labels, merged
-from hypervisor.exporter.sheet import Family, Sheet
-from hypervisor.exporter.snapshot import (
+from hypervisor.exporter.samples import Family, Sheet
+from hypervisor.metrics.catalogue import CATALOGUE
+from hypervisor.metrics.snapshot import (
     STATES,
     ClientView,
     GpuView,
@@ -20,7 +21,6 @@ from hypervisor.exporter.snapshot import (
     SchedulerView,
     Snapshot,
 )
-from hypervisor.metrics import CATALOGUE
 
 MOST_CLIENTS = 4096
 """Series of clients' processes on one page: no tenant can make it grow without end."""

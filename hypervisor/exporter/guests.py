@@ -4,8 +4,8 @@
 from __future__ import annotations
 
 from hypervisor.exporter.labels import Labels
-from hypervisor.exporter.sheet import Sheet
-from hypervisor.exporter.snapshot import GuestView
+from hypervisor.exporter.samples import Sheet
+from hypervisor.metrics.snapshot import GuestView
 
 PREFIX = "kubevirt_vmi_gpu_"
 

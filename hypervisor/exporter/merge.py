@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from hypervisor.exporter.snapshot import STATES, ClientView
+from hypervisor.metrics.snapshot import STATES, ClientView
 
 Pairs = tuple[tuple[str, str], ...]
 BIGGEST = frozenset(

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from hypervisor.exporter.labels import Labels
-from hypervisor.exporter.sheet import Sheet
+from hypervisor.exporter.samples import Sheet
 from limiter import mig, vgpu
 from limiter.mig import MigGpu
 from limiter.vgpu import HOST_MODES, VgpuHost

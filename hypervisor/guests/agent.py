@@ -22,18 +22,19 @@ from typing import Any
 from aiohttp import web
 
 from hypervisor import log
-from hypervisor.core.model import GpuSample
-from hypervisor.edge import health, notify, scrape
-from hypervisor.edge.nvml import Nvml, environment_of_child
-from hypervisor.edge.token_file import read_token
+from hypervisor.config.secrets import read_token
+from hypervisor.entrypoint import run_program
 from hypervisor.errors import ConfigError
+from hypervisor.exporter import health, scrape
 from hypervisor.exporter.exporter import Exporter
-from hypervisor.exporter.gpus import Card, gpu_view
-from hypervisor.exporter.snapshot import GpuView, Snapshot
-from hypervisor.guests.listen import listen, only_host
+from hypervisor.guests.listener import listen, only_host
 from hypervisor.guests.options import AgentSettings, load
-from hypervisor.program import run_program
-from hypervisor.remote.endpoint import endpoint_of
+from hypervisor.host import sd_notify as notify
+from hypervisor.metrics.gpus import Card, gpu_view
+from hypervisor.metrics.snapshot import GpuView, Snapshot
+from hypervisor.model import GpuSample
+from hypervisor.nvml.client import Nvml, environment_of_child
+from hypervisor.scraper.endpoint import endpoint_of
 from limiter import about
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]

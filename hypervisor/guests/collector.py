@@ -17,15 +17,15 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
-from hypervisor.exporter.snapshot import GuestView
-from hypervisor.guests.reading import LIMITS, Reading, reading_of
-from hypervisor.guests.roster import Roster
+from hypervisor.guests.cardinality import Roster
+from hypervisor.guests.sanitizer import LIMITS, Reading, reading_of
 from hypervisor.guests.target import Target
-from hypervisor.remote.dial import Connector
-from hypervisor.remote.errors import FetchError
-from hypervisor.remote.fetch import Budget, fetch, session
-from hypervisor.remote.patience import Pace
-from hypervisor.remote.scraper import Scraper
+from hypervisor.metrics.snapshot import GuestView
+from hypervisor.scraper.dialer import Connector
+from hypervisor.scraper.errors import FetchError
+from hypervisor.scraper.fetch import Budget, fetch, session
+from hypervisor.scraper.scraper import Scraper
+from hypervisor.scraper.target_health import Pace
 
 logger = logging.getLogger(__name__)
 PERIOD_S = 3.25

@@ -26,8 +26,8 @@ from pathlib import Path
 
 from hypervisor.errors import ConfigError
 from hypervisor.guests.target import Target
-from hypervisor.remote.endpoint import endpoint_of
-from hypervisor.remote.errors import AddressError
+from hypervisor.scraper.endpoint import endpoint_of
+from hypervisor.scraper.errors import AddressError
 
 logger = logging.getLogger(__name__)
 PERIOD_S = 5.0

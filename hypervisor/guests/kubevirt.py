@@ -15,7 +15,7 @@ from collections.abc import Callable
 from hypervisor.guests.target import Target
 from hypervisor.k8s.client import Client, Object
 from hypervisor.k8s.watch import Gone, Listed, Put, Watch
-from hypervisor.remote.endpoint import ANY_CID, HOST_CID, MOST_PORT, Endpoint
+from hypervisor.scraper.endpoint import ANY_CID, HOST_CID, MOST_PORT, Endpoint
 
 logger = logging.getLogger(__name__)
 PATH = "/apis/kubevirt.io/v1/virtualmachineinstances"

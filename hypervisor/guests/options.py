@@ -13,9 +13,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from hypervisor.config import ACCOUNT, flag_of, option, parsed
+from hypervisor.config.parsers import address, choice, duration, switch, url
+from hypervisor.config.settings import ACCOUNT, flag_of, option, parsed
 from hypervisor.errors import ConfigError
-from hypervisor.values import address, choice, duration, switch, url
 
 T = TypeVar("T")
 LOG_LEVELS = ("debug", "info", "warning", "error")

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hypervisor.remote.endpoint import Endpoint
+from hypervisor.scraper.endpoint import Endpoint
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The daemon's neighbours in Kubernetes: the API server, the kubelet. Only these files speak their
-protocols; what a pod is and which quota it names is decided in hypervisor/core.
+"""The protocol of the Kubernetes API server: access, requests, watches, Events.
+
+Belongs here: HTTP to the API server. Does not: what a pod means (`pods`).
+Begin with `client`; `watch` keeps a list fresh.
 """
+
+from __future__ import annotations

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`gpulimit top`: what goes on on this node's cards, or on those of many nodes.
+"""`gpulimit top`: the GPUs and tenants of this node, or of many nodes, on a terminal.
 
-`model` is what is shown. It comes from `local` (the daemon's socket; NVML and books where there is none)
-or from `fleet` (other nodes' metrics); `assemble` makes it of either's facts. `rows` lays it out as lines
-for a width, which `once` prints and `screen` (in the extra `top`, on textual) shows and keeps fresh.
+Belongs here: the model that is shown and its layout. Does not: collecting on other nodes (`scraper`).
+Begin with `model`. `local` and `fleet` get the facts, `assemble` makes the model, `*_rows` lay it out as
+lines, `batch` prints them and `screen` (extra `top`, on textual) shows them.
 """
 
 from __future__ import annotations

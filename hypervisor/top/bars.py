@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from hypervisor.top.line import Line, Style
 from hypervisor.top.model import Node
+from hypervisor.top.table import Line, Style
 from hypervisor.top.text import Glyphs, width_of
 
 OVERVIEW = ""

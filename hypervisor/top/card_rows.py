@@ -8,12 +8,12 @@ from collections.abc import Iterator
 from functools import partial
 
 from hypervisor.top.history import History
-from hypervisor.top.line import Cell, Line, beside
-from hypervisor.top.look import Look
 from hypervisor.top.model import Card, Mig, Node, Vgpu, VgpuHost
 from hypervisor.top.row import Kind, Row, bar_cells, heat_style, memory_style, of_text
+from hypervisor.top.table import Cell, Line, beside
 from hypervisor.top.tenant_rows import INDENT
 from hypervisor.top.text import Glyphs, duration, number, percent, size
+from hypervisor.top.view_state import Look
 
 RECENT_S = 24 * 3600.0
 """An Xid is shown for a day."""

@@ -6,11 +6,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hypervisor.top.history import History, ratio
-from hypervisor.top.line import Cell, Column, Line, Style, Table, table_for
-from hypervisor.top.look import Look, nodes_shown
 from hypervisor.top.model import Card, Node, Totals, totals_of
 from hypervisor.top.row import Row, bar_cells, heat_style, memory_style, of_text
+from hypervisor.top.table import Cell, Column, Line, Style, Table, table_for
 from hypervisor.top.text import Glyphs, duration, number, percent, width_of
+from hypervisor.top.view_state import Look, nodes_shown
 
 BAR = 8
 HEALTH_STYLES: dict[str, Style] = {

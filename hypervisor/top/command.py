@@ -12,17 +12,17 @@ import sys
 import time
 from collections.abc import Sequence
 
-from hypervisor.top import once
+from hypervisor.top import batch as once
 from hypervisor.top.fleet import Fleet
 from hypervisor.top.history import History
 from hypervisor.top.local import Local
-from hypervisor.top.look import Look
 from hypervisor.top.model import Node, totals_of
 from hypervisor.top.options import Options, options_of
 from hypervisor.top.page import page, plain
+from hypervisor.top.share_window import APART_S
 from hypervisor.top.source import Source
 from hypervisor.top.text import ASCII, UNICODE
-from hypervisor.top.window import APART_S
+from hypervisor.top.view_state import Look
 from limiter.errors import GpulimitError, NotInstalled, UsageError
 
 INSTALL = "pip install 'gpulimit[top]'"

@@ -7,16 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from hypervisor.top.assemble import (
-    Facts,
-    cards_of,
-    in_order,
-    list_in,
-    map_in,
-    number_in,
-    text_in,
-    whole,
-)
+from hypervisor.top.assemble import Facts, cards_of, in_order, list_in, map_in, number_in, text_in, whole
 from hypervisor.top.model import Card, Now, Tenant
 from hypervisor.top.processes import Held
 from hypervisor.top.text import clean

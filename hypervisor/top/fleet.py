@@ -10,11 +10,11 @@ from dataclasses import dataclass, field, replace
 
 import aiohttp
 
-from hypervisor.remote.address import url_of
-from hypervisor.remote.exposition import Page
-from hypervisor.remote.fetch import fetch, session
-from hypervisor.remote.patience import Pace, Patience
-from hypervisor.remote.scraper import Scraper
+from hypervisor.scraper.address import url_of
+from hypervisor.scraper.fetch import fetch, session
+from hypervisor.scraper.parser import Page
+from hypervisor.scraper.scraper import Scraper
+from hypervisor.scraper.target_health import Pace, Patience
 from hypervisor.top.assemble import Facts, cards_of, list_in, number_in, text_in
 from hypervisor.top.model import Card, Health, Node, Process
 from hypervisor.top.scraped import facts_of

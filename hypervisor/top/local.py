@@ -12,9 +12,9 @@ from hypervisor.top import daemon_state
 from hypervisor.top.assemble import Facts
 from hypervisor.top.model import Node
 from hypervisor.top.processes import Processes, with_tenants
+from hypervisor.top.share_window import Spent
 from hypervisor.top.standalone import Books, Cards, cards_with, held_on
 from hypervisor.top.text import clean
-from hypervisor.top.window import Spent
 from limiter import node
 
 FIRST_ANSWER_S = 10.0

@@ -9,11 +9,11 @@ from typing import TypeVar
 
 from hypervisor.top.card_rows import NO_MIG, card_rows, mig_row, vgpu_rows
 from hypervisor.top.history import History
-from hypervisor.top.line import Column, Line, Table, table_for
-from hypervisor.top.look import Look, cards_shown, processes_shown
 from hypervisor.top.model import Card, Node, Process, Tenant
 from hypervisor.top.row import Row, percent_cell, size_cell
+from hypervisor.top.table import Column, Line, Table, table_for
 from hypervisor.top.tenant_rows import marks, tenant_table
+from hypervisor.top.view_state import Look, cards_shown, processes_shown
 
 T = TypeVar("T")
 

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from hypervisor.remote.address import PORT, url_of
-from hypervisor.remote.errors import AddressError
-from hypervisor.top.look import EVERYTHING, SORTS, Filter, FilterError, filter_of
+from hypervisor.scraper.address import PORT, url_of
+from hypervisor.scraper.errors import AddressError
+from hypervisor.top.view_state import EVERYTHING, SORTS, Filter, FilterError, filter_of
 from limiter.errors import UsageError
 
 EPILOG = """

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 
 from hypervisor.top.cluster_rows import cluster_head, cluster_rows, totals_lines, watts
 from hypervisor.top.history import History
-from hypervisor.top.line import Line, beside
-from hypervisor.top.look import Look
 from hypervisor.top.model import Node, totals_of
 from hypervisor.top.node_rows import node_head, node_rows, process_head, process_rows
 from hypervisor.top.row import of_text
+from hypervisor.top.table import Line, beside
 from hypervisor.top.text import percent
+from hypervisor.top.view_state import Look
 
 TALL = 1 << 20
 

@@ -7,10 +7,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from hypervisor.edge.users import Names
+from hypervisor.host.names import Names
 from hypervisor.top.model import Process
+from hypervisor.top.share_window import Spent
 from hypervisor.top.text import clean
-from hypervisor.top.window import Spent
 
 PROC = Path("/proc")
 LONGEST_COMMAND = 512

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-from hypervisor.top.line import Cell, Line, Style
+from hypervisor.top.table import Cell, Line, Style
 from hypervisor.top.text import Glyphs, percent, size
 
 Kind = Literal["note", "card", "tenant", "vgpu", "mig", "process", "node"]

@@ -14,13 +14,8 @@ from typing import Any
 
 from hypervisor.exporter.compat import ALIASES
 from hypervisor.exporter.merge import BIGGEST
-from hypervisor.metrics import (
-    CATALOGUE,
-    CLIENT_SECTION,
-    GPU_SECTION,
-    POD_SECTION,
-)
-from hypervisor.remote.exposition import Page
+from hypervisor.metrics.catalogue import CATALOGUE, CLIENT_SECTION, GPU_SECTION, POD_SECTION
+from hypervisor.scraper.parser import Page
 from limiter.partitions import Reader
 
 MOST_CARDS, MOST_CLIENTS, MOST_PROCESSES = 256, 4096, 4096

@@ -10,15 +10,14 @@ from collections.abc import Iterator, Mapping, Set
 from dataclasses import asdict
 from typing import Any
 
-from hypervisor.core.model import GpuSample
-from hypervisor.core.readings import Readings
-from hypervisor.edge.nvml import Nvml
-from hypervisor.edge.users import Names
+from hypervisor.host.names import Names
+from hypervisor.model import GpuSample, Readings
+from hypervisor.nvml.client import Nvml
 from hypervisor.top.assemble import IDLE_REASONS, in_order, mig_of, placed, vgpu_host_of, vgpu_of
 from hypervisor.top.model import Card, Now, Tenant
 from hypervisor.top.processes import Held
+from hypervisor.top.share_window import Window
 from hypervisor.top.text import clean
-from hypervisor.top.window import Window
 from limiter import environment, tenants
 from limiter.segment import Usage
 from limiter.tenant_view import Row, rows

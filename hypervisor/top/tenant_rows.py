@@ -5,11 +5,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hypervisor.top.line import Cell, Column, Style, Table, table_for
-from hypervisor.top.look import Look
 from hypervisor.top.model import Node, Tenant
 from hypervisor.top.row import bar_cells, memory_style, percent_cell, size_cell
+from hypervisor.top.table import Cell, Column, Style, Table, table_for
 from hypervisor.top.text import Glyphs, duration, number, width_of
+from hypervisor.top.view_state import Look
 
 INDENT = 4
 BAR, MEMORY_BAR = 10, 8

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`gpulimit webhook`: changes pods before they are stored. Optional; without it all else works.
+"""`gpulimit webhook`: changes pods before the API server stores them. Optional.
 
-`server` answers the API server over TLS, `certificate` makes the certificate and tells the API server whom
-to trust. What is changed is decided in hypervisor.core.admission.
+Belongs here: TLS, admission reviews. Does not: quotas of running pods (`pods`).
+Begin with `server`; `admission` decides and is pure, `certificate` makes the certificate.
 """
 
 from __future__ import annotations

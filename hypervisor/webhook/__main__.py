@@ -17,11 +17,13 @@ from typing import TypeVar
 
 from aiohttp import web
 
-from hypervisor import config, log, values
-from hypervisor.core.admission import Rules
+from hypervisor import log
+from hypervisor.config import parsers as values
+from hypervisor.config import settings as config
 from hypervisor.errors import ConfigError, KubeError
 from hypervisor.k8s.access import api_server
 from hypervisor.k8s.client import Client
+from hypervisor.webhook.admission import Rules
 from hypervisor.webhook.server import Tls, application
 from limiter import quota
 from limiter.errors import GpulimitError, QuotaError

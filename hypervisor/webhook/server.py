@@ -13,8 +13,8 @@ from typing import Any
 
 from aiohttp import web
 
-from hypervisor.core.admission import Rules, Verdict, judge
-from hypervisor.core.pods import mapping, text
+from hypervisor.pods.pod import mapping, text
+from hypervisor.webhook.admission import Rules, Verdict, judge
 
 logger = logging.getLogger(__name__)
 LARGEST_BODY = 8 << 20

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from hypervisor import config
-from hypervisor.core.pod_quota import quotas_of
-from hypervisor.core.pods import pod_of
+from hypervisor.config import settings as config
+from hypervisor.pods.pod import pod_of
+from hypervisor.pods.quota import quotas_of
 from release.version import version
 from tests.conftest import ROOT
 from tests.containers import tools

@@ -14,10 +14,10 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from hypervisor.core.arbiter import Arbiter
-from hypervisor.core.model import TenantName
-from hypervisor.core.pace import Decision, Grant, Pace, Seen, Terms, Vigil
-from hypervisor.core.vigil import OVER, look
+from hypervisor.model import TenantName
+from hypervisor.scheduler.scheduler import Arbiter
+from hypervisor.scheduler.turn_watch import OVER, look
+from hypervisor.scheduler.types import Decision, Grant, Pace, Seen, Terms, Vigil
 
 US, MS, S = 1_000, 1_000_000, 1_000_000_000
 LAUNCH_NS = 4 * US

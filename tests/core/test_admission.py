@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from hypervisor.core.admission import Rules, judge
+from hypervisor.webhook.admission import Rules, judge
 
 RESOURCE = "gpulimit.io/gpu"
 RULES = Rules()

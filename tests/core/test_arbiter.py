@@ -11,9 +11,9 @@ from itertools import chain
 
 import pytest
 
-from hypervisor.core.arbiter import Arbiter
-from hypervisor.core.model import TenantName
-from hypervisor.core.pace import Pace, Seen, Terms
+from hypervisor.model import TenantName
+from hypervisor.scheduler.scheduler import Arbiter
+from hypervisor.scheduler.types import Pace, Seen, Terms
 from tests.core.card import (
     MS,
     US,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from hypervisor.core.cgroup import Membership, parse
+from hypervisor.host.cgroup import Membership, parse
 
 UID = "8f8e6f5c-6b0f-4a57-9d7c-0c7b4f6a2d11"
 UID_ = UID.replace("-", "_")

@@ -3,9 +3,9 @@
 
 from __future__ import annotations
 
-from hypervisor.core.commands import MOST, CommandQueue
-from hypervisor.core.events import MOST as MOST_EVENTS
-from hypervisor.core.events import EventLog
+from hypervisor.node.commands import MOST, CommandQueue
+from hypervisor.node.events import MOST as MOST_EVENTS
+from hypervisor.node.events import EventLog
 
 
 def test_a_command_is_given_again_until_it_is_acknowledged() -> None:

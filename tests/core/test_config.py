@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hypervisor import config
+from hypervisor.config import settings as config
 from hypervisor.errors import ConfigError
 
 GIB = 1 << 30

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from hypervisor.core.events import EventLog
-from hypervisor.core.model import Gpu, GpuSample, GpuUuid, MigPlace, device_quota
-from hypervisor.edge.segments import MOST_DEVICES, uuid_bytes
-from hypervisor.inventory import Inventory
+from hypervisor.model import Gpu, GpuSample, GpuUuid, MigPlace, device_quota
+from hypervisor.node.events import EventLog
+from hypervisor.node.inventory import Inventory
+from hypervisor.shm.segments import MOST_DEVICES, uuid_bytes
 from limiter import quota
 
 GIB = 1 << 30

@@ -3,8 +3,8 @@
 
 from __future__ import annotations
 
-from hypervisor.core.memory_queue import SHORTEST_NS, MemoryQueue, MemorySeen
-from hypervisor.core.model import TenantName
+from hypervisor.model import TenantName
+from hypervisor.scheduler.memory_wait_queue import SHORTEST_NS, MemoryQueue, MemorySeen
 
 A, B, C = TenantName("a"), TenantName("b"), TenantName("c")
 STEP = SHORTEST_NS

@@ -3,8 +3,8 @@
 
 from __future__ import annotations
 
-from hypervisor.core.pod_devices import by_uid, merged, names
-from hypervisor.core.pods import Pod
+from hypervisor.deviceplugin.assignments import by_uid, merged, names
+from hypervisor.pods.pod import Pod
 
 A, B = {"main": ("g::0", "g::1")}, {"main": ("g::2",)}
 

@@ -9,9 +9,9 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hypervisor.core.pod_quota import FIELDS, peak, quotas_of
-from hypervisor.core.pods import Pods, pod_of
-from hypervisor.core.quantity import size_bytes
+from hypervisor.pods.pod import Pods, pod_of
+from hypervisor.pods.quantity import size_bytes
+from hypervisor.pods.quota import FIELDS, peak, quotas_of
 
 CARD = "GPU-00000000-0000-0000-0000-000000000001"
 UID = "8f8e6f5c-6b0f-4a57-9d7c-0c7b4f6a2d11"

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import pytest
 
-from hypervisor.core.pod_quota import PodQuotas, peak, quotas_of
-from hypervisor.core.pods import Container, Pod
-from hypervisor.core.quantity import memory_words, size_bytes
+from hypervisor.pods.pod import Container, Pod
+from hypervisor.pods.quantity import memory_words, size_bytes
+from hypervisor.pods.quota import PodQuotas, peak, quotas_of
 
 GIB = 1 << 30
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from hypervisor.core.pods import Container, Pod, Pods, pod_of
+from hypervisor.pods.pod import Container, Pod, Pods, pod_of
 
 UID = "8f8e6f5c-6b0f-4a57-9d7c-0c7b4f6a2d11"
 OTHER = UID[:-1] + "2"

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from hypervisor.core.ratios import Ratios, parse
+from hypervisor.metrics.sharing_ratio import Ratios, parse
 
 
 def ask(ratios: Ratios, **who: str) -> float | None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import pytest
 
-from hypervisor.core.readings import Readings, readings_of
+from hypervisor.model import Readings
+from hypervisor.nvml.readings import readings_of
 
 GOOD = {
     "memory_bytes": 1000,

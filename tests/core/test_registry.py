@@ -5,19 +5,10 @@ from __future__ import annotations
 
 import pytest
 
-from hypervisor.core.model import (
-    Claim,
-    Gpu,
-    GpuUuid,
-    Held,
-    Origin,
-    ProcessKey,
-    TenantName,
-    Wish,
-)
-from hypervisor.core.quota_policy import QuotaBook
-from hypervisor.core.registry import MOST_TENANTS_OF_USER, MOST_WORKERS, Registry, Tenant
 from hypervisor.errors import Refused
+from hypervisor.model import Claim, Gpu, GpuUuid, Held, Origin, ProcessKey, TenantName, Wish
+from hypervisor.node.quota_policy import QuotaBook
+from hypervisor.node.registry import MOST_TENANTS_OF_USER, MOST_WORKERS, Registry, Tenant
 from limiter import quota
 from limiter.quota import Quota
 

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hypervisor.core.model import TenantName
-from hypervisor.core.pace import Terms
-from hypervisor.core.shares import entitlements, filled
+from hypervisor.model import TenantName
+from hypervisor.scheduler.fair_share import entitlements, filled
+from hypervisor.scheduler.types import Terms
 
 
 def terms(**kinds: Terms) -> dict[TenantName, Terms]:

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hypervisor.core import checkpoint, slices
-from hypervisor.core.card_health import CardHealth
-from hypervisor.core.model import GpuUuid, Held
-from hypervisor.core.quota_policy import with_slices
+from hypervisor.deviceplugin import checkpoint, slices
+from hypervisor.deviceplugin.health import CardHealth
+from hypervisor.model import GpuUuid, Held
+from hypervisor.node.quota_policy import with_slices
 from limiter import quota
 from limiter.quota import Quota
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import pytest
 
-from hypervisor.core.model import TenantName
-from hypervisor.core.pace import MS, Decision, Grant, Seen, Terms
-from hypervisor.core.turns import Histogram, Turns
+from hypervisor.model import TenantName
+from hypervisor.scheduler.statistics import Histogram, Turns
+from hypervisor.scheduler.types import MS, Decision, Grant, Seen, Terms
 
 A, B = TenantName("a"), TenantName("b")
 FREE = Grant(1 << 40, 0, is_shared=False)

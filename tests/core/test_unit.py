@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from hypervisor.core.unit import unit_of
+from hypervisor.host.systemd_unit import unit_of
 
 
 @pytest.mark.parametrize(

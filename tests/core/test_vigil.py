@@ -8,9 +8,9 @@ import random
 import pytest
 from limiter._native import ffi, lib
 
-from hypervisor.core.model import TenantName
-from hypervisor.core.pace import MS, Seen, UsedUp, Vigil
-from hypervisor.core.vigil import ANY_QUEUE_NS, FIRST_LOOK_NS, LONGEST_LOOK_NS, OVER, begin, look
+from hypervisor.model import TenantName
+from hypervisor.scheduler.turn_watch import ANY_QUEUE_NS, FIRST_LOOK_NS, LONGEST_LOOK_NS, OVER, begin, look
+from hypervisor.scheduler.types import MS, Seen, UsedUp, Vigil
 
 A = TenantName("a")
 NOW = 1_000 * MS
@@ -75,7 +75,7 @@ def test_whatever_the_books_say_it_is_not_looked_at_too_soon(seen: Seen) -> None
 
 
 def look_in_c(vigil: Vigil, seen: Seen, now_ns: int) -> Vigil:
-    """The same by csrc/node/turn_watch.c, with the figures spread over three processes of which one has gone."""
+    """The same by csrc/node/turn_watch.c; the figures are of three processes, one of which has gone."""
     books = ffi.new("struct gl_usage *")
     books.header.slots_used = 3
     books.device[DEVICE].spent_ns = seen.spent_ns

@@ -15,11 +15,11 @@ from pathlib import Path
 import pytest
 from limiter._native import ffi, lib
 
-from hypervisor.core.events import MINUTE_NS, EventLog
-from hypervisor.core.model import TenantName
-from hypervisor.core.pace import Vigil
-from hypervisor.edge import procs
-from hypervisor.edge.doorbell import BURST, Doorbells
+from hypervisor.dispatcher.doorbells import BURST, Doorbells
+from hypervisor.host import processes as procs
+from hypervisor.model import TenantName
+from hypervisor.node.events import MINUTE_NS, EventLog
+from hypervisor.scheduler.types import Vigil
 from tests.daemon.conftest import eventually
 
 NAME = TenantName("a")

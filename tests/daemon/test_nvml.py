@@ -8,16 +8,17 @@ import json
 import os
 from pathlib import Path
 
-from hypervisor.edge.nvml import Nvml
+from hypervisor.nvml.client import Nvml
 
 
 def test_a_cancellation_that_comes_with_a_line_is_not_lost(tmp_path: Path) -> None:
     """The daemon would not end: cancelled at the very moment when a line is there, the task must go."""
     package = tmp_path / "hypervisor"
-    package.mkdir()
+    (package / "nvml").mkdir(parents=True)
     (package / "__init__.py").touch()
+    (package / "nvml" / "__init__.py").touch()
     line = json.dumps({"gpus": []})
-    (package / "nvml_probe.py").write_text(f"while True: print('{line}', flush=True)\n")
+    (package / "nvml" / "probe.py").write_text(f"while True: print('{line}', flush=True)\n")
 
     async def cancel_among_lines() -> None:
         for number in range(20):

@@ -8,8 +8,8 @@ import socket
 
 import pytest
 
-from hypervisor.core.cgroup import Membership
-from hypervisor.edge import procs
+from hypervisor.host import processes as procs
+from hypervisor.host.cgroup import Membership
 
 POD = "1a2b3c4d-0000-4000-8000-00000000000a"
 CONTAINERS = "a" * 64, "b" * 64

@@ -20,10 +20,10 @@ from typing import Any
 
 import pytest
 
-from hypervisor.core.ends import Ends
-from hypervisor.edge import connections
-from hypervisor.edge.server import VERSION
+from hypervisor.api.server import VERSION
 from hypervisor.errors import Refused
+from hypervisor.host import tcp_peer as connections
+from hypervisor.host.tcp_endpoints import Ends
 from tests.conftest import Built, StartProcess, clean_environ
 from tests.daemon.conftest import Daemon, eventually, free_port, needs_root
 

@@ -25,7 +25,7 @@ from typing import Any
 
 import pytest
 
-from hypervisor.remote.exposition import Page, parse
+from hypervisor.scraper.parser import Page, parse
 from tests.conftest import Built, StartProcess, clean_environ
 from tests.daemon.conftest import DEADLINE_S, eventually, free_port
 from tests.metrics.conftest import get
@@ -235,7 +235,7 @@ def collector(
         log = tmp_path / f"collector-{len(made)}.log"
         with log.open("w") as out:
             process = start_process(
-                [sys.executable, "-P", "-m", "hypervisor.guests.collect", *flags],
+                [sys.executable, "-P", "-m", "hypervisor.guests.collector_main", *flags],
                 env=clean_environ() | {"PYTHONWARNINGS": "error"},
                 stdout=out,
                 stderr=out,

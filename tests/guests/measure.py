@@ -47,7 +47,7 @@ def main() -> None:
             "--log-level",
             "warning",
         ]
-        process = subprocess.Popen([sys.executable, "-P", "-m", "hypervisor.guests.collect", *argv])
+        process = subprocess.Popen([sys.executable, "-P", "-m", "hypervisor.guests.collector_main", *argv])
         try:
             time.sleep(SETTLE_S)
             begin_s, begin_cpu_s = time.monotonic(), cpu_s(process.pid)

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from hypervisor.guests import agent as program
-from hypervisor.remote.endpoint import LOCAL_CID
-from hypervisor.remote.exposition import Page, parse
+from hypervisor.scraper.endpoint import LOCAL_CID
+from hypervisor.scraper.parser import Page, parse
 from tests.daemon.conftest import UnixConnection, eventually
 from tests.guests.conftest import PORT, Relay, of, relay, series
 from tests.k8s.conftest import certificate

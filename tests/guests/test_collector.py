@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from hypervisor.guests import collect
+from hypervisor.guests import collector_main as collect
 from tests.guests import pages
 from tests.guests.conftest import VALUES, of, series
 from tests.guests.pages import ALL, UUID

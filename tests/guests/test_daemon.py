@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from hypervisor.remote.exposition import parse
+from hypervisor.scraper.parser import parse
 from tests.daemon.conftest import daemon, daemon_env, eventually, run_dir
 from tests.guests import pages
 from tests.guests.conftest import VALUES, listing, of, series

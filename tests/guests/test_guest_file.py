@@ -11,7 +11,7 @@ import pytest
 from hypervisor.errors import ConfigError
 from hypervisor.guests.guest_file import GuestFile, read_targets
 from hypervisor.guests.target import Target
-from hypervisor.remote.endpoint import Endpoint
+from hypervisor.scraper.endpoint import Endpoint
 
 GUEST = '[[guest]]\nname = "a"\naddress = "vsock://42:9402"\n'
 

@@ -14,7 +14,7 @@ from hypervisor.guests.kubevirt import MARK, PATH, KubeVirt
 from hypervisor.guests.target import Target
 from hypervisor.k8s.access import Access
 from hypervisor.k8s.client import Client
-from hypervisor.remote.endpoint import Endpoint
+from hypervisor.scraper.endpoint import Endpoint
 from tests.guests.conftest import of
 from tests.k8s.fake_api import FakeApi
 

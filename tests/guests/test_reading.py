@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hypervisor.guests.dialect import BOUNDS
-from hypervisor.guests.reading import LIMITS, MOST_GPUS, Reading, reading_of
-from hypervisor.metrics import CATALOGUE
-from hypervisor.remote.exposition import parse
+from hypervisor.guests.metric_names import BOUNDS
+from hypervisor.guests.sanitizer import LIMITS, MOST_GPUS, Reading, reading_of
+from hypervisor.metrics.catalogue import CATALOGUE
+from hypervisor.scraper.parser import parse
 from tests.guests import pages
 from tests.guests.pages import ALL, UUID
 

@@ -3,8 +3,8 @@
 
 from __future__ import annotations
 
-from hypervisor.exporter.snapshot import GuestGpu
-from hypervisor.guests.roster import KEPT_S, MOST, Roster
+from hypervisor.guests.cardinality import KEPT_S, MOST, Roster
+from hypervisor.metrics.snapshot import GuestGpu
 
 
 def gpu(number: int, *, index: int = 0, name: str = "A100") -> GuestGpu:

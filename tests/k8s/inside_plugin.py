@@ -17,9 +17,9 @@ from typing import Any
 
 import pytest
 
-from hypervisor.core import checkpoint
-from hypervisor.core.pods import Pod
-from hypervisor.plugin.pod_resources import PodResources
+from hypervisor.deviceplugin import checkpoint
+from hypervisor.deviceplugin.pod_resources import PodResources
+from hypervisor.pods.pod import Pod
 from tests.daemon.conftest import Daemon
 from tests.k8s.inside_node import node, plane, total
 from tests.k8s.node import RealNode, workload

@@ -15,7 +15,7 @@ from hypervisor.errors import KubeError
 from hypervisor.k8s import client as client_module
 from hypervisor.k8s.access import Access
 from hypervisor.k8s.client import Client
-from hypervisor.k8s.events import PodEvents, Subject
+from hypervisor.k8s.event_recorder import PodEvents, Subject
 from tests.conftest import ROOT
 from tests.daemon.conftest import Daemon, eventually
 from tests.k8s import parts

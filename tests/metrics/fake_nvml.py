@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from hypervisor.nvml_raw import INSUFFICIENT_SIZE, NOT_SUPPORTED, SUCCESS
+from hypervisor.nvml.raw import INSUFFICIENT_SIZE, NOT_SUPPORTED, SUCCESS
 
 
 class Library:

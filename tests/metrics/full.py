@@ -3,14 +3,10 @@
 
 from __future__ import annotations
 
-from hypervisor.core.model import Gpu, GpuSample, GpuUuid, TenantName
-from hypervisor.core.pace import MS, Decision, Grant, Seen, Terms
-from hypervisor.core.readings import readings_of
-from hypervisor.core.turns import Turns
-from hypervisor.exporter.clients import Clients
-from hypervisor.exporter.gpus import Card, Schedulers, gpu_view
-from hypervisor.exporter.looks import Books, Held, Look
-from hypervisor.exporter.snapshot import (
+from hypervisor.metrics.clients import Clients
+from hypervisor.metrics.gpus import Card, Schedulers, gpu_view
+from hypervisor.metrics.observations import Books, Held, Look
+from hypervisor.metrics.snapshot import (
     Identity,
     KubeView,
     PartView,
@@ -19,6 +15,10 @@ from hypervisor.exporter.snapshot import (
     SlicesView,
     Snapshot,
 )
+from hypervisor.model import Gpu, GpuSample, GpuUuid, TenantName
+from hypervisor.nvml.readings import readings_of
+from hypervisor.scheduler.statistics import Turns
+from hypervisor.scheduler.types import MS, Decision, Grant, Seen, Terms
 from tests.metrics import guests, partitioned
 
 GIB, MIB = 1 << 30, 1 << 20

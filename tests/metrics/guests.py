@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from hypervisor.exporter.snapshot import GuestGpu, GuestView
+from hypervisor.metrics.snapshot import GuestGpu, GuestView
 
 GIB = 1 << 30
 UP = GuestView(

@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator
 
 from prometheus_client.parser import text_string_to_metric_families
 
+from hypervisor.exporter.exposition import render
 from hypervisor.exporter.families import families_of
-from hypervisor.exporter.page import render
-from hypervisor.exporter.snapshot import Snapshot
-from hypervisor.remote import exposition
+from hypervisor.metrics.snapshot import Snapshot
+from hypervisor.scraper import parser as exposition
 from limiter.mig import MigGpu, MigInstance
 from limiter.partitions import Reader, Sample
 from limiter.vgpu import VgpuHost, VgpuInstance

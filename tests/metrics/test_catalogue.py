@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from hypervisor import metrics_doc
+from hypervisor.exporter import docs as metrics_doc
 from hypervisor.exporter.compat import ALIASES
 from hypervisor.exporter.families import families_of
 from hypervisor.exporter.labels import MOST_LABELS
-from hypervisor.metrics import CATALOGUE, NO_AGENT, SECTIONS
+from hypervisor.metrics.catalogue import CATALOGUE, NO_AGENT, SECTIONS
 from tests.conftest import ROOT
 from tests.metrics import full
 
@@ -25,7 +25,7 @@ PARTS = ("_bucket", "_sum", "_count")
 
 def test_the_page_in_docs_is_made_of_the_catalogue() -> None:
     page = (ROOT / "docs" / "metrics.md").read_text(encoding="utf-8")
-    assert page == metrics_doc.document(), "run: python -m hypervisor.metrics_doc > docs/metrics.md"
+    assert page == metrics_doc.document(), "run: python -m hypervisor.exporter.docs > docs/metrics.md"
 
 
 def test_no_name_is_there_twice() -> None:

@@ -5,12 +5,12 @@ from __future__ import annotations
 
 import pytest
 
-from hypervisor.core.pace import MS, Terms
-from hypervisor.exporter.baseline import Baselines
-from hypervisor.exporter.clients import Clients
-from hypervisor.exporter.gpus import jain
-from hypervisor.exporter.looks import Books, Look
-from hypervisor.exporter.snapshot import ClientView, Identity
+from hypervisor.metrics.baseline import Baselines
+from hypervisor.metrics.clients import Clients
+from hypervisor.metrics.gpus import jain
+from hypervisor.metrics.observations import Books, Look
+from hypervisor.metrics.snapshot import ClientView, Identity
+from hypervisor.scheduler.types import MS, Terms
 from tests.metrics.full import GIB, GPU, MIB, SECOND_NS, held, look
 
 WHO = Identity(tenant="a")

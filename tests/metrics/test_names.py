@@ -8,12 +8,12 @@ import os
 import subprocess
 import sys
 
-from hypervisor.core.model import Held, TenantName
-from hypervisor.core.registry import Tenant
-from hypervisor.edge.ratio_file import RatioFile
-from hypervisor.edge.strangers import Stranger, look_at
-from hypervisor.edge.users import Names
-from hypervisor.survey import belongs
+from hypervisor.collector.ratio_file import RatioFile
+from hypervisor.collector.tenants import belongs
+from hypervisor.host.names import Names
+from hypervisor.host.unregistered import Stranger, look_at
+from hypervisor.model import Held, TenantName
+from hypervisor.node.registry import Tenant
 from limiter.quota import Quota
 
 

@@ -13,14 +13,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hypervisor import nvml_mig
-from hypervisor import nvml_vgpu_types as types
-from hypervisor.core.partitions import mig_gpu_of, vgpu_host_of
-from hypervisor.nvml_mig import GpmGet, MigReader
-from hypervisor.nvml_processes import Process, processes_on
-from hypervisor.nvml_raw import INSUFFICIENT_SIZE, NOT_FOUND, NOT_SUPPORTED, SUCCESS, Failed, Raw
-from hypervisor.nvml_vgpu import VgpuReader
-from hypervisor.nvml_vgpu_types import Accounting, LogEntry, NewSample, Sample
+from hypervisor.nvml import mig as nvml_mig
+from hypervisor.nvml import vgpu_types as types
+from hypervisor.nvml.mig import GpmGet, MigReader
+from hypervisor.nvml.partitions import mig_gpu_of, vgpu_host_of
+from hypervisor.nvml.processes import Process, processes_on
+from hypervisor.nvml.raw import INSUFFICIENT_SIZE, NOT_FOUND, NOT_SUPPORTED, SUCCESS, Failed, Raw
+from hypervisor.nvml.vgpu import VgpuReader
+from hypervisor.nvml.vgpu_types import Accounting, LogEntry, NewSample, Sample
 from tests.metrics.fake_nvml import HANDLE, Library, listing, nothing, out, structure, text
 
 UUID = "GPU-1"

@@ -14,12 +14,12 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 from prometheus_client.registry import CollectorRegistry
 
-from hypervisor.exporter.clients import Clients
 from hypervisor.exporter.exporter import Exporter
+from hypervisor.exporter.exposition import form_for, number, render
 from hypervisor.exporter.families import families_of
-from hypervisor.exporter.page import form_for, number, render
-from hypervisor.exporter.snapshot import Identity, Snapshot
-from hypervisor.metrics import CATALOGUE, DEVIATIONS
+from hypervisor.metrics.catalogue import CATALOGUE, DEVIATIONS
+from hypervisor.metrics.clients import Clients
+from hypervisor.metrics.snapshot import Identity, Snapshot
 from tests.conftest import ROOT, needs_program
 from tests.metrics import full
 

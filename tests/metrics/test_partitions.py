@@ -18,8 +18,14 @@ from hypervisor.exporter.compat import ALIASES
 from hypervisor.exporter.exporter import Exporter
 from hypervisor.exporter.families import families_of
 from hypervisor.exporter.labels import Labels
-from hypervisor.exporter.snapshot import Snapshot
-from hypervisor.metrics import CATALOGUE, MIG_MODE_SECTION, MIG_SECTION, VGPU_INSTANCE_SECTION, VGPU_SECTION
+from hypervisor.metrics.catalogue import (
+    CATALOGUE,
+    MIG_MODE_SECTION,
+    MIG_SECTION,
+    VGPU_INSTANCE_SECTION,
+    VGPU_SECTION,
+)
+from hypervisor.metrics.snapshot import Snapshot
 from limiter import mig, partitions, vgpu
 from limiter.mig import MigInstance
 from limiter.partitions import MOST_GPUS, MOST_INSTANCES, Reader

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 
 from aiohttp import web
 
-from hypervisor.edge import scrape
+from hypervisor.exporter import scrape
 
 LARGE = b"x" * (32 << 20)
 MOST = 3

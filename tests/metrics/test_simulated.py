@@ -14,13 +14,13 @@ from typing import Any
 import pytest
 
 from hypervisor.exporter.exporter import Exporter
+from hypervisor.exporter.exposition import render
 from hypervisor.exporter.families import families_of
-from hypervisor.exporter.page import render
-from hypervisor.metrics import CATALOGUE
-from hypervisor.simulated.command import main
-from hypervisor.simulated.load import divided
-from hypervisor.simulated.node import Node
-from hypervisor.simulated.plan import FAULTS, Plan, mixed
+from hypervisor.metrics.catalogue import CATALOGUE
+from hypervisor.simulator.command import main
+from hypervisor.simulator.load import divided
+from hypervisor.simulator.node import Node
+from hypervisor.simulator.spec import FAULTS, Plan, mixed
 from tests.conftest import ROOT, clean_environ
 from tests.metrics.conftest import Scrape, get
 from tests.metrics.partitioned import read

@@ -18,7 +18,7 @@ from typing import Any
 
 import grpc
 
-from hypervisor.plugin import messages
+from hypervisor.deviceplugin import api_v1beta1 as messages
 
 RECORD = "kubelet_internal_checkpoint"
 

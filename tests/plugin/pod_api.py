@@ -10,7 +10,7 @@ from typing import Any
 
 import grpc
 
-from hypervisor.plugin import pod_messages
+from hypervisor.deviceplugin import pod_resources_v1 as pod_messages
 
 OURS = "gpulimit.io/gpu"
 

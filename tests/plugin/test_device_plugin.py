@@ -15,7 +15,7 @@ from typing import Any
 import grpc
 import pytest
 
-from hypervisor.plugin import messages
+from hypervisor.deviceplugin import api_v1beta1 as messages
 from tests.conftest import remove_segments
 from tests.daemon.conftest import eventually
 from tests.plugin.conftest import tenant_of

@@ -11,10 +11,10 @@ import pytest
 
 pytest.importorskip("google.protobuf", reason="needs the extra k8s")
 
-from hypervisor.config import Settings
-from hypervisor.core.model import Gpu, GpuUuid
-from hypervisor.plugin import messages
-from hypervisor.plugin.grant import Grants, answer_of
+from hypervisor.config.settings import Settings
+from hypervisor.deviceplugin import api_v1beta1 as messages
+from hypervisor.deviceplugin.allocation import Grants, answer_of
+from hypervisor.model import Gpu, GpuUuid
 from limiter.placement import NotPlaced
 
 A, B = (Gpu(GpuUuid(f"GPU-{n}"), n, 80 << 30, "card", minor) for n, minor in ((0, 4), (1, 5)))

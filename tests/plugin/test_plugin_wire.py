@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 
 messages = pytest.importorskip(
-    "hypervisor.plugin.messages", reason="needs the extra k8s", exc_type=ImportError
+    "hypervisor.deviceplugin.api_v1beta1", reason="needs the extra k8s", exc_type=ImportError
 )
 
-pod_messages = pytest.importorskip("hypervisor.plugin.pod_messages")
+pod_messages = pytest.importorskip("hypervisor.deviceplugin.pod_resources_v1")
 
 PUBLISHED = Path(os.environ.get("GPULIMIT_KUBELET_APIS", "/usr/share/gocode/src/k8s.io/kubelet/pkg/apis"))
 FOR_CLAIMS = {"DynamicResource", "ClaimResource", "CDIDevice"}

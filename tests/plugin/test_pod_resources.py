@@ -21,9 +21,9 @@ from tests.plugin.test_device_plugin import page
 
 pytest.importorskip("grpc", reason="needs the extra k8s")
 
-from hypervisor.core.pods import Pod
-from hypervisor.plugin import pod_resources
-from hypervisor.plugin.pod_resources import PodResources
+from hypervisor.deviceplugin import pod_resources
+from hypervisor.deviceplugin.pod_resources import PodResources
+from hypervisor.pods.pod import Pod
 from tests.plugin.pod_api import OURS, PodApi
 
 TRAIN, OTHER = Pod("uid-1", "uid-1", "ml", "train"), Pod("uid-2", "uid-2", "ml", "other")

@@ -9,10 +9,10 @@ from dataclasses import replace
 
 from prometheus_client.parser import text_string_to_metric_families as read_text
 
+from hypervisor.exporter.exposition import render
 from hypervisor.exporter.families import families_of
-from hypervisor.exporter.page import render
-from hypervisor.remote.exposition import parse
-from hypervisor.remote.limits import LIMITS
+from hypervisor.scraper.limits import LIMITS
+from hypervisor.scraper.parser import parse
 from tests.metrics import full
 
 NODES = 100

@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from hypervisor.remote.dial import Connector
-from hypervisor.remote.endpoint import LOCAL_CID, Endpoint
-from hypervisor.remote.errors import FetchError
-from hypervisor.remote.fetch import Budget, fetch, session
+from hypervisor.scraper.dialer import Connector
+from hypervisor.scraper.endpoint import LOCAL_CID, Endpoint
+from hypervisor.scraper.errors import FetchError
+from hypervisor.scraper.fetch import Budget, fetch, session
 from tests.conftest import needs_program
 from tests.remote.exporters import Behaviour, Exporter, Monitor, drip, endless, hang, head, page, raw
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import pytest
 
-from hypervisor.remote.endpoint import Endpoint, endpoint_of
-from hypervisor.remote.errors import AddressError
+from hypervisor.scraper.endpoint import Endpoint, endpoint_of
+from hypervisor.scraper.errors import AddressError
 
 
 @pytest.mark.parametrize(

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as client_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as client_text
 
+from hypervisor.exporter.exposition import Form, render
 from hypervisor.exporter.families import families_of
-from hypervisor.exporter.page import Form, render
-from hypervisor.remote.exposition import Page, Parser, clean, parse
-from hypervisor.remote.limits import LIMITS, Limits
+from hypervisor.scraper.limits import LIMITS, Limits
+from hypervisor.scraper.parser import Page, Parser, clean, parse
 from tests.metrics import full
 
 

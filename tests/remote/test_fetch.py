@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from hypervisor.remote.address import url_of
-from hypervisor.remote.errors import AddressError, FetchError
-from hypervisor.remote.exposition import parse
-from hypervisor.remote.fetch import BUDGET, Budget, fetch, session
+from hypervisor.scraper.address import url_of
+from hypervisor.scraper.errors import AddressError, FetchError
+from hypervisor.scraper.fetch import BUDGET, Budget, fetch, session
+from hypervisor.scraper.parser import parse
 from tests.remote.exporters import (
     MIB,
     Behaviour,

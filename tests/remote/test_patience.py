@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from hypervisor.remote.patience import Pace, Patience, staggered
+from hypervisor.scraper.target_health import Pace, Patience, staggered
 
 PACE = Pace(period_s=3.0, longest_s=60.0)
 

@@ -6,10 +6,10 @@ from __future__ import annotations
 import asyncio
 import time
 
-from hypervisor.remote.errors import FetchError
-from hypervisor.remote.fetch import Budget, fetch, session
-from hypervisor.remote.patience import Pace
-from hypervisor.remote.scraper import Scraper
+from hypervisor.scraper.errors import FetchError
+from hypervisor.scraper.fetch import Budget, fetch, session
+from hypervisor.scraper.scraper import Scraper
+from hypervisor.scraper.target_health import Pace
 from tests.remote.exporters import endless, exporter, hang, head, page
 
 PACE = Pace(period_s=0.2, longest_s=1.0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from hypervisor.remote.exposition import parse
+from hypervisor.scraper.parser import parse
 from tests.remote.measure import NODES, cpu_s, page_of_a_node, worst_page
 
 

@@ -6,13 +6,13 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 
-from hypervisor.remote.exposition import parse
+from hypervisor.scraper.parser import parse
 from hypervisor.top.cluster_rows import cluster_rows, totals_lines
 from hypervisor.top.fleet import node_of
 from hypervisor.top.history import History
-from hypervisor.top.look import Look
 from hypervisor.top.model import Node, totals_of
 from hypervisor.top.node_rows import node_rows
+from hypervisor.top.view_state import Look
 from tests.remote.measure import NODES, page_of_a_node
 
 

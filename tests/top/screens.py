@@ -11,10 +11,10 @@ from rich.color import Color
 from rich.style import Style
 from textual.pilot import Pilot
 
-from hypervisor.top.look import Look
 from hypervisor.top.model import Node
 from hypervisor.top.options import Options
 from hypervisor.top.screen.app import TopApp
+from hypervisor.top.view_state import Look
 
 Story = Callable[[TopApp, Pilot[Any]], Awaitable[None]]
 CLOCK = "every 1s  12:00:00"

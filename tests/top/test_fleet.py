@@ -13,18 +13,18 @@ from typing import Any
 
 import pytest
 
+from hypervisor.api.serializers import observed_data
+from hypervisor.exporter.exposition import render
 from hypervisor.exporter.families import families_of
-from hypervisor.exporter.page import render
-from hypervisor.remote.exposition import parse
+from hypervisor.scraper.parser import parse
 from hypervisor.top.assemble import cards_of
 from hypervisor.top.fleet import Fleet, node_of, pace_for
 from hypervisor.top.history import History
-from hypervisor.top.look import Look
 from hypervisor.top.model import Node
 from hypervisor.top.node_rows import node_rows
 from hypervisor.top.page import page as whole_page
 from hypervisor.top.page import plain
-from hypervisor.view import observed_data
+from hypervisor.top.view_state import Look
 from tests.metrics import full
 from tests.remote.exporters import Behaviour, Exporter, endless, exporter, hang, head, page, raw
 from tests.remote.measure import page_of_a_node

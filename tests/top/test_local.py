@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
+from hypervisor.api.serializers import observed_data
 from hypervisor.top import daemon_state
-from hypervisor.view import observed_data
 from tests.conftest import ROOT
 from tests.daemon.conftest import eventually, needs_root
 from tests.metrics import full

@@ -7,7 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from hypervisor.top.look import (
+from hypervisor.top.model import Card, Node, Tenant
+from hypervisor.top.view_state import (
     EVERYTHING,
     FilterError,
     Look,
@@ -18,7 +19,6 @@ from hypervisor.top.look import (
     tenants_shown,
     users_of,
 )
-from hypervisor.top.model import Card, Node, Tenant
 from tests.top.nodes import BATCH, CARD, FULL_NODE, IDLE, LOST, NODE, QUIET, STRANGER, TEAM_A
 
 

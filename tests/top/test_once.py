@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from hypervisor.top import once
+from hypervisor.top import batch as once
 from hypervisor.top.command import main
 from hypervisor.top.options import options_of
 from limiter.errors import UsageError

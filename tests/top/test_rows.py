@@ -8,11 +8,11 @@ from dataclasses import replace
 import pytest
 
 from hypervisor.top.history import History
-from hypervisor.top.look import Look, filter_of
 from hypervisor.top.model import Card, Node, totals_of
 from hypervisor.top.node_rows import node_rows
 from hypervisor.top.page import page, plain, problem_lines
 from hypervisor.top.text import ASCII, UNICODE, width_of
+from hypervisor.top.view_state import Look, filter_of
 from tests.top.nodes import CARD, FULL_NODE, MIG_CARD, NODE, QUIET, history
 
 WIDTHS = (20, 39, 60, 80, 100, 120, 160, 200, 300)

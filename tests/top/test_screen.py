@@ -19,8 +19,8 @@ from hypervisor.top.bars import KEYS
 from hypervisor.top.model import Node
 from hypervisor.top.options import Options
 from hypervisor.top.screen.app import TopApp
-from hypervisor.top.screen.lines import Rows
-from hypervisor.top.screen.palette import guess
+from hypervisor.top.screen.theme import guess
+from hypervisor.top.screen.widgets import Rows
 from tests.conftest import ROOT
 from tests.top.nodes import BATCH, CARD, FULL_NODE, NODE, QUIET, history
 from tests.top.screens import NOW_S, Given, contrast, play, styles_of, text_of

@@ -9,9 +9,9 @@ from dataclasses import replace
 
 import pytest
 
-from hypervisor.top.line import Line
 from hypervisor.top.row import Row
-from hypervisor.top.screen.changes import difference, said_in, typed, why_not
+from hypervisor.top.screen.actions import difference, said_in, typed, why_not
+from hypervisor.top.table import Line
 from tests.daemon.conftest import eventually
 from tests.remote.exporters import endless, exporter, hang, head, page
 from tests.top.nodes import NODE

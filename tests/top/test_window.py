@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from hypervisor.top.window import MOST_LOOKS, Spent, Window
+from hypervisor.top.share_window import MOST_LOOKS, Spent, Window
 
 MS = 1_000_000
 

@@ -19,19 +19,19 @@ from textual.widgets import Input
 from hypervisor.top.bars import OVERVIEW, keys_line, tab_at, tabs_line
 from hypervisor.top.cluster_rows import cluster_head, cluster_rows, totals_lines
 from hypervisor.top.history import History
-from hypervisor.top.line import Line
-from hypervisor.top.look import EVERYTHING, NODE_SORTS, SORTS, FilterError, Look, filter_of
 from hypervisor.top.model import Node, totals_of
 from hypervisor.top.node_rows import node_head, node_rows, process_head, process_rows
 from hypervisor.top.options import LONGEST_S, SHORTEST_S, Options
 from hypervisor.top.page import cluster_line, problem_lines, status_line
 from hypervisor.top.row import Row
-from hypervisor.top.screen.changes import Changes
+from hypervisor.top.screen.actions import Changes
 from hypervisor.top.screen.dialogs import Help
-from hypervisor.top.screen.lines import Fixed, Rows
-from hypervisor.top.screen.palette import TEXTUAL_THEMES, guess, themes
+from hypervisor.top.screen.theme import TEXTUAL_THEMES, guess, themes
+from hypervisor.top.screen.widgets import Fixed, Rows
 from hypervisor.top.source import Source
+from hypervisor.top.table import Line
 from hypervisor.top.text import duration
+from hypervisor.top.view_state import EVERYTHING, NODE_SORTS, SORTS, FilterError, Look, filter_of
 
 MOST_PROBLEM_LINES = 4
 SCROLL_BAR = 1

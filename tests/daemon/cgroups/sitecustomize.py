@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from hypervisor.edge import procs
+from hypervisor.host import processes as procs
 
 real = procs.cgroup_text
 

@@ -1,0 +1,357 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The HTTP calls, on the Unix socket and over TCP: workers register and ask for commands, operators look
+and change.
+
+Who calls is taken from the connection, not from what is said. All bodies are bounded and all fields checked
+here; what is decided, the node decides.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import hmac
+import json
+import math
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Protocol
+
+from aiohttp import web
+from limiter._native import lib
+
+from hypervisor.errors import Refused
+from hypervisor.host.tcp_endpoints import Ends
+from hypervisor.model import Peer, Registration, TenantName, Wish, Worker, WorkerId
+from hypervisor.node.commands import Command
+from limiter import quota
+from limiter.errors import QuotaError
+
+LARGEST_BODY = 64 << 10
+LONGEST_WAIT_S = 60.0
+LONG_WAIT_S = 10.0
+LONGEST_TEXT = 256
+VERSION = int(lib.GL_LAYOUT_VERSION)
+"""Of the layout that daemon and library share; a library that was built with another one is refused."""
+WORKERS = "/v1/workers"
+
+
+class Node(Protocol):
+    """What the calls need."""
+
+    def peer(self, connection: Any) -> Peer: ...
+    def register(self, connection: Any, wish: Wish, caller: Peer | None = None) -> Registration: ...
+    def find_caller(self, ends: Ends, wish: Wish) -> Peer: ...
+    def is_caller(self, ends: Ends, host_pid: int) -> bool: ...
+    def hand_over(self, connection: Any, tenant: TenantName) -> None: ...
+    def worker(self, worker_id: WorkerId) -> Worker | None: ...
+    def next_command(self, worker_id: WorkerId, after: int) -> Command | None: ...
+    def finished(self, worker_id: WorkerId, number: int, message: str, *, ok: bool) -> None: ...
+    def is_operator(self, peer: Peer) -> bool: ...
+    def state(self, peer: Peer | None) -> dict[str, Any]: ...
+    def quota_of(self, tenant: TenantName, peer: Peer | None) -> dict[str, Any]: ...
+    def set_quota(self, tenant: TenantName, said: quota.Quota | None) -> dict[str, Any]: ...
+    def suspend(self, tenant: TenantName, *, is_suspended: bool) -> None: ...
+
+
+class Server:
+    """Both applications: for the Unix socket, and the operators' part of it for TCP."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._waiting: dict[WorkerId, set[asyncio.Event]] = {}
+        self._is_draining = False
+
+    def unix_application(self) -> web.Application:
+        app = web.Application(client_max_size=LARGEST_BODY, middlewares=[refusals])
+        self._add_workers_calls(app)
+        self._add_operators_calls(app, self._caller)
+        return app
+
+    def tcp_application(self, operators: str, processes: str) -> web.Application:
+        """Return all calls, for whoever bears the right token; "": nobody.
+
+        Processes' calls have a token of their own, which allows nothing else. It does not say who they are:
+        that is found out.
+        """
+
+        @web.middleware
+        async def bearer(request: web.Request, handler: Handler) -> web.StreamResponse:
+            token = processes if request.path.startswith(WORKERS) else operators
+            given = request.headers.get("Authorization", "")
+            if not token:
+                raise Refused(403, "this call is not served over TCP")
+            if not is_same(given, f"Bearer {token}"):
+                raise Refused(401, "this call needs the token")
+            return await handler(request)
+
+        app = web.Application(client_max_size=LARGEST_BODY, middlewares=[refusals, bearer])
+        self._add_workers_calls(app)
+        self._add_operators_calls(app, lambda _: None)
+        return app
+
+    def _add_workers_calls(self, app: web.Application) -> None:
+        app.add_routes(
+            [
+                web.post(WORKERS, self._register),
+                web.get(WORKERS + "/{id}/commands", self._commands),
+                web.post(WORKERS + "/{id}/results", self._results),
+            ]
+        )
+
+    def _add_operators_calls(self, app: web.Application, who: Callable[[web.Request], Peer | None]) -> None:
+        node = self._node
+
+        def check_writer(request: web.Request) -> None:
+            peer = who(request)
+            if peer is not None and not node.is_operator(peer):
+                raise Refused(403, "only root and the daemon's group may change this")
+
+        async def state(request: web.Request) -> web.Response:
+            return web.json_response(node.state(who(request)))
+
+        async def show(request: web.Request) -> web.Response:
+            return web.json_response(node.quota_of(tenant_in(request), who(request)))
+
+        async def change(request: web.Request) -> web.Response:
+            check_writer(request)
+            said = await body_of(request)
+            return web.json_response(node.set_quota(tenant_in(request), quota_in(said)))
+
+        async def drop(request: web.Request) -> web.Response:
+            check_writer(request)
+            return web.json_response(node.set_quota(tenant_in(request), None))
+
+        def suspending(*, is_suspended: bool) -> Handler:
+            async def handle(request: web.Request) -> web.Response:
+                check_writer(request)
+                node.suspend(tenant_in(request), is_suspended=is_suspended)
+                return web.Response(status=204)
+
+            return handle
+
+        app.add_routes(
+            [
+                web.get("/v1/state", state),
+                web.get("/v1/tenants/{tenant}/quota", show),
+                web.put("/v1/tenants/{tenant}/quota", change),
+                web.delete("/v1/tenants/{tenant}/quota", drop),
+                web.post("/v1/tenants/{tenant}/suspend", suspending(is_suspended=True)),
+                web.post("/v1/tenants/{tenant}/resume", suspending(is_suspended=False)),
+            ]
+        )
+
+    async def _register(self, request: web.Request) -> web.Response:
+        said = await body_of(request)
+        if said.get("version") != VERSION:
+            raise Refused(422, f"this daemon speaks version {VERSION}, not {said.get('version')!a}")
+        wish, ends, caller = wish_in(said), ends_of(request), None
+        if ends is not None:
+            caller = await asyncio.to_thread(self._node.find_caller, ends, wish)
+        answer = self._node.register(connection_of(request), wish, caller)
+        if said.get("files") is True and ends is None:
+            self._node.hand_over(connection_of(request), answer.tenant)
+        headers = {
+            "Gpulimit-Worker": answer.worker,
+            "Gpulimit-Host-Pid": str(answer.host_pid),
+            "Gpulimit-Tenant": answer.tenant,
+            "Gpulimit-Usage": answer.usage,
+            "Gpulimit-Policy": answer.policy,
+            "Gpulimit-Source": answer.source,
+        }
+        shown = {
+            name.removeprefix("Gpulimit-").lower().replace("-", "_"): text for name, text in headers.items()
+        }
+        return web.json_response(shown, headers=headers)
+
+    async def _commands(self, request: web.Request) -> web.Response:
+        worker = await self._own_worker(request)
+        after = number_in(request.query, "after", most=1 << 62)
+        wait_s = number_in(request.query, "wait", most=int(LONGEST_WAIT_S))
+        command = await self._next(worker.id, after, wait_s)
+        if command is None:
+            return web.Response(status=204)
+        shown = {"number": command.number, "name": command.name, "argument": command.argument}
+        headers = {"Gpulimit-Command": f"{command.number} {command.name}"}
+        return web.json_response({"commands": [shown]}, headers=headers)
+
+    async def _next(self, worker_id: WorkerId, after: int, wait_s: float) -> Command | None:
+        """Return the next command, waiting for one. Raises Refused if the worker goes meanwhile."""
+        command = self._node.next_command(worker_id, after)
+        if command is not None or wait_s == 0:
+            return command
+        rung = asyncio.Event()
+        self._waiting.setdefault(worker_id, set()).add(rung)
+        try:
+            now_s = asyncio.get_running_loop().time()
+            async with asyncio.timeout_at(now_s if self._is_draining else end_of_wait(now_s, wait_s)):
+                await rung.wait()
+        except TimeoutError:
+            return None
+        finally:
+            waiting = self._waiting[worker_id]
+            waiting.discard(rung)
+            if not waiting:
+                del self._waiting[worker_id]
+        if self._node.worker(worker_id) is None:
+            raise Refused(404, "no such worker: register again")
+        return self._node.next_command(worker_id, after)
+
+    def wake(self, worker_id: WorkerId) -> None:
+        """Let a worker's question be answered now: there is a command, or the worker is gone."""
+        for rung in self._waiting.get(worker_id, ()):
+            rung.set()
+
+    def longpolls(self) -> int:
+        """Return how many questions wait for an answer."""
+        return sum(len(waiting) for waiting in self._waiting.values())
+
+    def drain(self) -> None:
+        """Answer all questions now, since the daemon is about to end."""
+        self._is_draining = True
+        for waiting in list(self._waiting.values()):
+            for rung in waiting:
+                rung.set()
+
+    async def _results(self, request: web.Request) -> web.Response:
+        worker = await self._own_worker(request)
+        said = await body_of(request)
+        number, ok = said.get("number"), said.get("ok")
+        if not isinstance(number, int) or not isinstance(ok, bool):
+            raise Refused(422, "number must be a whole number, and ok true or false")
+        self._node.finished(worker.id, number, text_in(said, "message"), ok=ok)
+        return web.Response(status=204)
+
+    def _caller(self, request: web.Request) -> Peer:
+        return self._node.peer(connection_of(request))
+
+    async def _own_worker(self, request: web.Request) -> Worker:
+        """Return the worker in the path, which must be the caller. Raises Refused."""
+        worker = self._node.worker(WorkerId(request.match_info["id"]))
+        if worker is None:
+            raise Refused(404, "no such worker: register again")
+        host_pid, ends = worker.key.host_pid, ends_of(request)
+        if ends is None:
+            is_caller = self._caller(request).pid == host_pid
+        else:
+            is_caller = await asyncio.to_thread(self._node.is_caller, ends, host_pid)
+        if not is_caller:
+            raise Refused(403, "this worker is another process")
+        return worker
+
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+@web.middleware
+async def refusals(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Turn refusals into answers, with the same line in header and body."""
+    try:
+        return await handler(request)
+    except Refused as error:
+        return web.json_response(
+            {"error": str(error)}, status=error.status, headers={"Gpulimit-Error": str(error)}
+        )
+
+
+def end_of_wait(now_s: float, wait_s: float) -> float:
+    """Return when a question is answered at the latest: a long wait ends on a whole second, with others'.
+
+    Many answers at once cost a quarter of what they cost one by one.
+    """
+    end_s = now_s + wait_s
+    return float(math.floor(end_s)) if wait_s >= LONG_WAIT_S else end_s
+
+
+def connection_of(request: web.Request) -> Any:
+    """Return the socket of a request. Raises Refused if it is closed."""
+    connection = request.transport and request.transport.get_extra_info("socket")
+    if connection is None:
+        raise Refused(403, "the caller has gone")
+    return connection
+
+
+def ends_of(request: web.Request) -> Ends | None:
+    """Return the ends of a TCP connection; None: it is a Unix socket, whose peer the kernel names."""
+    transport = request.transport
+    if transport is None:
+        raise Refused(403, "the caller has gone")
+    return Ends.of(transport.get_extra_info("peername"), transport.get_extra_info("sockname"))
+
+
+def is_same(given: str, expected: str) -> bool:
+    """Whether two texts are the same, in a time that does not tell where they differ or how long they are."""
+    one, other = (hashlib.sha256(t.encode(errors="surrogateescape")).digest() for t in (given, expected))
+    return hmac.compare_digest(one, other)
+
+
+async def body_of(request: web.Request) -> dict[str, Any]:
+    """Return the JSON object in a body. Raises Refused; aiohttp refuses what is too large."""
+    try:
+        data = json.loads(await request.read())
+    except (ConnectionError, web.RequestPayloadError) as error:
+        raise Refused(403, "the caller has gone") from error
+    except (ValueError, RecursionError) as error:
+        raise Refused(422, "the body is not JSON") from error
+    if not isinstance(data, dict):
+        raise Refused(422, "the body is not a JSON object")
+    return data
+
+
+def text_in(said: Mapping[str, Any], key: str) -> str:
+    """Return a text field, cleaned of what could steer a terminal."""
+    value = said.get(key, "")
+    if not isinstance(value, str) or len(value) > LONGEST_TEXT:
+        raise Refused(422, f"{key} must be text of at most {LONGEST_TEXT} characters")
+    return "".join(c if c.isprintable() else "?" for c in value)
+
+
+def texts_in(said: Mapping[str, Any], key: str) -> dict[str, str]:
+    value = said.get(key, {})
+    if not isinstance(value, dict) or not all(isinstance(v, str) for v in value.values()):
+        raise Refused(422, f"{key} must be an object of texts")
+    return value
+
+
+def number_in(query: Mapping[str, str], key: str, *, most: int) -> int:
+    text = query.get(key, "0")
+    if not (text.isascii() and text.isdecimal()) or len(text) > 20:
+        raise Refused(422, f"{key} must be a whole number")
+    return min(int(text), most)
+
+
+def tenant_in(request: web.Request) -> TenantName:
+    return TenantName(request.match_info["tenant"])
+
+
+def quota_in(said: Mapping[str, Any]) -> quota.Quota:
+    """Return the quota in {"memory": "4GiB", "compute": 30, "request": …, "weight": …, "priority": …}."""
+    variables, flags = {}, {}
+    for key, value in said.items():
+        variable = f"GPULIMIT_{key.upper()}"
+        if variable not in quota.VARIABLES or key == "tenant" or not key.islower():
+            raise Refused(422, f"{key[:40]!a} is no part of a quota")
+        if isinstance(value, bool) or not isinstance(value, str | int):
+            raise Refused(422, f"{key} must be text or a whole number")
+        variables[variable], flags[variable] = str(value), key
+    try:
+        return quota.read({k: v for k, v in variables.items() if v}, flags=flags)
+    except QuotaError as error:
+        raise Refused(422, str(error)) from error
+
+
+def wish_in(said: Mapping[str, Any]) -> Wish:
+    """Return what a process says about itself. Raises Refused."""
+    try:
+        said_quota = quota.read(texts_in(said, "environment"))
+    except QuotaError as error:
+        raise Refused(422, str(error)) from error
+    pid, ticks = said.get("pid", 0), said.get("start_ticks", 0)
+    return Wish(
+        pid=pid if isinstance(pid, int) and 0 <= pid < 1 << 32 else 0,
+        name=text_in(said, "name")[:15],
+        tenant=text_in(said, "tenant") or said_quota.tenant or "",
+        quota=said_quota,
+        is_view=said.get("view") is True,
+        start_ticks=ticks if isinstance(ticks, int) and 0 <= ticks < 1 << 64 else 0,
+        pod="/".join(t for t in (text_in(said, "pod_namespace"), text_in(said, "pod_name")) if t),
+    )

@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the HTTP calls are answered with: the node's facts as data, cut to what the caller may see.
+
+Operators see all; a tenant's process sees its own tenant and the GPUs.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from hypervisor.api.serializers import (
+    event_data,
+    gpu_data,
+    observed_data,
+    processes_data,
+    quota_data,
+    tenant_data,
+)
+from hypervisor.dispatcher.dispatcher import Arbitration
+from hypervisor.errors import Refused
+from hypervisor.host import tcp_peer as connections
+from hypervisor.host.tcp_endpoints import Ends
+from hypervisor.metrics.snapshot import Snapshot
+from hypervisor.model import Peer, Registration, TenantName, Wish, Worker, WorkerId
+from hypervisor.node.commands import Command
+from hypervisor.node.node import Node
+from hypervisor.node.registry import Tenant
+from limiter.errors import LayoutMismatch
+from limiter.quota import Quota
+from limiter.segment import Usage
+from limiter.tenants import start_ticks
+
+
+class Api:
+    """The calls, on a node; `seen` gives what metrics are made of."""
+
+    def __init__(self, node: Node, arbitration: Arbitration, seen: Callable[[], Snapshot]) -> None:
+        self._node = node
+        self._arbitration = arbitration
+        self._seen = seen
+
+    def peer(self, connection: Any) -> Peer:
+        return self._node.peer(connection)
+
+    def register(self, connection: Any, wish: Wish, caller: Peer | None = None) -> Registration:
+        return self._node.register(connection, wish, caller)
+
+    def find_caller(self, ends: Ends, wish: Wish) -> Peer:
+        return connections.find(ends, wish.pid, wish.start_ticks)
+
+    def is_caller(self, ends: Ends, host_pid: int) -> bool:
+        return connections.holds(host_pid, ends)
+
+    def hand_over(self, connection: Any, tenant: TenantName) -> None:
+        self._node.hand_over(connection, tenant)
+
+    def worker(self, worker_id: WorkerId) -> Worker | None:
+        return self._node.worker(worker_id)
+
+    def next_command(self, worker_id: WorkerId, after: int) -> Command | None:
+        return self._node.next_command(worker_id, after)
+
+    def finished(self, worker_id: WorkerId, number: int, message: str, *, ok: bool) -> None:
+        self._node.finished(worker_id, number, message, ok=ok)
+
+    def is_operator(self, peer: Peer) -> bool:
+        return self._node.is_operator(peer)
+
+    def state(self, peer: Peer | None) -> dict[str, Any]:
+        """Return everything that the caller may see; `peer` None: an operator."""
+        node = self._node
+        sees_all = peer is None or node.is_operator(peer)
+        tenants = [t for t in node.registry.tenants.values() if sees_all or self._is_own(t, peer)]
+        state: dict[str, Any] = {
+            "daemon": {
+                "pid": os.getpid(),
+                "start_ticks": start_ticks(os.getpid()),
+                "admission": node.registry.book.admission,
+                "arbitration_steps": self._arbitration.steps,
+                "not_ready": node.reasons_not_ready(),
+                "may_change": sees_all,
+                "at_ns": time.monotonic_ns(),
+            },
+            "gpus": [
+                gpu_data(node.inventory.samples[gpu.uuid], node.tenants_on(gpu.uuid))
+                for gpu in node.inventory.present
+            ],
+            "tenants": [self._tenant(tenant) for tenant in tenants],
+            "observed": observed_data(self._seen(), None if sees_all else {t.name for t in tenants}),
+        }
+        if sees_all:
+            here = [node.inventory.samples[gpu.uuid] for gpu in node.inventory.present]
+            state["processes"] = processes_data(here)
+            state["events"] = event_data(node.events.newest())
+            state["counts"] = dict(node.events.counts)
+        return state
+
+    def _is_own(self, tenant: Tenant, peer: Peer | None) -> bool:
+        """Whether a peer is a process of the tenant, or of the tenant's user, outside pods."""
+        if peer is None or any(w.key.host_pid == peer.pid for w in tenant.workers.values()):
+            return peer is not None
+        return tenant.uid == peer.uid and tenant.pod_uid is None and self._node.is_of_the_node(peer)
+
+    def _tenant(self, tenant: Tenant) -> dict[str, Any]:
+        opened = self._node.tenancy.open_tenants.get(tenant.name)
+        quotas = opened.quotas if opened is not None else {}
+        data = tenant_data(tenant, quotas, self._usage(tenant.name), self._shares())
+        if tenant.name in self._node.broken:
+            data["problem"] = self._node.broken[tenant.name]
+        return data
+
+    def _usage(self, name: TenantName) -> Usage | None:
+        opened = self._node.tenancy.open_tenants.get(name)
+        try:
+            return opened.usage.read() if opened is not None else None
+        except (LayoutMismatch, OSError):
+            return None
+
+    def _shares(self) -> Mapping[Any, Any]:
+        return dict(self._arbitration.shares)
+
+    def quota_of(self, name: TenantName, peer: Peer | None) -> dict[str, Any]:
+        """Return the quota in force; for a tenant that is not there, the one that waits for it."""
+        tenant = self._node.registry.tenants.get(name)
+        sees_all = peer is None or self._node.is_operator(peer)
+        if not sees_all and (tenant is None or not self._is_own(tenant, peer)):
+            raise Refused(403, "only root and the daemon's group may see other tenants")
+        if tenant is not None:
+            return {"tenant": name, "present": True, **quota_data(tenant.held)}
+        held = self._node.registry.book.ceiling(name)
+        if held is None:
+            raise Refused(404, f"no tenant {name!a} here, and no quota waits for it")
+        return {"tenant": name, "present": False, **quota_data(held)}
+
+    def set_quota(self, name: TenantName, said: Quota | None) -> dict[str, Any]:
+        self._node.set_quota(name, said)
+        try:
+            return self.quota_of(name, None)
+        except Refused:
+            return {"tenant": name, "present": False, "source": None, "quota": {}}
+
+    def suspend(self, name: TenantName, *, is_suspended: bool) -> None:
+        self._node.suspend(name, is_suspended=is_suspended)

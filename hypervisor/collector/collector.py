@@ -1,0 +1,281 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Looks at everything once a period and publishes a snapshot for scrapes.
+
+Runs on the daemon's loop, tenant by tenant, so that nothing that it reads is closed under it and nothing
+else waits for long. It only reads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import platform
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import TypeVar
+
+from hypervisor.collector.ratio_file import RatioFile
+from hypervisor.collector.tenants import Survey
+from hypervisor.config.settings import Settings
+from hypervisor.dispatcher.dispatcher import Arbitration
+from hypervisor.metrics.clients import Clients
+from hypervisor.metrics.gpus import NO_WAITS, Card, Schedulers, gpu_view, mig_view, vgpu_host_view
+from hypervisor.metrics.observations import Look
+from hypervisor.metrics.snapshot import KubeView, PartView, PluginView, SchedulerView, Snapshot
+from hypervisor.model import PodPlace
+from hypervisor.node.node import Node
+from hypervisor.node.registry import Tenant
+from hypervisor.nvml.client import Nvml
+from limiter import about
+
+logger = logging.getLogger(__name__)
+FRESH_PERIODS, FRESH_LEAST_S = 3, 3.0
+"""NVML has answered lately: within so many periods, and so many seconds at least."""
+ARBITRATION_FRESH_S = 1.0
+REASONS = {"plain file": "type", "belongs to": "owner", "bytes": "size", "layout": "layout"}
+T = TypeVar("T")
+BUILD = {"version": about.version(), "python_version": platform.python_version()}
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What the observer is told."""
+
+    period_s: float
+    ttl_ns: int
+    overcommit_percent: int
+    has_debug_labels: bool
+    ratio_file: str = ""
+    node: str = ""
+    """This node's name, for labels."""
+
+    @classmethod
+    def of(cls, settings: Settings) -> Options:
+        return cls(
+            period_s=settings.nvml_interval / 1e9,
+            ttl_ns=settings.metrics_stale_ttl,
+            overcommit_percent=settings.memory_overcommit,
+            has_debug_labels=settings.metrics_debug_labels,
+            ratio_file=settings.metrics_ratio_file,
+            node=settings.node_name or platform.node(),
+        )
+
+
+class Observer:
+    """Makes snapshots; `longpolls` says how many processes wait for commands, `rejected` counts
+    shared memory that could not be used.
+    """
+
+    def __init__(
+        self,
+        node: Node,
+        arbitration: Arbitration,
+        nvml: Nvml,
+        options: Options,
+        *,
+        messages: Mapping[tuple[str, str], int],
+        registrations: Mapping[str, int],
+        longpolls: Callable[[], int],
+        rejected: Mapping[str, int],
+        publish: Callable[[Snapshot], None],
+        pods: Callable[[Tenant], PodPlace | None] = lambda _: None,
+        kubernetes: Callable[[], KubeView | None] = lambda: None,
+    ) -> None:
+        self._node = node
+        self._arbitration = arbitration
+        self._nvml = nvml
+        self._options = options
+        self._messages = messages
+        self._registrations = registrations
+        self._longpolls = longpolls
+        self._publish = publish
+        self._survey = Survey(node, arbitration, RatioFile(options.ratio_file), pods)
+        self._kubernetes = kubernetes
+        self._clients = Clients(ttl_ns=options.ttl_ns)
+        self._schedulers = Schedulers()
+        self._energy: dict[str, float] = {}
+        self._looked_at_ns: int | None = None
+        self._last_success_at_s: float | None = None
+        self._duration_s: float | None = None
+        self._errors: Counter[str] = Counter()
+        self._rejected = rejected
+        self.more_parts: Callable[[], tuple[PartView, ...]] = tuple
+        self.plugin: Callable[[], PluginView | None] = lambda: None
+        self.looked: Callable[[list[Look]], None] = lambda _: None
+
+    async def run(self) -> None:
+        """Look for ever. Whatever goes wrong is counted, and the next look is made."""
+        while True:
+            begin = time.monotonic()
+            try:
+                await self.step()
+            except Exception:
+                self._errors["failed"] += 1
+                logger.exception("cannot look at everything for metrics")
+            await asyncio.sleep(
+                max(self._options.period_s / 2, begin + self._options.period_s - time.monotonic())
+            )
+
+    async def step(self) -> None:
+        """Look once, and publish."""
+        begin = time.monotonic()
+        cards = self.cards()
+        nvml = {
+            card.sample.gpu.uuid: card.sample.readings.processes or {}
+            for card in cards
+            if card.is_fresh and not card.sample.error
+        }
+        looks: list[Look] = []
+        for of_tenant in self._survey.tenants(nvml):
+            looks += of_tenant
+            await asyncio.sleep(0)
+        self.looked(looks)
+        snapshot = self._snapshot(looks, cards)
+        self._last_success_at_s = time.time()
+        self._duration_s = time.monotonic() - begin
+        self._publish(snapshot)
+
+    def _snapshot(self, looks: list[Look], cards: list[Card]) -> Snapshot:
+        now_ns = time.monotonic_ns()
+        elapsed_ns = now_ns - self._looked_at_ns if self._looked_at_ns is not None else 0
+        self._looked_at_ns = now_ns
+        views = self._clients.step(
+            looks, now_ns=now_ns, elapsed_ns=elapsed_ns, energy=self._energy_since(cards)
+        )
+        known = {held.host_pid for look in looks for held in look.held}
+        known |= {worker.key.host_pid for worker in self._node.registry.workers.values()}
+        whole, node = [card for card in cards if card.sample.gpu.mig is None], self._options.node
+        return Snapshot(
+            gpus=tuple(gpu_view(card, looks, known) for card in whole),
+            clients=views,
+            processes=self._clients.processes(looks, views) if self._options.has_debug_labels else (),
+            schedulers=tuple(self._scheduler(card, looks) for card in cards),
+            vgpu_hosts=known_of(vgpu_host_view(card, node) for card in whole),
+            mig_gpus=known_of(mig_view(card, looks, node) for card in whole),
+            parts=self.parts(),
+            values=self._own_values(),
+            messages=dict(self._messages),
+            counts=self._counts(),
+            kubernetes=self._kubernetes(),
+            plugin=self.plugin(),
+            build=BUILD,
+            node=node,
+        )
+
+    def _scheduler(self, card: Card, looks: list[Look]) -> SchedulerView:
+        turns = self._arbitration.turns.get(card.sample.gpu.uuid)
+        queue = self._arbitration.memory.get(card.sample.gpu.uuid)
+        return self._schedulers.view(
+            card,
+            looks,
+            self._clients.windows,
+            self._clients.entitled,
+            overcommit_percent=self._options.overcommit_percent,
+            tally=turns.tally() if turns is not None else None,
+            memory_tally=queue.tally if queue is not None else NO_WAITS,
+        )
+
+    # ---- cards ----
+
+    def nvml_is_fresh(self) -> bool:
+        """Whether NVML has answered lately."""
+        health = self._nvml.health
+        if not health.is_up or health.last_success_at_ns is None:
+            return False
+        age_s = time.time() - health.last_success_at_ns / 1e9
+        return age_s <= max(FRESH_LEAST_S, FRESH_PERIODS * self._options.period_s)
+
+    def cards(self) -> list[Card]:
+        """Return all cards ever seen, and the MIG devices that there are."""
+        health, inventory, is_fresh = self._nvml.health, self._node.inventory, self.nvml_is_fresh()
+        cards = []
+        for gpu in inventory.present:
+            at_ns = health.last_xid_at_ns.get(gpu.uuid)
+            cards.append(
+                Card(
+                    sample=inventory.samples[gpu.uuid],
+                    is_fresh=is_fresh,
+                    is_listed=gpu.uuid in health.listed,
+                    xids={xid: count for (uuid, xid), count in health.xids.items() if uuid == gpu.uuid},
+                    last_xid_at_s=None if at_ns is None else at_ns / 1e9,
+                )
+            )
+        return cards
+
+    def _energy_since(self, cards: list[Card]) -> dict[str, float]:
+        """Return what each card has used since the last look, in joules."""
+        used: dict[str, float] = {}
+        for card in cards:
+            now = card.sample.readings.energy_joules
+            if now is None or not card.is_fresh:
+                continue
+            uuid = card.sample.gpu.uuid
+            used[uuid] = max(0.0, now - self._energy.get(uuid, now))
+            self._energy[uuid] = now
+        return used
+
+    # ---- the daemon itself ----
+
+    def _own_values(self) -> dict[str, float | None]:
+        registry = self._node.registry
+        return {
+            "up": int(any(part.name == "arbitration" and part.is_up for part in self.parts())),
+            "nvml_up": int(self.nvml_is_fresh()),
+            "workers": len(registry.workers),
+            "tenants": sum(bool(tenant.workers) for tenant in registry.tenants.values()),
+            "longpoll_waiting": self._longpolls(),
+        }
+
+    def _counts(self) -> dict[str, Mapping[str, int]]:
+        events = self._node.events.counts
+        gone = {"exited": events["exited"], "spoiled": events["books_spoiled"]}
+        return {
+            "scheduler_client_disconnect_total": gone,
+            "registrations_total": dict(self._registrations),
+            "shm_rejected_total": {**self._rejected, "spoiled": events["books_spoiled"]},
+        }
+
+    def parts(self) -> tuple[PartView, ...]:
+        """Return how the parts are."""
+        health = self._nvml.health
+        stepped_ago_s = (time.monotonic_ns() - self._arbitration.stepped_at_ns) / 1e9
+        at_s = self._last_success_at_s
+        period_s = self._options.period_s
+        return (
+            PartView(
+                "nvml",
+                self.nvml_is_fresh(),
+                None if health.last_success_at_ns is None else health.last_success_at_ns / 1e9,
+                health.duration_s,
+                dict(health.errors),
+            ),
+            PartView(
+                "books",
+                at_s is not None and time.time() - at_s <= max(FRESH_LEAST_S, FRESH_PERIODS * period_s),
+                at_s,
+                self._duration_s,
+                dict(self._errors + self._survey.errors),
+            ),
+            PartView(
+                "arbitration",
+                self._arbitration.steps > 0 and stepped_ago_s <= ARBITRATION_FRESH_S,
+                time.time() - stepped_ago_s if self._arbitration.steps else None,
+            ),
+            *self.more_parts(),
+        )
+
+    def reasons_not_ready(self) -> list[str]:
+        """Return which parts do not do their work."""
+        silent = [part.name for part in self.parts() if not part.is_up]
+        return [f"{name}: has not done its work lately" for name in silent]
+
+
+def known_of(values: Iterable[T | None]) -> tuple[T, ...]:
+    return tuple(value for value in values if value is not None)
+
+
+def kind_of_reason(reason: str) -> str:
+    """Return in one word why shared memory was not used."""
+    return next((kind for word, kind in REASONS.items() if word in reason), "other")

@@ -1,0 +1,263 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reads what tenants have on each card: their books, quotas, processes and who they are.
+
+Used on the daemon's loop alone, where nothing that it reads is closed under it. It only reads.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+
+from hypervisor.collector.ratio_file import RatioFile
+from hypervisor.dispatcher.dispatcher import Arbitration
+from hypervisor.dispatcher.run_queue import Share
+from hypervisor.host.names import Names
+from hypervisor.host.systemd_unit import unit_of
+from hypervisor.host.unregistered import Stranger, look_at
+from hypervisor.metrics.observations import Books, Held, Look
+from hypervisor.metrics.snapshot import Identity, State
+from hypervisor.model import DeviceQuota, Gpu, GpuUuid, PodPlace, Worker
+from hypervisor.node.node import Node
+from hypervisor.node.registry import Tenant
+from hypervisor.node.tenant_segments import Open, terms_of
+from hypervisor.scheduler.types import Terms
+from limiter import segment
+from limiter.errors import LayoutMismatch
+from limiter.segment import Account, Device, Process, Usage
+
+MOST_STANDALONE = 64
+MOST_LOOKED_AT = 1024
+SOURCES = {"pod": "annotation", "environment": "env"}
+NvmlBytes = Mapping[GpuUuid, Mapping[int, int | None]]
+"""What NVML says that processes hold, by card and host pid."""
+
+
+class Survey:
+    """All tenants of the node. `errors` counts books that could not be read.
+
+    `pods` gives the cluster's names. What processes say of their pod is not used: one could put
+    its figures into another pod's series.
+    """
+
+    def __init__(
+        self,
+        node: Node,
+        arbitration: Arbitration,
+        ratios: RatioFile,
+        pods: Callable[[Tenant], PodPlace | None] = lambda _: None,
+    ) -> None:
+        self._node = node
+        self._arbitration = arbitration
+        self._names = Names()
+        self._ratios = ratios
+        self._pods = pods
+        self._strangers: list[Stranger] = []
+        self._nvml: NvmlBytes = {}
+        self.errors: Counter[str] = Counter()
+
+    def tenants(self, nvml: NvmlBytes) -> Iterator[list[Look]]:
+        """Yield each tenant's looks; between two, others may change the registry."""
+        self._nvml = nvml
+        self._strangers = self._find_strangers()
+        for name in list(self._node.registry.tenants):
+            tenant = self._node.registry.tenants.get(name)
+            if tenant is not None:
+                yield list(self._tenant(tenant))
+        shown = 0
+        for path_name in self._standalone_names():
+            looks = list(self._standalone(path_name))
+            shown += bool(looks)  # what has no living process hides nobody who has
+            yield looks
+            if shown == MOST_STANDALONE:
+                break
+
+    def _find_strangers(self) -> list[Stranger]:
+        """Return the GPU processes that are not registered."""
+        known = {worker.key.host_pid for worker in self._node.registry.workers.values()}
+        pids = {pid for processes in self._nvml.values() for pid in processes} - known
+        return [stranger for pid in sorted(pids) if (stranger := look_at(pid)) is not None]
+
+    def _tenant(self, tenant: Tenant) -> Iterable[Look]:
+        opened = self._node.tenancy.open_tenants.get(tenant.name)
+        if opened is None or (not tenant.workers and not tenant.is_adopted):
+            return
+        usage = self._usage(opened)
+        workers = {worker.key.host_pid: worker for worker in tenant.workers.values()}
+        devices = {d.uuid: d for d in usage.devices} if usage is not None else {}
+        who, state = self._identity(tenant), self._state(tenant, usage)
+        for gpu in self._node.inventory.gpus:
+            device, quota = devices.get(gpu.digits), opened.quotas.get(gpu.uuid)
+            if quota is None or (device is None and gpu.uuid not in tenant.gpus):
+                continue
+            share = self._arbitration.shares.get(gpu.uuid, {}).get(tenant.name)
+            yield look_of(
+                who,
+                gpu,
+                quota,
+                terms_of(quota, tenant.is_suspended),
+                source=SOURCES.get(tenant.held.source, tenant.held.source)
+                if tenant.held.quota.is_set
+                else "none",
+                state=state,
+                books=books_of(usage, device) if usage is not None and device is not None else None,
+                held=self._held(usage, device, gpu, workers),
+                share=share,
+                ratio=self._ratios.read().of(
+                    gpu_uuid=gpu.uuid, gpu_index=gpu.index, namespace=who.namespace, pod=who.pod
+                ),
+            )
+
+    def _usage(self, opened: Open) -> Usage | None:
+        try:
+            return opened.usage.read()
+        except (LayoutMismatch, OSError, ValueError):
+            self.errors["unreadable"] += 1
+            return None
+
+    def _state(self, tenant: Tenant, usage: Usage | None) -> State:
+        if any(belongs(stranger, tenant) for stranger in self._strangers):
+            return "off"
+        if usage is None or tenant.name in self._node.broken or not tenant.workers:
+            return "degraded"
+        return "enforced"
+
+    def _held(
+        self, usage: Usage | None, device: Device | None, gpu: Gpu, workers: Mapping[int, Worker]
+    ) -> list[Held]:
+        if usage is None or device is None:
+            return []
+        nvml = self._nvml.get(gpu.uuid, {})
+        rows = []
+        for process in usage.processes:
+            if process.holder_pid is None or not process.is_alive:
+                continue
+            account = next((a for a in process.accounts if a.entry == device.entry), None)
+            if account is not None:
+                worker = workers.get(process.holder_pid)
+                rows.append(held_of(process, account, worker, nvml.get(process.holder_pid)))
+        return rows
+
+    def _identity(self, tenant: Tenant) -> Identity:
+        """Return who a tenant is: by pod, container, unit and user as the kernel says, and command."""
+        workers = list(tenant.workers.values())
+        origins = [worker.origin for worker in workers]
+        containers = {origin.container_id for origin in origins if origin.container_id}
+        container = containers.pop() if len(containers) == 1 else None
+        units = {unit_of(origin.cgroup) for origin in origins}
+        commands = {worker.name for worker in workers}
+        named = self._pods(tenant)
+        return Identity(
+            tenant=tenant.name,
+            namespace=named.namespace if named else "",
+            pod=named.pod if named else "",
+            container=named.container if named else self._names.container(container) if container else "",
+            unit=units.pop() if len(units) == 1 and not container else "",
+            user=self._names.user(tenant.uid),
+            command=commands.pop() if len(commands) == 1 else "",
+        )
+
+    # ---- tenants that this daemon does not limit ----
+
+    def _standalone_names(self) -> list[str]:
+        own = self._node.tenancy.open_tenants
+        return [name for name in segment.tenants() if name not in own][:MOST_LOOKED_AT]
+
+    def _standalone(self, name: str) -> Iterable[Look]:
+        """Return the tenants whose processes started without the daemon, and limit themselves."""
+        if name in self._node.tenancy.open_tenants:
+            return
+        try:
+            usage = segment.read(name)
+        except (LayoutMismatch, OSError, ValueError):
+            return
+        if not any(process.is_alive for process in usage.processes):
+            return
+        who = Identity(tenant=name, user=self._names.user(usage.owner_uid))
+        for device in usage.devices:
+            gpu = next((g for g in self._node.inventory.gpus if g.digits == device.uuid), None)
+            if gpu is None:
+                continue
+            held = self._held(usage, device, gpu, {})
+            # The driver must know its processes: the books alone could be of anywhere.
+            if not self._nvml.get(gpu.uuid, {}).keys() & {process.host_pid for process in held}:
+                continue
+            is_limited = device.memory_limit_bytes < device.card_bytes
+            yield Look(
+                who=who,
+                gpu=gpu,
+                terms=Terms(limit_percent=min(100, device.compute_limit_percent), weight=device.weight),
+                memory_quota_bytes=device.memory_limit_bytes if is_limited else 0,
+                source="env",
+                state="standalone",
+                books=books_of(usage, device),
+                held=held,
+                is_counted=False,
+            )
+
+
+def look_of(
+    who: Identity,
+    gpu: Gpu,
+    quota: DeviceQuota,
+    terms: Terms,
+    *,
+    source: str,
+    state: State,
+    books: Books | None,
+    held: list[Held],
+    share: Share | None,
+    ratio: float | None,
+) -> Look:
+    """Return a registered tenant on a card."""
+    is_held = share is not None and share.grant.is_shared
+    return Look(
+        who=who,
+        gpu=gpu,
+        terms=terms,
+        memory_quota_bytes=quota.memory_bytes if quota.is_memory_limited else 0,
+        source=source,
+        state=state,
+        books=books,
+        held=held,
+        waiting=share.seen.waiting if share is not None else 0,
+        outstanding_ns=share.seen.outstanding_ns if share is not None else 0,
+        granted_ns=share.grant.granted_ns if share is not None and is_held else None,
+        has_turn=share is not None and share.has_turn,
+        ratio=ratio,
+    )
+
+
+def books_of(usage: Usage, device: Device) -> Books:
+    return Books(
+        usage.created_ns,
+        device.used_bytes,
+        device.spent_ns,
+        device.throttled_ns,
+        device.refused,
+        device.refused_by_card,
+    )
+
+
+def held_of(process: Process, account: Account, worker: Worker | None, nvml: int | None) -> Held:
+    overhead = account.kind_bytes.get("overhead", 0)
+    return Held(
+        client_id=worker.id if worker is not None else "",
+        host_pid=process.holder_pid or 0,
+        start_ticks=process.start_ticks,
+        command=process.name,
+        tracked_bytes=max(0, account.used_bytes - overhead),
+        spent_ns=account.spent_ns,
+        launches=account.launches,
+        nvml_bytes=nvml,
+        memory_waiting=account.memory_waiting,
+    )
+
+
+def belongs(stranger: Stranger, tenant: Tenant) -> bool:
+    """Whether an unregistered process is one of a tenant's: same pod or container, or its user says so."""
+    if stranger.pod_uid or tenant.pod_uid:
+        return stranger.pod_uid == tenant.pod_uid
+    if stranger.container_id is not None:
+        return tenant.name == f"container-{stranger.container_id[:12]}"
+    return stranger.tenant == tenant.name and stranger.uid == tenant.uid

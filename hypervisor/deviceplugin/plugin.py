@@ -1,0 +1,221 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The device plugin in the daemon: what it may know of the node, and what the node learns from it.
+
+Nothing is offered before the daemon can keep limits, and a pod's process is not taken in while neither the
+kubelet nor its record says who has which slices.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import cast
+
+from hypervisor.collector.collector import Observer
+from hypervisor.config.settings import Config
+from hypervisor.deviceplugin import assignments as pod_devices
+from hypervisor.deviceplugin import slices
+from hypervisor.deviceplugin.allocation import Grants
+from hypervisor.deviceplugin.checkpoint import Allocations
+from hypervisor.deviceplugin.checkpoint_file import Allotments
+from hypervisor.deviceplugin.pod_resources import PodResources
+from hypervisor.deviceplugin.registration import Kubelet
+from hypervisor.deviceplugin.service import Service
+from hypervisor.deviceplugin.slices import Placement
+from hypervisor.errors import Refused
+from hypervisor.metrics.snapshot import PartView, PluginView, SlicesView
+from hypervisor.model import Gpu, GpuUuid, Origin, TenantName
+from hypervisor.node.node import Node
+from hypervisor.pods.pod import Pod
+from hypervisor.pods.tenants import tenant_of
+from limiter.errors import GpulimitError
+from limiter.quota import Quota
+
+logger = logging.getLogger(__name__)
+FIRST_LOOK_S = 0.1
+SWEEP_S = 1.0
+CLEAN_UP_EVERY = 3600
+"""Sweeps between looks for builds of the library that nobody has any more."""
+
+
+class Offer:
+    """Offers the node's cards to its kubelet."""
+
+    def __init__(
+        self, told: Config, node: Node, observer: Observer, pods: Callable[[], Iterable[Pod]]
+    ) -> None:
+        settings = told.settings
+        folder = Path(settings.kubelet_dir) / "device-plugins"
+        self._node = node
+        self._observer = observer
+        self._grants = Grants(settings, is_simulated=told.is_simulated)
+        self._allotments = Allotments(folder, settings.resource_name)
+        self._pod_resources = PodResources(
+            Path(settings.kubelet_dir), settings.resource_name, self._note, pods
+        )
+        self._devices: Allocations = {}
+        """What pods have, as far as is known."""
+        self._per_gpu = settings.slices_per_gpu
+        self._service = Service(
+            self,
+            self._grants,
+            self._note,
+            per_gpu=settings.slices_per_gpu,
+            placement=cast(Placement, settings.slice_placement),
+        )
+        self._kubelet = Kubelet(self._service, self._note, folder=folder, resource=settings.resource_name)
+        self._ready = asyncio.Event()
+        node.before = self.before
+        observer.more_parts = self.parts
+        observer.plugin = self.view
+
+    def _note(self, kind: str, text: str, level: int) -> None:
+        self._node.note(kind, text, level=level)
+
+    # ---- what the plugin looks at ----
+
+    def answers(self) -> dict[GpuUuid, bool]:
+        """Return which cards answer well."""
+        is_fresh = self._observer.nvml_is_fresh()
+        samples = self._node.inventory.samples
+        # Cards in MIG mode and MIG devices are offered by NVIDIA's plugin, which knows their device files.
+        whole = {g: s for g, s in samples.items() if s.gpu.mig is None and not (s.mig and s.mig.is_enabled)}
+        return {gpu: is_fresh and not one.error and not one.is_lost for gpu, one in whole.items()}
+
+    def gpu(self, uuid: GpuUuid) -> Gpu | None:
+        sample = self._node.inventory.samples.get(uuid)
+        return sample.gpu if sample is not None else None
+
+    def reasons_not_ready(self) -> list[str]:
+        """Return what keeps limits from being kept."""
+        return [*self._node.reasons_not_ready(), *filter(None, [self._trouble()])]
+
+    def _trouble(self) -> str:
+        """Return why it cannot be known which slices pods have."""
+        return "" if self._pod_resources.is_up else self._allotments.trouble
+
+    # ---- what the node learns ----
+
+    def before(self, origin: Origin) -> None:
+        """Learn what a pod has before its process is taken in. Raises Refused."""
+        if origin.pod_uid is None:
+            return
+        self._learn()
+        trouble = self._allotments.trouble
+        if trouble and not self._pod_resources.knows(origin.pod_uid):
+            self._pod_resources.want(origin.pod_uid)
+            also = "" if self._pod_resources.is_up else f"; pod resources: {self._pod_resources.trouble}"
+            raise Refused(503, f"which slices a pod has is not known: {trouble}{also}")
+
+    def _learn(self) -> None:
+        self._allotments.refresh()
+        self._devices = pod_devices.merged(self._allotments.devices, self._pod_resources.told)
+        before, now = self._node.registry.book.slices, self._quotas()
+        if now == before:
+            return
+        self._node.registry.book.slices = now
+        self._pod_resources.look()
+        for name in list(self._node.registry.tenants):
+            # A pod that the kubelet no longer lists keeps what it has while its processes live.
+            if name in now and before.get(name) != now[name]:
+                self._decide(name)
+
+    def _quotas(self) -> dict[TenantName, Quota]:
+        """Return what pods' slices mean, by tenant: a pod's are those of all its containers but for such as
+        have a quota of their own.
+        """
+        own, quotas = self._node.registry.book.pods, {}
+        for pod, containers in self._devices.items():
+            together: list[str] = []
+            for container, devices in containers.items():
+                name = tenant_of(pod, container)
+                if name in own:
+                    quotas[name] = self._quota(devices)
+                else:
+                    together += devices
+            if together:
+                quotas[tenant_of(pod)] = self._quota(together)
+        return {name: quota for name, quota in quotas.items() if quota is not None}
+
+    def _quota(self, devices: Sequence[str]) -> Quota | None:
+        try:
+            return slices.quota_of(devices, self._per_gpu)
+        except ValueError as error:
+            self._node.note("slices_unknown", str(error), level=logging.ERROR)
+            return None
+
+    def _decide(self, name: TenantName) -> None:
+        try:
+            self._node.decide_again(name)
+        except Refused as error:
+            self._node.note("quota_kept", f"keeps its quota: {error}", tenant=name, level=logging.WARNING)
+
+    # ---- its life ----
+
+    async def run(self) -> None:
+        """Offer for ever."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._kubelet.run(self._ready), name="device plugin: kubelet")
+            group.create_task(self._sweep(), name="device plugin: sweep")
+            group.create_task(self._pod_resources.run(), name="device plugin: pod resources")
+
+    async def _sweep(self) -> None:
+        sweeps = 0
+        while True:
+            self._learn()
+            if not self._ready.is_set() and not self.reasons_not_ready():
+                await self._begin()
+            if self._ready.is_set() and sweeps % CLEAN_UP_EVERY == 0:
+                await asyncio.to_thread(self._clean_up)
+            sweeps += self._ready.is_set()
+            await asyncio.sleep(SWEEP_S if self._ready.is_set() else FIRST_LOOK_S)
+
+    async def _begin(self) -> None:
+        """Put the library into place; then the kubelet may know."""
+        try:
+            placed = await asyncio.to_thread(self._grants.place)
+        except GpulimitError as error:
+            self._node.note("library_not_placed", str(error), level=logging.ERROR)
+            self._kubelet.trouble = str(error)
+            await asyncio.sleep(SWEEP_S)
+            return
+        logger.info("containers get %s", placed.library)
+        self._ready.set()
+
+    def _clean_up(self) -> None:
+        try:
+            for path in self._grants.remove_unused(self._allotments.answers()):
+                logger.info("removed %s, which no container has", path)
+        except (OSError, ValueError, GpulimitError) as error:
+            logger.warning("earlier builds of the library are kept: %s", error)
+
+    def parts(self) -> tuple[PartView, ...]:
+        """Return how the plugin is, for readiness and metrics."""
+        return (PartView("device_plugin", self._kubelet.is_up, None),)
+
+    def view(self) -> PluginView:
+        """Return what it has done, for metrics."""
+        health = self._service.health
+        allotted: Counter[GpuUuid] = Counter()
+        for containers in self._devices.values():
+            with contextlib.suppress(ValueError):
+                allotted += slices.count(device for devices in containers.values() for device in devices)
+        cards = []
+        for uuid, is_healthy in sorted(health.healthy.items()):
+            gpu = self.gpu(uuid)
+            if gpu is not None:
+                offered = self._per_gpu if is_healthy else 0
+                states = {"offered": offered, "withheld": self._per_gpu - offered, "allotted": allotted[uuid]}
+                if self._pod_resources.allocatable is not None:
+                    states["allocatable"] = self._pod_resources.allocatable[uuid]
+                cards.append(SlicesView(uuid, gpu.index, states, health.flaps[uuid]))
+        return PluginView(
+            self._kubelet.registrations,
+            dict(self._service.allocations),
+            tuple(cards),
+            is_told=self._pod_resources.is_up,
+        )

@@ -1,0 +1,194 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Asks the kubelet which containers have which devices: its pod-resources API, over its Unix socket.
+
+It is asked for all pods now and then, and when the record has changed; at once for a pod whose process waits
+to be taken in. Kubelets that know no Get, or have it switched off, are asked for all then, too. Nobody waits
+for an answer: until one comes, and where none comes, there is the kubelet's record (`allotments`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections import Counter
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import grpc
+import grpc.aio
+from google.protobuf.message import DecodeError
+
+from hypervisor.deviceplugin import assignments as pod_devices
+from hypervisor.deviceplugin import pod_resources_v1 as pod_messages
+from hypervisor.deviceplugin import slices
+from hypervisor.deviceplugin.checkpoint import Allocations
+from hypervisor.deviceplugin.service import Note
+from hypervisor.model import GpuUuid
+from hypervisor.pods.pod import Pod
+
+SOCKET = Path("pod-resources", "kubelet.sock")
+PERIOD_S = 10.0
+SOONEST_S = 0.2
+"""It is asked no more often, however many processes wait."""
+ANSWER_S = 5.0
+LARGEST_BYTES = 16 << 20
+NOT_THERE = "its socket is not there"
+
+
+class PodResources:
+    """What the kubelet has told. `pods`: the node's pods as the cluster names them."""
+
+    def __init__(
+        self,
+        folder: Path,
+        resource: str,
+        note: Note,
+        pods: Callable[[], Iterable[Pod]],
+        *,
+        period_s: float = PERIOD_S,
+    ) -> None:
+        self._socket = folder / SOCKET
+        self._resource = resource
+        self._note = note
+        self._pods = pods
+        self._period_s = period_s
+        self._lacks: set[str] = set()
+        """Calls that this kubelet does not know, or has switched off."""
+        self._wanted: set[str] = set()
+        self._is_wanted = asyncio.Event()
+        self._sure: set[str] = set()
+        self.told: Allocations = {}
+        self.allocatable: Counter[GpuUuid] | None = None
+        """How many slices of each card the kubelet knows; None: it does not say."""
+        self.trouble = "not asked yet"
+
+    @property
+    def is_up(self) -> bool:
+        return not self.trouble
+
+    def want(self, pod_uid: str) -> None:
+        """Ask for a pod as soon as may be: a process of it waits."""
+        self._wanted.add(pod_uid)
+        self._is_wanted.set()
+
+    def look(self) -> None:
+        """Ask for all as soon as may be: something has changed."""
+        self._is_wanted.set()
+
+    def knows(self, pod_uid: str) -> bool:
+        """Whether the answer for a pod is one from after its containers were made."""
+        return pod_uid in self._sure or any(self.told.get(pod_uid, {}).values())
+
+    async def run(self) -> None:
+        """Ask for ever."""
+        while True:
+            wanted = frozenset(self._wanted)
+            self._wanted.clear()
+            self._is_wanted.clear()
+            self._said(await self._ask(wanted))
+            await asyncio.sleep(SOONEST_S)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._period_s):
+                    await self._is_wanted.wait()
+
+    def _said(self, trouble: str) -> None:
+        if trouble != self.trouble and not (trouble == NOT_THERE and not self.is_up):
+            text = f"the kubelet does not say which pods have which devices: {trouble}"
+            level = logging.WARNING if trouble else logging.INFO
+            self._note(
+                "pod_resources", text if trouble else "the kubelet says which pods have which devices", level
+            )
+        self.trouble = trouble
+
+    async def _ask(self, wanted: frozenset[str]) -> str:
+        """Ask for the pods that are wanted, or for all; return why there is no answer."""
+        if not self._socket.exists():
+            return NOT_THERE
+        try:
+            async with grpc.aio.insecure_channel(
+                f"unix://{self._socket}", options=[("grpc.max_receive_message_length", LARGEST_BYTES)]
+            ) as channel:
+                if not (wanted and await self._get(channel, wanted)):
+                    await self._list(channel, wanted)
+                if not wanted:
+                    await self._look_at_allocatable(channel)
+        except grpc.aio.AioRpcError as error:
+            if error.code() == grpc.StatusCode.UNAVAILABLE:
+                self._lacks.clear()  # the next one may be another version
+            return f"{error.code().name}: {str(error.details())[:200]}"
+        except DecodeError as error:
+            return f"its answer cannot be read: {error}"
+        return ""
+
+    async def _list(self, channel: Any, wanted: frozenset[str]) -> None:
+        before = pod_devices.names(self._pods())
+        response = await call(channel, "List")
+        answer = {title_of(one): self._devices(one) for one in response.pod_resources}
+        self.told = pod_devices.by_uid(answer, before, pod_devices.names(self._pods()))
+        self._sure = (self._sure | wanted) & self.told.keys()
+
+    async def _get(self, channel: Any, wanted: frozenset[str]) -> bool:
+        """Ask for single pods; False: they are to be found in the list."""
+        before = pod_devices.names(self._pods())
+        asked = {title: uid for title, uid in before.items() if uid in wanted}
+        if "Get" in self._lacks or len(asked) < len(wanted):
+            return False
+        answer = {}
+        for title in asked:
+            namespace, _, name = title.partition("/")
+            try:
+                response = await call(channel, "Get", pod_name=name, pod_namespace=namespace)
+            except grpc.aio.AioRpcError as error:
+                self._refused("Get", error)
+                return False
+            answer[title] = self._devices(response.pod_resources)
+        found = pod_devices.by_uid(answer, before, pod_devices.names(self._pods()))
+        self.told = {**self.told, **found}
+        self._sure |= found.keys()
+        return True
+
+    async def _look_at_allocatable(self, channel: Any) -> None:
+        if "GetAllocatableResources" in self._lacks:
+            return
+        try:
+            response = await call(channel, "GetAllocatableResources")
+            self.allocatable = slices.count(self._ours(response.devices))
+        except grpc.aio.AioRpcError as error:
+            self.allocatable = None
+            self._refused("GetAllocatableResources", error)
+        except (
+            DecodeError,
+            ValueError,
+        ):  # ValueError: devices that an earlier daemon offered in another form
+            self.allocatable = None
+
+    def _refused(self, name: str, error: grpc.aio.AioRpcError) -> None:
+        # What is switched off is answered with UNKNOWN and these words.
+        if error.code() == grpc.StatusCode.UNIMPLEMENTED or "disabled" in str(error.details()):
+            self._lacks.add(name)
+
+    def _devices(self, pod: Any) -> dict[str, tuple[str, ...]]:
+        return {one.name: tuple(sorted(self._ours(one.devices))) for one in pod.containers}
+
+    def _ours(self, devices: Iterable[Any]) -> set[str]:
+        return {name for one in devices if one.resource_name == self._resource for name in one.device_ids}
+
+
+def title_of(pod: Any) -> str:
+    return f"{pod.namespace}/{pod.name}"
+
+
+async def call(channel: Any, name: str, **fields: Any) -> Any:
+    """Return what a call answers. Raises AioRpcError, DecodeError."""
+    asked, answered = pod_messages.CALLS[name]
+    ask = channel.unary_unary(
+        pod_messages.path_of(pod_messages.SERVICE, name),
+        request_serializer=lambda message: message.SerializeToString(),
+        # Left to gRPC, what cannot be read would be answered as None, with a traceback in the log.
+        response_deserializer=None,
+    )
+    return pod_messages.CLASSES[answered].FromString(
+        await ask(pod_messages.new(asked, **fields), timeout=ANSWER_S)
+    )

@@ -1,0 +1,183 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the kubelet may ask: which devices there are, which to take together, what a container gets.
+
+No call depends on an earlier one, and none says anything about a pod: whatever the order of Allocate calls,
+and however often they come, what a container gets follows from its devices alone. Whose quota it is follows
+from the kubelet's record (`allotments`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Any, Protocol
+
+import grpc
+import grpc.aio
+
+from hypervisor.deviceplugin import api_v1beta1 as messages
+from hypervisor.deviceplugin import slices
+from hypervisor.deviceplugin.allocation import Grants, answer_of
+from hypervisor.deviceplugin.health import CardHealth
+from hypervisor.deviceplugin.slices import Placement
+from hypervisor.model import Gpu, GpuUuid
+from limiter.errors import GpulimitError
+
+Note = Callable[[str, str, int], None]
+"""(kind, text, level)"""
+
+
+class Node(Protocol):
+    """What the plugin looks at."""
+
+    def answers(self) -> dict[GpuUuid, bool]: ...
+    def gpu(self, uuid: GpuUuid) -> Gpu | None: ...
+    def reasons_not_ready(self) -> list[str]: ...
+
+
+class Service:
+    """Answers; `refresh` is called about once a second."""
+
+    def __init__(self, node: Node, grants: Grants, note: Note, *, per_gpu: int, placement: Placement) -> None:
+        self._node = node
+        self._grants = grants
+        self._note = note
+        self._per_gpu = per_gpu
+        self._placement: Placement = placement
+        self.health = CardHealth()
+        self.allocations: Counter[str] = Counter(granted=0, refused=0)
+        self._streams: set[asyncio.Event] = set()
+        self.lost_stream = asyncio.Event()
+        """The kubelet has hung up."""
+
+    @property
+    def is_watched(self) -> bool:
+        """The kubelet listens to which devices there are."""
+        return bool(self._streams)
+
+    def refresh(self) -> None:
+        """Look at the cards, and tell the kubelet what has changed."""
+        changed = self.health.look(self._node.answers(), now_ns=time.monotonic_ns())
+        for gpu in changed:
+            word = "offered" if self.health.healthy[gpu] else "not offered: it does not answer well"
+            self._note("card_offered" if self.health.healthy[gpu] else "card_withheld", f"{gpu}: {word}", 20)
+        if changed:
+            for stream in self._streams:
+                stream.set()
+
+    def handlers(self) -> grpc.GenericRpcHandler:
+        """Return the service for a server."""
+        calls = {
+            "GetDevicePluginOptions": self.options,
+            "ListAndWatch": self.list_and_watch,
+            "GetPreferredAllocation": self.preferred,
+            "Allocate": self.allocate,
+            "PreStartContainer": self.pre_start,
+        }
+        handlers = {}
+        for name, (asked, _) in messages.SERVICES["DevicePlugin"].items():
+            make = (
+                grpc.unary_stream_rpc_method_handler
+                if name == "ListAndWatch"
+                else grpc.unary_unary_rpc_method_handler
+            )
+            handlers[name] = make(
+                calls[name],
+                request_deserializer=messages.CLASSES[asked].FromString,
+                response_serializer=lambda message: message.SerializeToString(),
+            )
+        return grpc.method_handlers_generic_handler(f"{messages.PACKAGE}.DevicePlugin", handlers)
+
+    async def options(self, _: Any, __: Any) -> Any:
+        return messages.new("DevicePluginOptions", get_preferred_allocation_available=True)
+
+    async def pre_start(self, _: Any, __: Any) -> Any:
+        return messages.new("PreStartContainerResponse")
+
+    async def list_and_watch(self, _: Any, context: Any) -> AsyncIterator[Any]:
+        """Say which devices there are, now and at each change."""
+        changed = asyncio.Event()
+        self._streams.add(changed)
+        self.lost_stream.clear()
+        try:
+            while not context.cancelled():
+                changed.clear()
+                yield self.listing()
+                await changed.wait()
+        finally:
+            self._streams.discard(changed)
+            if not self._streams:
+                self.lost_stream.set()
+
+    def listing(self) -> Any:
+        """Return all slices of all cards."""
+        return messages.new(
+            "ListAndWatchResponse",
+            devices=[
+                messages.new("Device", ID=name, health=messages.HEALTHY if good else messages.UNHEALTHY)
+                for gpu, good in sorted(self.health.healthy.items())
+                for name in slices.names(gpu, self._per_gpu)
+            ],
+        )
+
+    async def preferred(self, request: Any, context: Any) -> Any:
+        try:
+            chosen = [
+                slices.preferred(
+                    list(one.available_deviceIDs),
+                    list(one.must_include_deviceIDs),
+                    one.allocation_size,
+                    placement=self._placement,
+                )
+                for one in request.container_requests
+            ]
+        except ValueError as error:
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
+        return messages.new(
+            "PreferredAllocationResponse",
+            container_responses=[
+                messages.new("ContainerPreferredAllocationResponse", deviceIDs=devices) for devices in chosen
+            ],
+        )
+
+    async def allocate(self, request: Any, context: Any) -> Any:
+        """Say what containers with these devices get; nothing while limits could not be kept."""
+        reasons = self._node.reasons_not_ready()
+        self.allocations["refused"] += 1  # until it is granted
+        if reasons:
+            await context.abort(grpc.StatusCode.UNAVAILABLE, f"not ready: {reasons[0]}")
+        try:
+            cards = [self.cards_of(list(one.devices_ids)) for one in request.container_requests]
+            # The library is tried in a process of its own: not on the loop.
+            grants = [await asyncio.to_thread(self._grants.of, of_container) for of_container in cards]
+        except ValueError as error:
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
+        except (GpulimitError, OSError) as error:
+            self._note("not_allocated", str(error), logging.ERROR)
+            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(error))
+        self.allocations["refused"] -= 1
+        self.allocations["granted"] += len(grants)
+        for of_container, one in zip(cards, request.container_requests, strict=True):
+            text = ", ".join(gpu.uuid for gpu in of_container)
+            self._note("allocated", f"{len(one.devices_ids)} slices of {text}", logging.INFO)
+        return messages.new("AllocateResponse", container_responses=[answer_of(grant) for grant in grants])
+
+    def cards_of(self, devices: Sequence[str]) -> list[Gpu]:
+        """Return the cards of a container's devices. Raises ValueError for what is not offered."""
+        if not devices:
+            raise ValueError("no devices asked for")
+        cards = []
+        for uuid in sorted(slices.count(devices)):
+            gpu = self._node.gpu(uuid)
+            if gpu is None:
+                raise ValueError(f"there is no card {uuid} here")
+            if not self.health.healthy.get(uuid, False):
+                raise ValueError(f"card {uuid} does not answer well")
+            cards.append(gpu)
+        unknown = [device for device in devices if slices.number_of(device) >= self._per_gpu]
+        if unknown:
+            raise ValueError(f"{unknown[0]}: cards have {self._per_gpu} slices here")
+        return cards

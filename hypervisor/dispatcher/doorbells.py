@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sleeps on the doorbells of all tenants at once, without holding the interpreter.
+
+A tenant can ring as often as it likes, so one that rings without pause is left out until it has paid for
+it: it is then looked at with the tick like everybody else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from limiter._native import ffi, lib
+
+from hypervisor.model import TenantName
+from hypervisor.scheduler.types import UsedUp, Vigil
+
+RINGS_PER_S = 2000
+BURST = 200
+MOST_COUNTED = 10 * BURST
+"""Rings that are counted at once: a tenant can write any number."""
+NEVER = (1 << 32) - 1
+MOST = (1 << 64) - 1
+MOST_BELLS = int(lib.GL_MAX_BELLS)
+MOST_VIGILS = int(lib.GL_MAX_NODE_DEVICES)
+WORN_OUT, UNHEARD = 1, 2
+"""Why a bell is ignored: its tenant has rung too often; what it rings for is no news."""
+
+
+class Allowance:
+    """How often one tenant may still ring."""
+
+    def __init__(self, now_ns: int) -> None:
+        self._left = float(BURST)
+        self._at_ns = now_ns
+
+    def take(self, now_ns: int, rings: int) -> None:
+        earned = (now_ns - self._at_ns) * RINGS_PER_S / 1e9
+        self._left = min(float(BURST), self._left + earned) - rings
+        self._at_ns = now_ns
+
+    @property
+    def is_left(self) -> bool:
+        return self._left > 0
+
+
+class Doorbells:
+    """The daemon's own bell, in the first place, and one for each tenant."""
+
+    def __init__(self, *, poll: bool = False) -> None:
+        self._own: Any = ffi.new("uint32_t *")
+        self._bells: Any = ffi.new("struct gl_bell[]", MOST_BELLS)
+        self._rang: Any = ffi.new("uint8_t[]", MOST_BELLS)
+        self._bells[0].word = self._own
+        self._vigils: Any = ffi.new("struct gl_vigil[]", MOST_VIGILS)
+        self._vigil_count = 0
+        self._places: dict[TenantName, int] = {}
+        self._allowances: dict[TenantName, Allowance] = {}
+        self._poll = poll
+
+    def ring(self) -> None:
+        """Wake the sleeper; from any thread."""
+        lib.gl_bell_ring(self._own)
+
+    def listen(self, words: Mapping[TenantName, Any]) -> None:
+        """Listen to these tenants' bells and no others; all count as rung until they are looked at."""
+        names = list(words)[: MOST_BELLS - 1]
+        self._places = {name: place for place, name in enumerate(names, start=1)}
+        for name, place in self._places.items():
+            bell = self._bells[place]
+            bell.word, bell.seen, bell.ignored = words[name], NEVER, 0
+        self._allowances.clear()  # how often a bell rang is not known before the first look
+
+    def silence(self) -> None:
+        """Take note of the daemon's own bell; call it before looking at what a ring announces."""
+        self._bells[0].seen = self._own[0]
+
+    def hear(self) -> list[TenantName]:
+        """Return who has rung since they were looked at."""
+        lib.gl_bells_rang(self._bells, len(self._places) + 1, self._rang)
+        return [name for name, place in self._places.items() if self._rang[place]]
+
+    def looked_at(self, tenant: TenantName, value: int, now_ns: int) -> None:
+        """A tenant was looked at after its bell had come to a value."""
+        place = self._places.get(tenant)
+        if place is None:
+            return
+        bell = self._bells[place]
+        allowance = self._allowances.get(tenant)
+        if allowance is None:
+            allowance = self._allowances[tenant] = Allowance(now_ns)
+        else:
+            allowance.take(now_ns, min((value - bell.seen) % (1 << 32), MOST_COUNTED))
+        worn_out = 0 if allowance.is_left else WORN_OUT
+        bell.seen, bell.ignored = value, bell.ignored & UNHEARD | worn_out
+
+    def ignore(self, tenant: TenantName) -> None:
+        """Do not listen to a tenant any more."""
+        place = self._places.get(tenant)
+        if place is not None:
+            self._bells[place].ignored |= WORN_OUT
+
+    def hush(self, tenant: TenantName, *, is_unheard: bool) -> None:
+        """Do not wake up for a tenant's bell, though `hear` tells of it; or do so again."""
+        place = self._places.get(tenant)
+        if place is not None:
+            bell = self._bells[place]
+            bell.ignored = bell.ignored & WORN_OUT | (UNHEARD if is_unheard else 0)
+
+    def keep_vigil(self, place: int, vigil: Vigil | None, usage: Any = None, device: int = 0) -> None:
+        """Wake up when this one is over too. One at each place; `usage` must stay mapped meanwhile."""
+        if vigil is None:
+            none = self._vigils[place]
+            none.usage, none.over, none.used_up_ns = ffi.NULL, 0, 0
+            return
+        self._vigil_count = max(self._vigil_count, place + 1)
+        figures = (min(max(0, figure), MOST) for figure in vigil[1:])  # a tenant can write any number
+        self._vigils[place] = (usage, device, 0, *figures)
+
+    def is_over(self, place: int) -> bool:
+        """The vigil kept at a place is over."""
+        return bool(self._vigils[place].over)
+
+    def used_up(self, place: int) -> UsedUp | None:
+        """Return what the vigil kept at a place has found of the grant."""
+        vigil = self._vigils[place]
+        return UsedUp(vigil.used_up_ns, vigil.left_ns) if vigil.used_up_ns else None
+
+    def end_vigils(self) -> None:
+        """Keep none any more."""
+        for place in range(self._vigil_count):
+            self.keep_vigil(place, None)
+        self._vigil_count = 0
+
+    def wait(self, deadline_ns: int) -> None:
+        """Sleep until a bell rings, or until the deadline by CLOCK_MONOTONIC."""
+        count = len(self._places) + 1
+        lib.gl_bells_wait(self._bells, count, self._vigils, self._vigil_count, deadline_ns, self._poll)

@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a tenant's books say of the node's GPUs, taken out of a sample of its usage segment."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from limiter._native import ffi
+
+from hypervisor.model import GpuUuid
+from hypervisor.scheduler.memory_wait_queue import MemorySeen
+from hypervisor.scheduler.types import Seen
+
+
+class Figures(NamedTuple):
+    """Of one GPU."""
+
+    time: Seen
+    memory: MemorySeen
+
+
+def figures_in(sample: Any, gpus: Mapping[bytes, GpuUuid]) -> dict[GpuUuid, Figures]:
+    """Return a tenant's figures on the node's GPUs; other entries, or a second for one, are not heard."""
+    found: dict[GpuUuid, Figures] = {}
+    if not sample.slots:
+        return found
+    for entry, device in enumerate(sample.device):
+        if not device.ready:
+            break  # entries are added one after the other and stay
+        gpu = gpus.get(ffi.buffer(device.uuid)[:])
+        if gpu is not None and gpu not in found:
+            found[gpu] = Figures(
+                Seen(
+                    device.spent_ns,
+                    device.outstanding_ns,
+                    device.waiting,
+                    device.queue_end_ns,
+                    device.processes,
+                ),
+                MemorySeen(entry, device.memory_waiting, device.memory_freed, device.memory_waits),
+            )
+    return found

@@ -1,0 +1,158 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What of a guest's page is taken over: figures of its GPUs, by a list, within bounds. Pure.
+
+Whatever else the page claims, who it is above all, is dropped and counted.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from hypervisor.guests.metric_names import BOUNDS, DIALECTS, MIB, Dialect, Row
+from hypervisor.metrics.snapshot import GuestGpu
+from hypervisor.scraper.limits import Limits
+from hypervisor.scraper.parser import Page
+
+LIMITS = Limits(page_bytes=1 << 20, lines=20_000, line_bytes=8192, names=1_000, series=5_000, value_bytes=256)
+"""Of a guest's page: about thirty GPUs by dcgm-exporter with everything that it knows."""
+MOST_GPUS = 32
+UUID = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{0,79}")
+BARE_UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+INDEX = re.compile(r"[0-9]{1,3}")
+MOST_INDEX = 1000
+MOST_STATUS = 9999
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """One page."""
+
+    gpus: tuple[GuestGpu, ...] = ()
+    status: float | None = None
+    """Of our agent: 0, or NVML's number of the error."""
+    boot_id: str = ""
+    dropped: Counter[str] = field(default_factory=Counter)
+
+    def is_of_another_machine(self, before: Reading) -> bool:
+        """Whether this cannot be the machine that `before` was of, or at least not the same start of it."""
+        if self.boot_id and before.boot_id:
+            return self.boot_id != before.boot_id
+        ours, theirs = ({gpu.uuid for gpu in reading.gpus} for reading in (self, before))
+        return bool(ours and theirs) and ours.isdisjoint(theirs)
+
+
+def reading_of(page: Page) -> Reading:
+    """Return what is taken over of a page."""
+    return Reader(page).read()
+
+
+class Reader:
+    """One page being read."""
+
+    def __init__(self, page: Page) -> None:
+        self._page = page
+        self._dropped = Counter(page.dropped)
+        self._values: dict[str, dict[str, float]] = {}
+        self._about: dict[str, dict[str, str]] = {}
+        """By UUID: index and title, where they are said."""
+
+    def read(self) -> Reading:
+        for dialect in DIALECTS:
+            if not self._page.samples.keys().isdisjoint(dialect.names):
+                self._take(dialect)
+        listed = frozenset().union(*(dialect.names for dialect in DIALECTS))
+        others = sum(len(s) for name, s in self._page.samples.items() if name not in listed)
+        if others:
+            self._dropped["not_listed"] += others
+        return Reading(
+            gpus=tuple(self._gpus()),
+            status=self._status(),
+            boot_id=next(
+                (labels.get("boot_id", "") for labels, _ in self._page.of("gpulimit_guest_agent_info")), ""
+            ),
+            dropped=self._dropped,
+        )
+
+    def _take(self, dialect: Dialect) -> None:
+        for labels, _ in self._page.of(dialect.about):
+            self._uuid(dialect, labels)
+        for labels, value in self._page.of(dialect.numbers):
+            uuid = self._uuid(dialect, labels)
+            if uuid and 0 <= value < MOST_INDEX:
+                self._about[uuid].setdefault("index", str(int(value)))
+        for family, rows in dialect.rows.items():
+            for labels, value in self._page.of(family):
+                row = next((r for r in rows if fits(r, labels)), None)
+                uuid = self._uuid(dialect, labels) if row else ""
+                if row and uuid:
+                    self._put(uuid, row.name, value * row.scale)
+        self._add_up(dialect)
+
+    def _uuid(self, dialect: Dialect, labels: dict[str, str]) -> str:
+        """Return the UUID of the GPU that a series is of; empty, counted, if it cannot be used."""
+        if dialect.instance and labels.get(dialect.instance):
+            self._dropped["mig"] += 1
+            return ""
+        uuid = labels.get(dialect.uuid, "")
+        if BARE_UUID.fullmatch(uuid):
+            uuid = f"GPU-{uuid}"  # as NVML and all others say it
+        if not UUID.fullmatch(uuid):
+            self._dropped["label"] += 1
+            return ""
+        if uuid not in self._about:
+            if len(self._about) >= MOST_GPUS:
+                self._dropped["too_many_gpus"] += 1
+                return ""
+            self._about[uuid] = {}
+        about = self._about[uuid]
+        for key, label in (("index", dialect.index), ("title", dialect.title)):
+            if labels.get(label):
+                about.setdefault(key, labels[label])
+        return uuid
+
+    def _put(self, uuid: str, name: str, value: float) -> None:
+        low, high = BOUNDS[name]
+        if not low <= value <= high:  # NaN neither
+            self._dropped["range"] += 1
+        else:
+            self._values.setdefault(uuid, {}).setdefault(name, value)
+
+    def _add_up(self, dialect: Dialect) -> None:
+        """Put together the memory of GPUs whose exporter says only its parts."""
+        if not dialect.parts:
+            return
+        used, *rest = dialect.parts
+        sums: dict[str, float] = {}
+        for family in (used, *rest):
+            for labels, value in self._page.of(family):
+                uuid = labels.get(dialect.uuid, "")
+                if uuid in self._values and not labels.get(dialect.instance) and value >= 0:
+                    sums[uuid] = sums.get(uuid, 0.0) + value * MIB
+        has_free = {labels.get(dialect.uuid) for labels, _ in self._page.of(rest[0])}
+        for uuid, total in sums.items():
+            if uuid in has_free and "memory_total_bytes" not in self._values[uuid]:
+                self._put(uuid, "memory_total_bytes", total)
+
+    def _gpus(self) -> Iterator[GuestGpu]:
+        """Yield GPUs that have figures; one without an index has the next free one, in the page's order."""
+        taken = {a["index"] for a in self._about.values() if INDEX.fullmatch(a.get("index", ""))}
+        free = (n for n in range(2 * MOST_GPUS) if str(n) not in taken)
+        for uuid, values in self._values.items():
+            about = self._about[uuid]
+            index = about.get("index", "")
+            number = int(index) if INDEX.fullmatch(index) else next(free)
+            yield GuestGpu(number, uuid, about.get("title", ""), values)
+
+    def _status(self) -> float | None:
+        for _, value in self._page.of("gpulimit_guest_agent_status"):
+            if 0 <= value <= MOST_STATUS:
+                return value
+            self._dropped["range"] += 1
+        return None
+
+
+def fits(row: Row, labels: dict[str, str]) -> bool:
+    return all(labels.get(name) == value for name, value in row.labels)

@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sources, collector and lock together, for whoever serves pages: the collector's program, or the daemon."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from hypervisor.guests.collector import BUDGET, LONGEST_PAUSE_S, PERIOD_S, Collector, Source
+from hypervisor.guests.guest_file import GuestFile
+from hypervisor.guests.instance_lock import Lock
+from hypervisor.guests.kubevirt import KubeVirt
+from hypervisor.k8s.access import api_server
+from hypervisor.k8s.client import Client
+from hypervisor.metrics.snapshot import Snapshot
+from hypervisor.scraper.target_health import Pace
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """Where KubeVirt's machines are listed, and how its guests are asked."""
+
+    node: str
+    api: str = ""
+    token_file: str = ""
+    ca_file: str = ""
+    port: int = 9402
+    guest_token_file: str = ""
+    guest_ca_file: str = ""
+    guest_server_name: str = ""
+
+
+class Guests:
+    """All that has to do with guests."""
+
+    def __init__(
+        self,
+        *,
+        path: str = "",
+        cluster: Cluster | None = None,
+        lock: str = "",
+        period_s: float = PERIOD_S,
+        timeout_s: float = BUDGET.total_s,
+        changed: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`path`: of a file that names guests. Raises ConfigError."""
+        self._lock = Lock(lock)
+        self._client: Client | None = None
+        self.file = GuestFile(path) if path else None
+        sources: list[Source] = [self.file] if self.file is not None else []
+        if cluster is not None:
+            sources.append(self._kubevirt(cluster))
+        self.collector = Collector(
+            sources,
+            pace=Pace(period_s, max(period_s, LONGEST_PAUSE_S)),
+            budget=replace(BUDGET, connect_s=min(BUDGET.connect_s, timeout_s), total_s=timeout_s),
+            changed=changed,
+        )
+
+    def _kubevirt(self, cluster: Cluster) -> KubeVirt:
+        self._client = Client(api_server(cluster.api, cluster.token_file, cluster.ca_file))
+        return KubeVirt(
+            self._client,
+            node=cluster.node,
+            port=cluster.port,
+            token_file=cluster.guest_token_file,
+            ca_file=cluster.guest_ca_file,
+            server_name=cluster.guest_server_name,
+        )
+
+    @property
+    def is_active(self) -> bool:
+        """Whether it is this collector that asks."""
+        return self._lock.is_held
+
+    async def run(self) -> None:
+        """Wait for the lock, then ask, for ever."""
+        try:
+            if not self._lock.take():
+                logger.warning("another collector asks on this node; waiting for it to end")
+                await self._lock.wait()
+            logger.info("asking guests")
+            await self.collector.run()
+        finally:
+            if self._client is not None:
+                await self._client.close()
+            self._lock.close()
+
+    def added_to(self, snapshot: Snapshot) -> Snapshot:
+        """Return a snapshot with the guests in it."""
+        return replace(
+            snapshot,
+            guests=self.collector.views() if self.is_active else (),
+            counts={**snapshot.counts, **(self.collector.counts() if self.is_active else {})},
+            values={**snapshot.values, "guest_collector_active": int(self.is_active)},
+        )
+
+    def reasons_not_ready(self) -> list[str]:
+        """Return which lists are not fresh. One that waits for its turn is ready: a roll-out must not wait
+        for it.
+        """
+        if not self.is_active:
+            return []
+        sources = self.collector.counts()["guest_source_up"]
+        return [f"{name}: the list of guests is not fresh" for name, is_up in sources.items() if not is_up]

@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: Apache-2.0
+"""GPU processes that are under no quota: which tenant they would belong to, as far as /proc tells."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from hypervisor.host import cgroup
+
+LARGEST = 64 << 10
+
+
+@dataclass(frozen=True, slots=True)
+class Stranger:
+    """One of them."""
+
+    pid: int
+    uid: int
+    pod_uid: str | None
+    container_id: str | None
+    tenant: str
+    """What its own environment says: a hint, believed only of the tenant's user."""
+
+
+def look_at(pid: int) -> Stranger | None:
+    """Return what is known of a process; None: it has gone, or is hidden from this one."""
+    place = Path(f"/proc/{pid}")
+    try:
+        uid = place.stat().st_uid
+        member = cgroup.parse((place / "cgroup").read_text(errors="replace"))
+    except OSError:
+        return None
+    return Stranger(pid, uid, member.pod_uid, member.container_id, wished_tenant(place))
+
+
+def wished_tenant(place: Path) -> str:
+    try:
+        with (place / "environ").open("rb") as file:
+            raw = file.read(LARGEST)
+    except OSError:
+        return ""
+    wanted = b"GPULIMIT_TENANT="
+    for entry in raw.split(b"\0"):
+        if entry.startswith(wanted):
+            return entry.removeprefix(wanted).decode(errors="replace")
+    return ""

@@ -1,0 +1,172 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From NVML's samples to what is served of cards and of how their time is divided. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass, field, replace
+
+from hypervisor.metrics.observations import Key, Look, Window, in_use, tracked_by
+from hypervisor.metrics.snapshot import GpuView, SchedulerView
+from hypervisor.model import NONE, Gpu, GpuSample
+from hypervisor.scheduler.memory_wait_queue import MemoryTally
+from hypervisor.scheduler.statistics import Tally
+from limiter.mig import MigGpu
+from limiter.vgpu import VgpuHost
+
+WHOLE = 100
+NO_WAITS = MemoryTally()
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    """A card, now. `is_fresh`: NVML has answered lately; `is_listed`: and it named this card."""
+
+    sample: GpuSample
+    is_fresh: bool
+    is_listed: bool
+    xids: Mapping[int, int] = field(default_factory=dict)
+    last_xid_at_s: float | None = None
+
+    @property
+    def is_lost(self) -> bool:
+        return self.sample.is_lost or not self.is_listed
+
+
+def gpu_view(card: Card, looks: Sequence[Look], known_pids: Set[int]) -> GpuView:
+    """Return a card; what NVML has not said lately is not known."""
+    gpu = card.sample.gpu
+    is_good = card.is_fresh and not card.sample.error and card.is_listed
+    now = card.sample.readings if is_good else NONE
+    here = [look for look in looks if look.is_counted and is_on(look, gpu)]
+    is_parted = card.sample.mig is not None and card.sample.mig.is_enabled
+    requested = None if is_parted else requested_of(here)
+    pids = now.processes
+    return GpuView(
+        uuid=gpu.uuid,
+        index=gpu.index,
+        name=gpu.name,
+        driver_version=card.sample.readings.driver_version,
+        is_lost=card.is_lost,
+        values={
+            "gpu_memory_total_bytes": gpu.memory_bytes,
+            "gpu_memory_used_bytes": now.memory_used_bytes,
+            "gpu_memory_free_bytes": now.memory_free_bytes,
+            "gpu_utilization_ratio": now.utilization_ratio,
+            "gpu_memory_utilization_ratio": now.memory_utilization_ratio,
+            "gpu_process_count": None if pids is None else len(pids),
+            "gpu_unregistered_process_count": None if pids is None else len(pids.keys() - known_pids),
+            "gpu_encoder_utilization_ratio": now.encoder_utilization_ratio,
+            "gpu_decoder_utilization_ratio": now.decoder_utilization_ratio,
+            "gpu_power_watts": now.power_watts,
+            "gpu_energy_joules_total": now.energy_joules,
+            "gpu_temperature_celsius": now.temperature_celsius,
+            "gpu_last_xid_timestamp_seconds": card.last_xid_at_s,
+            "gpu_compute_requested_ratio": requested,
+            "gpu_memory_reserved_bytes": sum(look.memory_quota_bytes for look in here),
+            "gpu_compute_unallocated_ratio": None if requested is None else max(0.0, 1 - requested),
+        },
+        clocks_hertz=now.clocks_hertz,
+        ecc_errors=now.ecc_errors,
+        throttle_reasons=now.throttle_reasons,
+        xids=card.xids,
+    )
+
+
+def is_on(look: Look, card: Gpu) -> bool:
+    """Whether a tenant is on a card or on a MIG device of it."""
+    return card.uuid in (look.gpu.uuid, look.gpu.mig.card if look.gpu.mig is not None else "")
+
+
+def requested_of(looks: Iterable[Look]) -> float:
+    return sum(look.terms.request_percent for look in looks) / WHOLE
+
+
+def vgpu_host_view(card: Card, node: str) -> VgpuHost | None:
+    """Return a card that virtual machines have parts of."""
+    host = card.sample.vgpu if card.is_fresh and card.is_listed else None
+    return None if host is None else replace(host, host=node, instance=node)
+
+
+def mig_view(card: Card, looks: Sequence[Look], node: str) -> MigGpu | None:
+    """Return a card that knows MIG, with what quotas have set aside of each MIG device."""
+    mig = card.sample.mig if card.is_fresh and card.is_listed else None
+    if mig is None:
+        return None
+    here: dict[str, list[Look]] = {}
+    for look in looks:
+        if look.is_counted and look.gpu.mig is not None:
+            here.setdefault(look.gpu.uuid, []).append(look)
+    instances = tuple(
+        replace(
+            instance,
+            memory_reserved_bytes=sum(look.memory_quota_bytes for look in here.get(instance.uuid, ())),
+            compute_requested_ratio=requested_of(here.get(instance.uuid, ())),
+        )
+        for instance in mig.instances
+    )
+    return replace(mig, host=node, instance=node, instances=instances)
+
+
+class Schedulers:
+    """Keeps the peaks."""
+
+    def __init__(self) -> None:
+        self._peak_bytes: dict[str, int] = {}
+
+    def view(
+        self,
+        card: Card,
+        looks: Sequence[Look],
+        windows: Mapping[Key, Window],
+        entitled: Mapping[Key, float],
+        *,
+        overcommit_percent: int,
+        tally: Tally | None,
+        memory_tally: MemoryTally = NO_WAITS,
+    ) -> SchedulerView:
+        """Return how a card's time and memory are divided."""
+        gpu = card.sample.gpu
+        here = [look for look in looks if look.gpu.uuid == gpu.uuid]
+        memory = sum(tracked_by(look) or 0 for look in here)
+        held = sum(in_use(look) or 0 for look in here)
+        peak = self._peak_bytes[gpu.uuid] = max(memory, self._peak_bytes.get(gpu.uuid, 0))
+        safe = gpu.memory_bytes * overcommit_percent // WHOLE
+        values = {
+            "scheduler_running_clients": sum(bool(windows[x.key].spent_ns) for x in here),
+            "scheduler_request_queue_clients": sum(is_held_back(look) for look in here),
+            "scheduler_wait_queue_clients": sum(
+                windows[x.key].is_starved or is_waiting_for_memory(x) for x in here
+            ),
+            "scheduler_running_memory_bytes": memory,
+            "scheduler_peak_running_memory_bytes": peak,
+            "scheduler_memory_safe_limit_bytes": safe,
+            "scheduler_memory_overloaded": int(held > min(safe, gpu.memory_bytes)),
+            "scheduler_wait_for_mem_total": memory_tally.waits,
+            "scheduler_mem_available_total": memory_tally.told,
+            "scheduler_jain_index": jain(here, windows, entitled),
+        }
+        return SchedulerView(gpu.uuid, gpu.index, values, tally)
+
+
+def is_waiting_for_memory(look: Look) -> bool:
+    """An allocation of the tenant waits."""
+    return any(held.memory_waiting for held in look.held)
+
+
+def is_held_back(look: Look) -> bool:
+    """Somebody of the tenant waits, and not only for its own work to end."""
+    if not look.waiting or look.books is None:
+        return False
+    return look.terms.is_suspended or look.granted_ns is None or look.books.spent_ns >= look.granted_ns
+
+
+def jain(looks: Iterable[Look], windows: Mapping[Key, Window], entitled: Mapping[Key, float]) -> float | None:
+    """Return Jain's index of achieved over entitled among those who wanted more; None: nobody did."""
+    parts = [
+        windows[look.key].spent_ns / entitled[look.key]
+        for look in looks
+        if windows[look.key].is_throttled and not look.terms.is_suspended and entitled.get(look.key)
+    ]
+    squares = sum(part * part for part in parts)
+    return sum(parts) ** 2 / (len(parts) * squares) if squares else None

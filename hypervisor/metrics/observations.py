@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What one look at books, quotas and NVML says of a tenant on a card. Pure; all numbers may be wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from hypervisor.metrics.snapshot import Identity, State
+from hypervisor.model import Gpu
+from hypervisor.scheduler.types import Terms
+
+LAUNCHES = ("kernel", "cooperative", "graph")
+MOST_COUNT = 1 << 62
+Key = tuple[str, str]
+"""(tenant, GPU)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """One process of a tenant on one card."""
+
+    client_id: str
+    host_pid: int
+    start_ticks: int
+    command: str
+    tracked_bytes: int
+    """Asked for and held, without overhead."""
+    spent_ns: int = 0
+    launches: Mapping[str, int] = field(default_factory=dict)
+    nvml_bytes: int | None = None
+    memory_waiting: int = 0
+    """Threads with an allocation that waits for memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class Books:
+    """A tenant's books of one card."""
+
+    created_ns: int
+    used_bytes: int
+    spent_ns: int
+    throttled_ns: int
+    refused: int
+    refused_by_card: int
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """One tenant on one card, now. `books` None: they cannot be read."""
+
+    who: Identity
+    gpu: Gpu
+    terms: Terms
+    memory_quota_bytes: int
+    """0: none."""
+    source: str
+    state: State
+    books: Books | None = None
+    held: Sequence[Held] = ()
+    waiting: int = 0
+    outstanding_ns: int = 0
+    granted_ns: int | None = None
+    """None: nobody holds it back."""
+    has_turn: bool = False
+    ratio: float | None = None
+    """By how many tenants the card is shared, where somebody says so."""
+    is_counted: bool = True
+    """It is under this daemon's arbitration."""
+
+    @property
+    def key(self) -> Key:
+        return self.who.tenant, self.gpu.uuid
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """What a tenant did on a card since the last look."""
+
+    spent_ns: int = 0
+    is_throttled: bool = False
+    is_starved: bool = False
+    """It waited all the time and got nothing."""
+
+
+def tracked_by(look: Look) -> int | None:
+    """Return what a tenant's processes have asked for and hold, if that can be true."""
+    return bounded(sum(held.tracked_bytes for held in look.held), look.gpu.memory_bytes)
+
+
+def in_use(look: Look) -> int | None:
+    """Return what the books say that a tenant holds, overhead included."""
+    return bounded(look.books.used_bytes, look.gpu.memory_bytes) if look.books is not None else None
+
+
+def promised_memory(look: Look) -> float | None:
+    """Return what memory a tenant may count on: its quota, or its part of the card."""
+    if look.memory_quota_bytes:
+        return look.memory_quota_bytes
+    return look.gpu.memory_bytes / look.ratio if look.ratio else None
+
+
+def nvml_of(held: Iterable[Held]) -> int | None:
+    known = [h.nvml_bytes for h in held if h.nvml_bytes is not None]
+    return sum(known) if known else None
+
+
+def bounded(value: int, most: int) -> int | None:
+    return value if 0 <= value <= most else None
+
+
+def plus(a: float | None, b: float | None) -> float | None:
+    return None if a is None or b is None else a + b
+
+
+def seconds(ns: int) -> float | None:
+    return ns / 1e9 if 0 <= ns < MOST_COUNT else None
+
+
+def launches_of(counts: Mapping[str, int]) -> dict[str, int]:
+    return {kind: n for kind in LAUNCHES if 0 <= (n := counts.get(kind, 0)) < MOST_COUNT}
+
+
+def denied_of(books: Books | None) -> dict[str, int]:
+    if books is None:
+        return {}
+    counts = {"quota": books.refused, "card": books.refused_by_card}
+    return {reason: count for reason, count in counts.items() if count < MOST_COUNT}

@@ -1,0 +1,182 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the daemon knew at one moment, for a scrape. All frozen; None: not known, and then not served."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from hypervisor.scheduler.statistics import Tally
+from limiter.mig import MigGpu
+from limiter.vgpu import VgpuHost
+
+State = Literal["enforced", "standalone", "degraded", "off"]
+STATES: tuple[State, ...] = ("enforced", "standalone", "degraded", "off")
+
+
+@dataclass(frozen=True, slots=True)
+class GpuView:
+    """A card."""
+
+    uuid: str
+    index: int
+    name: str = ""
+    driver_version: str | None = None
+    is_lost: bool = False
+    values: Mapping[str, float | None] = field(default_factory=dict)
+    """By metric's name, for those without further labels."""
+    clocks_hertz: Mapping[str, float] = field(default_factory=dict)
+    ecc_errors: Mapping[str, int] = field(default_factory=dict)
+    throttle_reasons: Mapping[str, int] = field(default_factory=dict)
+    xids: Mapping[int, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Who a client is, as far as that is known."""
+
+    tenant: str
+    namespace: str = ""
+    pod: str = ""
+    container: str = ""
+    unit: str = ""
+    user: str = ""
+    command: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ClientView:
+    """A tenant on a card, or one process of it on that card where `client_id` is set."""
+
+    who: Identity
+    gpu_uuid: str
+    gpu_index: int
+    values: Mapping[str, float | None] = field(default_factory=dict)
+    """By metric's name, for those without further labels."""
+    launches: Mapping[str, int] = field(default_factory=dict)
+    denied: Mapping[str, int] = field(default_factory=dict)
+    pod: Mapping[str, float | None] = field(default_factory=dict)
+    """Its part of its pod's figures, by metric's name."""
+    source: str = ""
+    state: State = "enforced"
+    client_id: str = ""
+    host_pid: int = 0
+    gpu_id: str = ""
+    """NVML's index as text, of a MIG device with its number in the card; "": as `gpu_index`."""
+    mig_profile: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulerView:
+    """How a card's time is divided."""
+
+    gpu_uuid: str
+    gpu_index: int
+    values: Mapping[str, float | None] = field(default_factory=dict)
+    tally: Tally | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PartView:
+    """A part of the daemon that does something again and again."""
+
+    name: str
+    is_up: bool
+    last_success_at_s: float | None = None
+    duration_s: float | None = None
+    errors: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class KubeView:
+    """How following the cluster goes."""
+
+    is_up: bool
+    is_fallback: bool = False
+    restarts: int = 0
+    pods: int = 0
+    invalid: tuple[tuple[str, str], ...] = ()
+    """(namespace, name) of pods whose quotas cannot be followed."""
+    unreadable: int = 0
+    events: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class SlicesView:
+    """A card as the kubelet is offered it."""
+
+    uuid: str
+    index: int
+    slices: Mapping[str, int]
+    """By state."""
+    returns: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class PluginView:
+    """How offering cards to the kubelet goes."""
+
+    registrations: int = 0
+    allocations: Mapping[str, int] = field(default_factory=dict)
+    cards: tuple[SlicesView, ...] = ()
+    is_told: bool = False
+    """The kubelet answers which pods have which devices."""
+
+
+@dataclass(frozen=True, slots=True)
+class GuestGpu:
+    """A GPU as a virtual machine describes it, checked."""
+
+    index: int
+    uuid: str
+    name: str
+    values: Mapping[str, float]
+    """By metric's name without `kubevirt_vmi_gpu_`."""
+
+
+@dataclass(frozen=True, slots=True)
+class GuestView:
+    """A virtual machine. Who it is comes from where the collector was told to connect."""
+
+    namespace: str
+    name: str
+    node: str
+    is_up: bool
+    duration_s: float | None = None
+    last_success_at_s: float | None = None
+    agent_status: float | None = None
+    """0, or NVML's number of the error in the guest; None: it has another exporter."""
+    gpus: tuple[GuestGpu, ...] = ()
+    dropped: Mapping[str, int] = field(default_factory=dict)
+    failures: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """Everything."""
+
+    gpus: tuple[GpuView, ...] = ()
+    clients: tuple[ClientView, ...] = ()
+    """Tenants; always there."""
+    processes: tuple[ClientView, ...] = ()
+    """Their processes; only where debug labels are wanted, and then served instead."""
+    schedulers: tuple[SchedulerView, ...] = ()
+    vgpu_hosts: tuple[VgpuHost, ...] = ()
+    mig_gpus: tuple[MigGpu, ...] = ()
+    guests: tuple[GuestView, ...] = ()
+    parts: tuple[PartView, ...] = ()
+    kubernetes: KubeView | None = None
+    """None: not in a cluster."""
+    plugin: PluginView | None = None
+    """None: no cards are offered to a kubelet."""
+    values: Mapping[str, float | None] = field(default_factory=dict)
+    messages: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    """By (type, direction)."""
+    counts: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    """By metric's name and the value of its only label."""
+    agent: Mapping[str, str] = field(default_factory=dict)
+    """Of a guest's agent: labels of its info."""
+    build: Mapping[str, str] = field(default_factory=dict)
+    node: str = ""
+    """This node's name."""

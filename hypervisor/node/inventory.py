@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The node's GPUs: which there are, and what NVML last said of each; shown to everybody in the state
+segment.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import time
+from collections.abc import Mapping, Set
+from dataclasses import replace
+
+from hypervisor.errors import SegmentError
+from hypervisor.model import Gpu, GpuSample, GpuUuid
+from hypervisor.node.events import EventLog, note
+from hypervisor.shm.segments import MOST_DEVICES, StateSegment
+
+logger = logging.getLogger(__name__)
+UUID = re.compile(r"(GPU|MIG)-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
+MOST_LEFT_OUT = 256
+
+
+class Inventory:
+    """All GPUs seen since the start; one that NVML no longer shows keeps its place, but for MIG devices whose
+    place is needed.
+    """
+
+    def __init__(self, state: StateSegment, events: EventLog) -> None:
+        self.gpus: list[Gpu] = []
+        """Cards and MIG devices. Their order is that of the entries in policies."""
+        self.samples: dict[GpuUuid, GpuSample] = {}
+        self.trouble = ""
+        """Why NVML does not answer."""
+        self._state = state
+        self._events = events
+        self._listed: frozenset[GpuUuid] = frozenset()
+        """In NVML's last answer."""
+        self._left_out: set[GpuUuid] = set()
+        self._mig_trouble: dict[GpuUuid, str] = {}
+
+    def take(self, samples: tuple[GpuSample, ...], *, in_use: Set[GpuUuid] = frozenset()) -> bool:
+        """NVML has answered; True if there is a GPU that was not known. Those `in_use` keep their places."""
+        self.trouble = ""
+        known = {gpu.uuid for gpu in self.gpus}
+        listed = self._listed = frozenset(sample.gpu.uuid for sample in samples)
+        fresh = [s.gpu for s in samples if s.gpu.uuid not in known]
+        placed = [gpu for gpu in fresh if self._place(gpu, listed | in_use)]
+        for sample in samples:
+            self._take_mig_trouble(sample)
+            if sample.gpu.uuid not in known and sample.gpu not in placed:
+                continue
+            before = self.samples.get(sample.gpu.uuid)
+            self.samples[sample.gpu.uuid] = sample
+            if bool(sample.error) != bool(before and before.error):
+                kind = "gpu_failed" if sample.error else "gpu_recovered"
+                text = f"{sample.gpu.uuid}: {sample.error or 'answers again'}"
+                note(self._events, kind, text, level=logging.WARNING)
+        return bool(placed)
+
+    def _place(self, gpu: Gpu, kept: Set[GpuUuid]) -> bool:
+        """Give a GPU a place; False if there is none, and then nobody gets anything of it."""
+        if not UUID.fullmatch(gpu.uuid):
+            self._leave_out(gpu, "its UUID is of a form that CUDA does not give")
+            return False
+        if len(self.gpus) < MOST_DEVICES:
+            self.gpus.append(gpu)
+        else:
+            spare = (i for i, g in enumerate(self.gpus) if g.mig is not None and g.uuid not in kept)
+            place = next(spare, None)
+            if place is None:
+                self._leave_out(gpu, f"a node has at most {MOST_DEVICES} cards and MIG devices under quota")
+                return False
+            self.samples.pop(self.gpus[place].uuid, None)
+            self.gpus[place] = gpu
+        note(self._events, "gpu_found", f"{gpu.uuid} {gpu.name}, {gpu.memory_bytes >> 20} MiB")
+        return True
+
+    def _leave_out(self, gpu: Gpu, reason: str) -> None:
+        if gpu.uuid not in self._left_out and len(self._left_out) < MOST_LEFT_OUT:
+            self._left_out.add(gpu.uuid)
+            note(self._events, "gpu_left_out", f"{gpu.uuid} {gpu.name}: {reason}", level=logging.ERROR)
+
+    def _take_mig_trouble(self, sample: GpuSample) -> None:
+        """Say once why MIG devices of a card cannot be read, and when they can."""
+        before = self._mig_trouble.get(sample.gpu.uuid, "")
+        if sample.mig_error != before:
+            kind = "mig_failed" if sample.mig_error else "mig_recovered"
+            text = f"{sample.gpu.uuid}: {sample.mig_error or 'its MIG devices can be read again'}"
+            note(self._events, kind, text, level=logging.WARNING)
+            self._mig_trouble[sample.gpu.uuid] = sample.mig_error
+
+    @property
+    def present(self) -> list[Gpu]:
+        """Cards ever seen, and the MIG devices that there are."""
+        return [gpu for gpu in self.gpus if gpu.mig is None or gpu.uuid in self._listed]
+
+    def failed(self, reason: str) -> None:
+        """NVML has not answered."""
+        if reason != self.trouble:
+            note(self._events, "nvml_failed", reason, level=logging.WARNING)
+        self.trouble = reason
+
+    def show(self, tenants: Mapping[GpuUuid, int]) -> None:
+        """Publish all; `tenants` counts those on each GPU."""
+        now_ns = time.monotonic_ns()
+        for index, gpu in enumerate(self.gpus):
+            sample = self.samples[gpu.uuid]
+            if gpu.uuid not in self._listed and not sample.error:
+                sample = replace(sample, error="NVML does not list it any more")
+            try:
+                self._state.show(
+                    index, sample, tenants=tenants.get(gpu.uuid, 0), now_ns=now_ns, gpus=len(self.gpus)
+                )
+            except SegmentError as error:
+                logger.warning("%s", error)

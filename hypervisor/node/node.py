@@ -1,0 +1,340 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The node: what the daemon knows and does, between the HTTP calls, the segments and the arbitration.
+
+Everything here runs on the loop's thread; what other threads report comes in through `call_soon_threadsafe`.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Callable
+from typing import Any, cast
+
+from hypervisor.config.settings import Config, Quotas
+from hypervisor.errors import Refused, SegmentError
+from hypervisor.host.processes import Processes, peer_of
+from hypervisor.model import (
+    Admission,
+    Claim,
+    GpuSample,
+    GpuUuid,
+    Origin,
+    Peer,
+    PodPlace,
+    ProcessKey,
+    Registration,
+    TenantName,
+    Wish,
+    Worker,
+    WorkerId,
+)
+from hypervisor.node.commands import Command, CommandName
+from hypervisor.node.events import EventLog, note
+from hypervisor.node.inventory import Inventory
+from hypervisor.node.quota_policy import QuotaBook
+from hypervisor.node.recovery import Survival
+from hypervisor.node.registry import Registry, Tenant
+from hypervisor.node.state_store import Store
+from hypervisor.node.tenant_segments import Tenancy
+from hypervisor.shm.segments import Segments
+from limiter.quota import Quota
+from limiter.segment import TENANT
+
+logger = logging.getLogger(__name__)
+ROOT = 0
+
+
+class Node:
+    """The live node."""
+
+    def __init__(
+        self,
+        config: Config,
+        *,
+        tenancy: Tenancy,
+        segments: Segments,
+        inventory: Inventory,
+        events: EventLog,
+        operators_gid: int | None,
+    ) -> None:
+        self.config = config
+        self.events = events
+        self.tenancy = tenancy
+        book = QuotaBook(admission=cast(Admission, config.settings.admission))
+        book.default, book.config = config.quotas.default, config.quotas.tenants
+        self.registry = Registry(
+            book,
+            boot=os.urandom(4).hex(),
+            overcommit_percent=config.settings.memory_overcommit,
+        )
+        self.inventory = inventory
+        self.wake: Callable[[WorkerId], None] = lambda _: None
+        self.place: Callable[[Origin], PodPlace | None] = lambda _: None
+        """Where the cluster says that a process runs; raises Refused."""
+        self.adopted: Callable[[Tenant], None] = lambda _: None
+        """Told of tenants that were there before this daemon."""
+        self.before: Callable[[Origin], None] = lambda _: None
+        """Called before a process is taken in; raises Refused."""
+        self.broken: dict[TenantName, str] = {}
+        self.survival = Survival(Store(config.settings.state_dir), self.registry, tenancy, segments, events)
+        self._processes = Processes()
+        self._operators_gid = operators_gid
+
+    def note(self, kind: str, text: str, *, tenant: str = "", level: int = logging.INFO) -> None:
+        """Write an event down."""
+        note(self.events, kind, text, tenant=tenant, level=level)
+
+    # ---- processes ----
+
+    def peer(self, connection: Any) -> Peer:
+        """Return who is at the other end of a connection."""
+        return peer_of(connection)
+
+    def register(self, connection: Any, wish: Wish, caller: Peer | None = None) -> Registration:
+        """Take a process in; `caller` says who it is where the connection does not. Raises Refused."""
+        if not self.tenancy.gpus:
+            raise Refused(503, "the daemon does not know this node's GPUs yet: NVML has not answered")
+        peer = caller or peer_of(connection)
+        key, origin, pidfd = self._processes.identify(peer, connection)
+        try:
+            if caller is not None and key.start_ticks != wish.start_ticks:
+                raise Refused(403, f"process {wish.pid} has gone")
+            self.before(origin)
+            claim = Claim(key, origin, wish, self.place(origin))
+            worker, gone = self.registry.register(claim, now_ns=time.monotonic_ns())
+        except Refused as error:
+            os.close(pidfd)
+            self.note("refused", f"process {peer.pid} ({wish.name}): {error}", level=logging.WARNING)
+            raise
+        self._processes.watch(key, pidfd, self.died)
+        for earlier in gone:
+            self._left(earlier)
+        try:
+            self._settle(worker)
+        except SegmentError as error:
+            self._processes.unwatch(key)
+            self.registry.remove(worker.id, now_ns=time.monotonic_ns())
+            self.note("segment_failed", str(error), tenant=worker.tenant, level=logging.ERROR)
+            raise Refused(500, str(error)) from error
+        return self._registration(worker, claim)
+
+    def _settle(self, worker: Worker) -> None:
+        tenant = self.registry.tenants[worker.tenant]
+        opened = self.tenancy.open_tenants.get(worker.tenant)
+        if opened is not None and (worker.tenant in self.broken or not opened.usage.is_whole):
+            self.broken.pop(worker.tenant, None)
+            self.tenancy.reopen(tenant)
+        self.tenancy.open(tenant)
+        self.tenancy.publish([tenant])
+        self.survival.save()
+        text = f"process {worker.key.host_pid} ({worker.name})"
+        self.note("registered", text, tenant=worker.tenant, level=logging.DEBUG)
+
+    def _registration(self, worker: Worker, claim: Claim) -> Registration:
+        opened = self.tenancy.open_tenants[worker.tenant]
+        return Registration(
+            worker=worker.id,
+            host_pid=worker.key.host_pid,
+            tenant=worker.tenant,
+            usage=opened.usage.name,
+            policy=opened.policy.name,
+            source=self.registry.source_for(claim, self.registry.tenants[worker.tenant]),
+        )
+
+    def hand_over(self, connection: Any, name: TenantName) -> None:
+        """Hand a tenant's segments to its process, which else looks for them in its /dev/shm."""
+        try:
+            self.tenancy.hand_over(name, connection)
+        except OSError as error:
+            self.note("files_not_sent", f"{error.strerror}", tenant=name, level=logging.WARNING)
+
+    def died(self, key: ProcessKey) -> None:
+        """A registered process has gone."""
+        worker = self.registry.worker_of(key)
+        if worker is not None:
+            self.registry.remove(worker.id, now_ns=time.monotonic_ns())
+            self._left(worker)
+
+    def _left(self, worker: Worker) -> None:
+        self._processes.unwatch(worker.key)
+        self.wake(worker.id)
+        self.tenancy.reap(worker.tenant)
+        text = f"process {worker.key.host_pid} ({worker.name})"
+        self.note("exited", text, tenant=worker.tenant, level=logging.DEBUG)
+
+    def reaped(self, slots: int) -> None:
+        """Dead processes' slots were cleared."""
+        if slots:
+            self.events.counts["slots_cleared"] += slots
+
+    # ---- commands ----
+
+    def worker(self, worker_id: WorkerId) -> Worker | None:
+        """Return a worker, if it is known to this daemon."""
+        return self.registry.workers.get(worker_id)
+
+    def next_command(self, worker_id: WorkerId, after: int) -> Command | None:
+        """Return the next command for a worker."""
+        queue = self.registry.queues.get(worker_id)
+        return queue.next(after) if queue is not None else None
+
+    def finished(self, worker_id: WorkerId, number: int, message: str, *, ok: bool) -> None:
+        """A worker tells how a command went."""
+        worker = self.registry.workers[worker_id]
+        text = f"command {number} of process {worker.key.host_pid}: {'done' if ok else 'failed'} {message}"
+        self.note("command_done" if ok else "command_failed", text.strip(), tenant=worker.tenant)
+
+    def command(self, tenant: Tenant, name: CommandName) -> None:
+        """Tell all of a tenant's workers to do something."""
+        for worker_id in tenant.workers:
+            self.registry.queues[worker_id].post(name)
+            self.wake(worker_id)
+        opened = self.tenancy.open_tenants.get(tenant.name)
+        if opened is not None:
+            opened.policy.command()
+
+    # ---- operators ----
+
+    def is_operator(self, peer: Peer) -> bool:
+        """Whether a peer may change quotas: root, the daemon's user or its group, and not from inside a
+        pod.
+        """
+        if not ({peer.uid} & {ROOT, os.geteuid()} or self._operators_gid in peer.groups):
+            return False
+        return self.is_of_the_node(peer)
+
+    def is_of_the_node(self, peer: Peer) -> bool:
+        """Whether a peer runs in no pod and no container, but for the daemon's own."""
+        return self._processes.is_of_the_node(peer)
+
+    def known_tenant(self, name: TenantName) -> Tenant:
+        """Return a tenant. Raises Refused."""
+        tenant = self.registry.tenants.get(name)
+        if tenant is None:
+            raise Refused(404, f"no tenant {name!a} here")
+        return tenant
+
+    def set_quota(self, name: TenantName, said: Quota | None) -> None:
+        """Set, or with None take back, an operator's quota for a tenant, there or not yet. Raises Refused."""
+        if not TENANT.fullmatch(name):
+            raise Refused(422, f"{name!a} is not a tenant's name")
+        api = self.registry.book.api
+        before = api.get(name)
+        put(api, name, said)
+        try:
+            if name in self.registry.tenants:
+                self.registry.decide_again(name)
+        except Refused:
+            put(api, name, before)
+            raise
+        self.survival.save()
+        self.note("quota_set", "quota set" if said is not None else "quota taken back", tenant=name)
+        self._follow(name)
+
+    def _follow(self, name: TenantName) -> None:
+        """Let a tenant, if it is there, follow its quota."""
+        tenant = self.registry.tenants.get(name)
+        if tenant is not None:
+            self.tenancy.publish([tenant])
+            self.command(tenant, "refresh")
+
+    def suspend(self, name: TenantName, *, is_suspended: bool) -> None:
+        """Hold back a tenant's launches, or let them go again. Raises Refused."""
+        tenant = self.known_tenant(name)
+        tenant.is_suspended = is_suspended
+        self.tenancy.publish([tenant])
+        self.command(tenant, "suspend" if is_suspended else "resume")
+        self.survival.save()
+        self.note("suspended" if is_suspended else "resumed", "by an operator", tenant=name)
+
+    def decide_again(self, name: TenantName) -> bool:
+        """Let a tenant follow what is now said of its quota; True if that is news. Raises Refused."""
+        if not self.registry.decide_again(name):
+            return False
+        self._follow(name)
+        self.survival.save()
+        return True
+
+    def reread(self, quotas: Quotas) -> None:
+        """Take up the configuration file's quotas."""
+        self.registry.book.default, self.registry.book.config = quotas.default, quotas.tenants
+        for name in list(self.registry.tenants):
+            try:
+                self.decide_again(name)
+            except Refused as error:
+                self.note("quota_kept", f"keeps its quota: {error}", tenant=name, level=logging.WARNING)
+        self.note("config_read", "quotas read again")
+
+    # ---- GPUs ----
+
+    def sampled(self, samples: tuple[GpuSample, ...]) -> None:
+        """NVML has answered."""
+        before = self.inventory.samples
+        if any(s.memory_used_bytes < b.memory_used_bytes for s in samples if (b := before.get(s.gpu.uuid))):
+            self.tenancy.memory_freed()
+        in_use = {gpu for tenant in self.registry.tenants.values() for gpu in tenant.gpus}
+        if self.inventory.take(samples, in_use=in_use):
+            self.registry.gpus = {gpu.uuid: gpu for gpu in self.inventory.gpus}
+            self.tenancy.gpus = list(self.inventory.gpus)
+            for tenant in self.survival.adopt():
+                self.adopted(tenant)
+            self.tenancy.publish(self.registry.tenants.values())
+        self._show_gpus()
+
+    def _show_gpus(self) -> None:
+        self.inventory.show({gpu.uuid: self.tenants_on(gpu.uuid) for gpu in self.inventory.gpus})
+
+    def tenants_on(self, gpu: GpuUuid) -> int:
+        """Return how many tenants have processes on a GPU."""
+        return sum(gpu in tenant.gpus for tenant in self.registry.tenants.values())
+
+    def placed(self, name: TenantName, gpus: frozenset[GpuUuid]) -> None:
+        """A tenant has shown up on a GPU, or left one."""
+        if name in self.registry.tenants:
+            self.registry.place(name, gpus)
+            self._show_gpus()
+
+    def spoiled(self, name: TenantName, reason: str) -> None:
+        """A tenant's books cannot be used any more."""
+        self.broken[name] = reason
+        self.note("books_spoiled", f"gets no GPU time: {reason}", tenant=name, level=logging.ERROR)
+
+    # ---- time passing, beginning and end ----
+
+    def sweep(self, now_ns: int) -> None:
+        """Forget tenants whose last process went long ago, and close what nobody looks at."""
+        self.tenancy.close_retired()
+        for name, its in self.tenancy.open_tenants.items():
+            if name not in self.broken and not its.usage.is_whole:
+                self.spoiled(name, f"{its.usage.name} was cut short")
+        for tenant in self.registry.empty_tenants(before_ns=now_ns - self.config.settings.linger):
+            opened = self.tenancy.open_tenants.get(tenant.name)
+            try:
+                if opened is not None and tenant.name not in self.broken and opened.usage.count_living():
+                    continue
+            except SegmentError as error:
+                logger.warning("%s", error)
+            self.broken.pop(tenant.name, None)
+            self.tenancy.retire(tenant.name)
+            self.registry.forget(tenant.name)
+            self.note("tenant_gone", "has no process left", tenant=tenant.name)
+            self.survival.save()
+
+    def reasons_not_ready(self) -> list[str]:
+        """Return what keeps the daemon from doing its work."""
+        if not self.tenancy.gpus:
+            return [f"no GPU known: {self.inventory.trouble or 'NVML has not answered yet'}"]
+        return []
+
+    def close(self) -> None:
+        """Stop watching processes."""
+        self._processes.close()
+
+
+def put(book: dict[TenantName, Quota], name: TenantName, said: Quota | None) -> None:
+    if said is None:
+        book.pop(name, None)
+    else:
+        book[name] = said

@@ -1,0 +1,182 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which quota holds for a tenant, and whether it fits beside the others.
+
+Pod annotation > operator's call > configuration file > slices of cards > default: the first of these that
+says something is the ceiling, and a process's environment can only lower it. Outside pods, where neither
+call nor file says anything, the environment proposes (`propose`), is held to the default (`fixed`), or the
+process is turned away (`deny`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+from hypervisor.errors import Refused
+from hypervisor.model import NO_QUOTA, Admission, Gpu, GpuUuid, Held, Source, TenantName, device_quota
+from limiter.quota import PRIORITIES, Quota, Rule
+
+WHOLE = 100
+
+
+@dataclass(slots=True)
+class QuotaBook:
+    """All that was said about quotas by others than the processes themselves."""
+
+    admission: Admission = "propose"
+    default: Quota = NO_QUOTA
+    config: Mapping[str, Quota] = field(default_factory=dict)
+    """By tenant's name."""
+    api: dict[TenantName, Quota] = field(default_factory=dict)
+    pods: dict[TenantName, Quota] = field(default_factory=dict)
+    """What pods are annotated with."""
+    slices: Mapping[TenantName, Quota] = field(default_factory=dict)
+    """What pods' slices of cards mean."""
+
+    def ceiling(self, tenant: TenantName) -> Held | None:
+        """Return the strongest quota that was said for this tenant in particular."""
+        said: tuple[tuple[Source, Quota | None], ...] = (
+            ("pod", self.pods.get(tenant)),
+            ("api", self.api.get(tenant)),
+            ("config", self.config.get(tenant)),
+        )
+        return next((Held(quota, source) for source, quota in said if quota is not None), None)
+
+    def decide(
+        self, tenant: TenantName, pod_uid: str | None, proposed: Quota, *, was_heard: bool = False
+    ) -> Held:
+        """Return the quota of a tenant whose first process proposes one. Raises Refused.
+
+        `was_heard`: the proposal was followed before; it has had its say, and lowers nothing any more.
+        """
+        ceiling = with_slices(self.ceiling(tenant), self.slices.get(tenant))
+        if ceiling is not None:
+            return ceiling if was_heard else replace(ceiling, quota=lowered(ceiling.quota, proposed))
+        if self.admission == "deny" and pod_uid is None:
+            raise Refused(403, f"tenant {tenant} has no quota here, and unknown ones are not admitted")
+        if self.admission == "propose" and pod_uid is None and says_limits(proposed):
+            return Held(replace(proposed, tenant=None), "environment")
+        return Held(lowered(self.default, proposed), "default")
+
+
+def with_slices(ceiling: Held | None, of_slices: Quota | None) -> Held | None:
+    """Return a ceiling with what a pod's slices of cards mean.
+
+    They are the quota of a pod that has no other. Annotations that leave memory or request open leave it to
+    the slices, and are for the pod's own cards alone.
+    """
+    if of_slices is None or (ceiling is not None and ceiling.source != "pod"):
+        return ceiling
+    if ceiling is None:
+        return Held(of_slices, "slices")
+    said = ceiling.quota
+    request = said.request_percent
+    if request is None and not said.compute:
+        request = of_slices.request_percent
+    return Held(replace(said, memory=on_cards(said.memory, of_slices.memory), request_percent=request), "pod")
+
+
+def on_cards(said: tuple[Rule, ...], slices: tuple[Rule, ...]) -> tuple[Rule, ...]:
+    """Return what is said of all cards as rules for those that slices are of; without a word, the slices."""
+    everywhere = next((rule for rule in said if rule.device == "*"), None)
+    if not said:
+        return slices
+    if everywhere is None or len(said) > 1:
+        return said
+    return tuple(replace(everywhere, device=rule.device) for rule in slices)
+
+
+def says_limits(quota: Quota) -> bool:
+    """Whether a quota says more than a tenant's name."""
+    return replace(quota, tenant=None).is_set
+
+
+def lowered(ceiling: Quota, wish: Quota) -> Quota:
+    """Return the ceiling with the shares that a process asks for where they are less.
+
+    Memory and compute limits are left alone: each process holds itself to the smaller of the tenant's and
+    its own.
+    """
+    priority = ceiling.priority or "normal"
+    if wish.priority is not None and PRIORITIES.index(wish.priority) < PRIORITIES.index(priority):
+        priority = wish.priority
+    return replace(
+        ceiling,
+        request_percent=less(ceiling.request_percent, wish.request_percent),
+        weight=less(ceiling.weight, wish.weight),
+        priority=priority if ceiling.priority or wish.priority else None,
+        memory_wait_s=less(ceiling.memory_wait_s, wish.memory_wait_s),
+    )
+
+
+def less(ceiling: int | None, wish: int | None) -> int | None:
+    """Return the smaller number; without a ceiling there is nothing to lower."""
+    return ceiling if ceiling is None or wish is None else min(ceiling, wish)
+
+
+@dataclass(frozen=True, slots=True)
+class Reservation:
+    """What a tenant has set aside, and on which GPUs."""
+
+    tenant: TenantName
+    quota: Quota
+    gpus: frozenset[GpuUuid]
+    """Those that it is on; empty: not on any yet."""
+
+
+def candidates(quota: Quota, gpus: Iterable[Gpu]) -> list[Gpu]:
+    """Return the GPUs that a tenant may use: those that its memory list gives something."""
+    return [gpu for gpu in gpus if device_quota(quota, gpu).memory_bytes > 0]
+
+
+def places(reservation: Reservation, gpus: Iterable[Gpu]) -> list[Gpu]:
+    """Return the GPUs where a reservation counts: where the tenant is, or must go if there is but one
+    choice.
+    """
+    known = list(gpus)
+    if reservation.gpus:
+        return [gpu for gpu in known if gpu.uuid in reservation.gpus]
+    possible = candidates(reservation.quota, known)
+    return possible if len(possible) == 1 else []
+
+
+def admit(
+    wanted: Reservation, others: Iterable[Reservation], gpus: Iterable[Gpu], *, overcommit_percent: int
+) -> None:
+    """Raise Refused unless requests and memory fit on every GPU that the tenant is on, or on one that it
+    may use.
+    """
+    known = list(gpus)
+    if not known:
+        return
+    taken = [other for other in others if other.tenant != wanted.tenant]
+    here = places(wanted, known)
+    chosen = here or candidates(wanted.quota, known)
+    troubles = [trouble(wanted, taken, gpu, known, overcommit_percent) for gpu in chosen]
+    if not troubles:
+        raise Refused(409, f"tenant {wanted.tenant}: its memory list names no GPU of this node")
+    reasons = [reason for reason in troubles if reason]
+    if reasons and (here or len(reasons) == len(troubles)):
+        raise Refused(409, f"tenant {wanted.tenant}: {reasons[0]}")
+
+
+def trouble(
+    wanted: Reservation, others: list[Reservation], gpu: Gpu, gpus: list[Gpu], overcommit_percent: int
+) -> str | None:
+    """Return why a reservation does not fit on a GPU; None if it does."""
+    own = device_quota(wanted.quota, gpu)
+    beside = [device_quota(o.quota, gpu) for o in others if gpu in places(o, gpus)]
+    requested = sum(o.request_percent for o in beside)
+    if own.request_percent and requested + own.request_percent > WHOLE:
+        return (
+            f"request of {own.request_percent}% does not fit on {gpu.uuid}: "
+            f"{requested}% of its time is promised, {max(0, WHOLE - requested)}% is free"
+        )
+    reserved = sum(o.memory_bytes for o in beside if o.is_memory_limited)
+    room = gpu.memory_bytes * overcommit_percent // WHOLE
+    if own.is_memory_limited and reserved + own.memory_bytes > room:
+        return (
+            f"memory of {own.memory_bytes >> 20} MiB does not fit on {gpu.uuid}: "
+            f"{reserved >> 20} of {room >> 20} MiB is reserved"
+        )
+    return None

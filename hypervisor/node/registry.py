@@ -1,0 +1,262 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tenants, workers and GPUs: who is there now. Changed on the daemon's loop alone; holds no clock and no
+files.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+
+from hypervisor.errors import Refused
+from hypervisor.model import Claim, Gpu, GpuUuid, Held, Origin, ProcessKey, TenantName, Worker, WorkerId
+from hypervisor.node.commands import CommandQueue
+from hypervisor.node.quota_policy import QuotaBook, Reservation, admit
+from limiter.quota import Quota
+from limiter.segment import TENANT
+
+ROOT = 0
+MOST_WORKERS = 512
+"""Per tenant: the slots of its segment."""
+MOST_TENANTS = 120
+"""Of the node: one sleep must cover all doorbells."""
+MOST_TENANTS_OF_USER = 32
+
+
+@dataclass(slots=True)
+class Tenant:
+    """One tenant; `workers` may be empty for a while after the last has gone."""
+
+    name: TenantName
+    uid: int
+    held: Held
+    proposed: Quota
+    """What its first process asked for."""
+    was_heard: bool = False
+    """That was followed: what others say later may also be more."""
+    pod_uid: str | None = None
+    pod: str = ""
+    """namespace/name: by the cluster's word where there is one, else by its processes'."""
+    containers: set[str] = field(default_factory=set)
+    """Ids of the pod's containers whose processes have come here; they stay, whatever the pod says later."""
+    has_ended: bool = False
+    """Its pod is gone: nobody comes any more, so it is forgotten with its last process."""
+    is_suspended: bool = False
+    workers: dict[WorkerId, Worker] = field(default_factory=dict)
+    gpus: frozenset[GpuUuid] = frozenset()
+    """Where its processes have shown up."""
+    empty_since_ns: int | None = None
+    is_adopted: bool = False
+    """Its processes came under quota before this daemon started, and not all have registered again."""
+
+    def reservation(self) -> Reservation:
+        """Return what it has set aside."""
+        return Reservation(self.name, self.held.quota, self.gpus)
+
+
+class Registry:
+    """The live view."""
+
+    def __init__(self, book: QuotaBook, *, boot: str, overcommit_percent: int = 100) -> None:
+        self.book = book
+        self.gpus: dict[GpuUuid, Gpu] = {}
+        self.tenants: dict[TenantName, Tenant] = {}
+        self.workers: dict[WorkerId, Worker] = {}
+        self.queues: dict[WorkerId, CommandQueue] = {}
+        self._by_key: dict[ProcessKey, WorkerId] = {}
+        self._boot = boot
+        self._overcommit_percent = overcommit_percent
+        self._numbers = itertools.count(1)
+
+    def register(self, claim: Claim, *, now_ns: int) -> tuple[Worker, list[Worker]]:
+        """Return the worker for a process, and those that turn out to be dead. Raises Refused.
+
+        The same process gets the same worker again. Another process with a known pid means that the earlier
+        one has gone.
+        """
+        known = self._by_key.get(claim.key)
+        if known is not None:
+            return self._known(known, claim), []
+        gone = [w for w in self.workers.values() if w.key.host_pid == claim.key.host_pid]
+        for worker in gone:
+            self.remove(worker.id, now_ns=now_ns)
+        tenant = self._tenant_for(claim)
+        if len(tenant.workers) >= MOST_WORKERS:
+            raise Refused(409, f"tenant {tenant.name} has {MOST_WORKERS} processes already")
+        worker = Worker(
+            id=WorkerId(f"{self._boot}-{next(self._numbers)}"),
+            key=claim.key,
+            tenant=tenant.name,
+            origin=claim.origin,
+            pid=claim.wish.pid,
+            name=claim.wish.name,
+            registered_at_ns=now_ns,
+            is_view=claim.wish.is_view,
+        )
+        self.tenants[tenant.name] = tenant
+        tenant.workers[worker.id] = worker
+        tenant.empty_since_ns = None
+        if claim.origin.pod_uid is not None and claim.origin.container_id is not None:
+            tenant.containers.add(claim.origin.container_id)
+        self.workers[worker.id] = worker
+        self.queues[worker.id] = CommandQueue()
+        self._by_key[claim.key] = worker.id
+        return worker, gone
+
+    def _known(self, worker_id: WorkerId, claim: Claim) -> Worker:
+        """Return a worker that registers again, perhaps since it now does more than ask NVML."""
+        worker = self.workers[worker_id]
+        if worker.is_view and not claim.wish.is_view:
+            worker = replace(worker, is_view=False)
+            self.workers[worker_id] = self.tenants[worker.tenant].workers[worker_id] = worker
+        return worker
+
+    def worker_of(self, key: ProcessKey) -> Worker | None:
+        """Return the worker that a process is."""
+        worker_id = self._by_key.get(key)
+        return self.workers[worker_id] if worker_id is not None else None
+
+    def remove(self, worker_id: WorkerId, *, now_ns: int) -> Worker | None:
+        """Forget a worker; return it if it was there."""
+        worker = self.workers.pop(worker_id, None)
+        if worker is None:
+            return None
+        self._by_key.pop(worker.key, None)
+        self.queues.pop(worker_id, None)
+        tenant = self.tenants[worker.tenant]
+        tenant.workers.pop(worker_id, None)
+        if not tenant.workers:
+            tenant.empty_since_ns = now_ns
+        return worker
+
+    def adopt(self, tenant: Tenant, *, now_ns: int) -> None:
+        """Take over a tenant whose processes came under quota before this daemon; they register again."""
+        tenant.is_adopted = True
+        tenant.empty_since_ns = now_ns
+        self.tenants[tenant.name] = tenant
+
+    def forget(self, name: TenantName) -> None:
+        """Drop a tenant without workers."""
+        if not self.tenants[name].workers and self.tenants.pop(name).has_ended:
+            self.book.pods.pop(name, None)
+
+    def empty_tenants(self, *, before_ns: int) -> list[Tenant]:
+        """Return the tenants that have had no worker since then, and those without whose pod is gone."""
+        return [
+            t
+            for t in self.tenants.values()
+            if t.empty_since_ns is not None and (t.has_ended or t.empty_since_ns <= before_ns)
+        ]
+
+    def of_pod(self, pod_uid: str) -> list[Tenant]:
+        """Return the tenants that a pod is: one, and one for each container with a quota of its own."""
+        return [tenant for tenant in self.tenants.values() if tenant.pod_uid == pod_uid]
+
+    def place(self, name: TenantName, gpus: frozenset[GpuUuid]) -> bool:
+        """Note which GPUs a tenant is on; True if that is news."""
+        tenant = self.tenants[name]
+        news = tenant.gpus != gpus
+        tenant.gpus = gpus
+        return news
+
+    def check(self, name: TenantName, held: Held, *, pod_uid: str | None = None) -> None:
+        """Raise Refused if a quota would not fit beside the other tenants'. `pod_uid`: of a tenant to be."""
+        tenant = self.tenants.get(name)
+        wanted = Reservation(name, held.quota, tenant.gpus if tenant else frozenset())
+        others = self._beside(name, tenant.pod_uid if tenant else pod_uid)
+        admit(wanted, others, self.gpus.values(), overcommit_percent=self._overcommit_percent)
+
+    def _beside(self, name: TenantName, pod_uid: str | None) -> Iterable[Reservation]:
+        """Return what others have set aside.
+
+        A container of the same pod without processes has ended, as init containers have when the pod's
+        others begin: what it had is theirs.
+        """
+        for tenant in self.tenants.values():
+            is_done = tenant.pod_uid == pod_uid and not tenant.workers and not tenant.is_adopted
+            if tenant.name != name and not (pod_uid and is_done):
+                yield tenant.reservation()
+
+    def decide_again(self, name: TenantName) -> bool:
+        """Take up what the book now says of a tenant; True if that changes its quota. Raises Refused."""
+        tenant = self.tenants[name]
+        held = self.book.decide(name, tenant.pod_uid, tenant.proposed, was_heard=tenant.was_heard)
+        if held == tenant.held:
+            return False
+        self.check(name, held)
+        tenant.held = held
+        return True
+
+    def source_for(self, claim: Claim, tenant: Tenant) -> str:
+        """Return who said the quota, as a process has to see it: "environment" is its own environment.
+
+        A process whose environment says something else than its tenant's first is held to the smaller of
+        both.
+        """
+        if tenant.was_heard and same_limits(claim.wish.quota, tenant.proposed):
+            return "environment"
+        return "tenant" if tenant.held.source == "environment" else tenant.held.source
+
+    def reservations(self) -> Iterable[Reservation]:
+        """Return what all tenants have set aside."""
+        return [tenant.reservation() for tenant in self.tenants.values()]
+
+    def _tenant_for(self, claim: Claim) -> Tenant:
+        name = tenant_name(claim)
+        tenant = self.tenants.get(name)
+        if tenant is not None:
+            if claim.origin.uid != tenant.uid and not claim.origin.is_contained:
+                raise Refused(403, f"tenant {name} belongs to another user")
+            if tenant.workers or tenant.is_adopted:
+                return tenant
+        elif len(self.tenants) >= MOST_TENANTS:
+            raise Refused(409, f"this node has {MOST_TENANTS} tenants already")
+        elif self._count_of(claim.origin.uid) >= MOST_TENANTS_OF_USER and claim.origin.uid != ROOT:
+            raise Refused(409, f"user {claim.origin.uid} has {MOST_TENANTS_OF_USER} tenants already")
+        held = self.book.decide(name, claim.origin.pod_uid, claim.wish.quota)
+        self.check(name, held, pod_uid=claim.origin.pod_uid)
+        if tenant is None:
+            origin, wish = claim.origin, claim.wish
+            pod = claim.place.title if claim.place is not None else wish.pod
+            tenant = Tenant(name, origin.uid, held, wish.quota, pod_uid=origin.pod_uid, pod=pod)
+        tenant.held, tenant.proposed = held, claim.wish.quota
+        tenant.was_heard = held.source == "environment"
+        return tenant
+
+    def _count_of(self, uid: int) -> int:
+        return sum(tenant.uid == uid for tenant in self.tenants.values())
+
+
+def same_limits(one: Quota, other: Quota) -> bool:
+    """Whether two quotas say the same, whatever they name the tenant."""
+    return replace(one, tenant=None).environ() == replace(other, tenant=None).environ()
+
+
+def tenant_name(claim: Claim) -> TenantName:
+    """Return the tenant of a process: its pod, its container, what it wishes, or its user's session. Raises
+    Refused.
+
+    In a pod or container the kernel's word stands and the wish is not heard.
+    """
+    if claim.place is not None:
+        return claim.place.tenant
+    if claim.origin.pod_uid is not None:
+        return TenantName(f"pod-{claim.origin.pod_uid}")
+    if claim.origin.container_id is not None:
+        return TenantName(f"container-{claim.origin.container_id[:12]}")
+    wish = claim.wish.tenant
+    if not wish:
+        return default_name(claim.origin)
+    if not TENANT.fullmatch(wish):
+        raise Refused(422, f"{wish!a} is not a tenant's name")
+    if wish.startswith(("pod-", "container-")):
+        raise Refused(422, f"{wish}: names of pods and containers are given by the node")
+    return TenantName(wish)
+
+
+def default_name(origin: Origin) -> TenantName:
+    """Return the tenant of a plain process that names none: one per user and cgroup."""
+    digest = hashlib.sha256(origin.cgroup.encode()).hexdigest()[:16]
+    return TenantName(f"auto-{origin.uid}-{digest}")

@@ -1,0 +1,204 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The tenants' segments while the daemon runs: opens them, publishes limits, gives back what the dead held,
+and closes a segment only when the arbitration thread no longer looks at it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from hypervisor.dispatcher.dispatcher import Arbitration, Roster
+from hypervisor.dispatcher.run_queue import Member
+from hypervisor.errors import SegmentError
+from hypervisor.model import DeviceQuota, Gpu, GpuUuid, TenantName, device_quota
+from hypervisor.node.registry import Tenant
+from hypervisor.scheduler.types import Terms
+from hypervisor.shm import fd_passing as hand_over
+from hypervisor.shm.fd_passing import ReadOnlyView
+from hypervisor.shm.segments import (
+    MOST_DEVICES,
+    PRIORITIES,
+    PolicySegment,
+    Segments,
+    StateSegment,
+    UsageSegment,
+)
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class Open:
+    """A tenant's two segments."""
+
+    usage: UsageSegment
+    policy: PolicySegment
+    quotas: dict[GpuUuid, DeviceQuota]
+    is_suspended: bool = False
+    reaping: asyncio.Task[None] | None = None
+    must_reap_again: bool = False
+
+    def close(self) -> None:
+        self.usage.close()
+        self.policy.close()
+
+
+class Tenancy:
+    """All open segments; used on the loop alone."""
+
+    def __init__(
+        self,
+        segments: Segments,
+        arbitration: Arbitration,
+        state: StateSegment,
+        reaped: Callable[[int], None],
+        view: ReadOnlyView,
+    ) -> None:
+        self._segments = segments
+        self._arbitration = arbitration
+        self._state = state
+        self._reaped = reaped
+        self._view = view
+        self.open_tenants: dict[TenantName, Open] = {}
+        self.gpus: list[Gpu] = []
+        """Their order is that of the policies' entries; it only grows."""
+        self._number = 0
+        self._retired: list[tuple[int, Open]] = []
+
+    def open(self, tenant: Tenant) -> Open:
+        """Return a tenant's segments, made and published at the first call. Raises SegmentError."""
+        known = self.open_tenants.get(tenant.name)
+        if known is not None:
+            return known
+        usage = self._segments.usage(tenant.name, tenant.uid)
+        try:
+            policy = self._segments.policy(tenant.name)
+        except SegmentError:
+            usage.close()
+            raise
+        opened = self.open_tenants[tenant.name] = Open(usage, policy, {})
+        self._publish(tenant, opened)
+        self.publish_roster()
+        return opened
+
+    def reopen(self, tenant: Tenant) -> Open:
+        """Give a tenant that spoiled its usage segment a new one."""
+        self.retire(tenant.name)
+        return self.open(tenant)
+
+    def publish(self, tenants: Iterable[Tenant]) -> None:
+        """Publish the limits of tenants whose quota, or whose node, has changed."""
+        for tenant in tenants:
+            opened = self.open_tenants.get(tenant.name)
+            if opened is not None:
+                self._publish(tenant, opened)
+        self.publish_roster()
+
+    def _publish(self, tenant: Tenant, opened: Open) -> None:
+        quotas = {gpu.uuid: device_quota(tenant.held.quota, gpu) for gpu in self.gpus}
+        is_first = not opened.quotas
+        for entry, gpu in enumerate(self.gpus):
+            quota = quotas[gpu.uuid]
+            if opened.quotas.get(gpu.uuid) != quota or opened.is_suspended != tenant.is_suspended:
+                opened.policy.allow(entry, gpu.uuid, quota, is_suspended=tenant.is_suspended)
+        if is_first:
+            for entry in range(len(self.gpus), MOST_DEVICES):
+                opened.policy.withdraw(entry)
+        opened.quotas, opened.is_suspended = quotas, tenant.is_suspended
+
+    def publish_roster(self) -> None:
+        """Tell the arbitration who there is now."""
+        self._number += 1
+        members = tuple(member_of(name, o) for name, o in self.open_tenants.items() if o.quotas)
+        gpus = tuple(gpu.uuid for gpu in self.gpus)
+        self._arbitration.replace(Roster(self._number, gpus, members, self._state))
+
+    def hand_over(self, name: TenantName, connection: Any) -> None:
+        """Send a tenant's segments over a connection of its process. Raises OSError."""
+        opened = self.open_tenants[name]
+        policy = self._view.open(opened.policy.name, opened.policy.fd)
+        if policy is None:
+            return
+        try:
+            hand_over.send(connection, (policy, opened.usage.tenants_fd))
+        finally:
+            os.close(policy)
+
+    def reap(self, name: TenantName) -> None:
+        """Give back what the tenant's dead processes hold: in a thread, since its books may be a trap."""
+        opened = self.open_tenants.get(name)
+        if opened is None:
+            return
+        if opened.reaping is not None:
+            opened.must_reap_again = True
+            return
+        opened.reaping = asyncio.create_task(self._reap(name, opened), name=f"reap {name}")
+
+    async def _reap(self, name: TenantName, opened: Open) -> None:
+        opened.must_reap_again = True
+        try:
+            while opened.must_reap_again:
+                opened.must_reap_again = False
+                cleared = await asyncio.to_thread(opened.usage.reap)
+                if cleared:
+                    self._arbitration.memory_freed()
+                self._reaped(cleared)
+        except SegmentError as error:
+            logger.warning("cannot clear up after %s: %s", name, error)
+        finally:
+            opened.reaping = None
+
+    def memory_freed(self) -> None:
+        """Memory came free that is in no living process's books."""
+        self._arbitration.memory_freed()
+
+    def retire(self, name: TenantName) -> None:
+        """Remove a tenant's segments."""
+        opened = self.open_tenants.pop(name, None)
+        if opened is None:
+            return
+        self.publish_roster()
+        self._retired.append((self._number, opened))
+        self._segments.remove(name)
+
+    def close_retired(self) -> None:
+        """Close what no other thread looks at any more."""
+        left = []
+        for number, opened in self._retired:
+            if self._arbitration.adopted >= number and opened.reaping is None:
+                opened.close()
+            else:
+                left.append((number, opened))
+        self._retired = left
+
+    async def close(self) -> None:
+        """Close all; the arbitration has stopped. The files stay, for the tenants and the next daemon."""
+        everybody = [*self.open_tenants.values(), *(opened for _, opened in self._retired)]
+        tasks = [o.reaping for o in everybody if o.reaping is not None]
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for opened in everybody:
+            opened.close()
+        self._state.close()
+        self._view.close()
+
+
+def member_of(name: TenantName, opened: Open) -> Member:
+    """Return a tenant as the arbitration sees it."""
+    terms = {gpu: terms_of(quota, opened.is_suspended) for gpu, quota in opened.quotas.items()}
+    return Member(name, opened.usage, opened.policy, terms)
+
+
+def terms_of(quota: DeviceQuota, is_suspended: bool) -> Terms:
+    """Return what the arbiter has to know of a quota."""
+    return Terms(
+        limit_percent=quota.compute_percent,
+        request_percent=quota.request_percent,
+        weight=quota.weight,
+        priority=PRIORITIES[quota.priority],
+        is_suspended=is_suspended,
+    )

@@ -1,0 +1,140 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What NVML says of vGPUs and MIG devices, with nothing in it that cannot be true. Pure.
+
+As with a card's readings: what is not known, or makes no sense, is None, and one bad field hides no other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from hypervisor.nvml.readings import MOST_BYTES, within
+from limiter.mig import MigGpu, MigInstance
+from limiter.vgpu import (
+    ARR_MODES,
+    HOST_MODES,
+    LICENSE_STATES,
+    POLICIES,
+    HostMode,
+    VgpuHost,
+    VgpuInstance,
+)
+
+MOST_VGPUS = 256
+MOST_MIG = 64
+MOST_TEXT = 96
+MOST_ID = (1 << 32) - 1
+MOST_SLICE_NS = 10**9
+MOST_COUNT = 2.0**63
+PERCENT = 0.01
+MODES: dict[int | None, HostMode] = {number: mode for mode, number in HOST_MODES.items()}
+ACTIVITY = {
+    "utilization_ratio": "sm",
+    "memory_utilization_ratio": "memory",
+    "encoder_utilization_ratio": "encoder",
+    "decoder_utilization_ratio": "decoder",
+}
+
+
+def whole(value: Any, low: int, high: float) -> int | None:
+    """Return a number if it is a whole one between the bounds."""
+    known = within(value, low, high)
+    return int(known) if known is not None and known == int(known) else None
+
+
+def text(value: Any) -> str:
+    return value[:MOST_TEXT] if isinstance(value, str) else ""
+
+
+def rows_in(value: Any, most: int) -> Iterator[Mapping[str, Any]]:
+    """Yield the rows of a list, at most so many."""
+    if isinstance(value, list):
+        yield from (row for row in value[:most] if isinstance(row, dict))
+
+
+def vgpu_host_of(row: Any, *, uuid: str, index: int, name: str) -> VgpuHost | None:
+    """Return a card of a vGPU host by the probe's row of it; None: it is none."""
+    if not isinstance(row, dict):
+        return None
+    supported = row.get("arr_supported")
+    policy, arr = whole(row.get("policy"), 0, max(POLICIES)), whole(row.get("arr"), 0, max(ARR_MODES))
+    slice_ns = whole(row.get("timeslice_ns"), 1, MOST_SLICE_NS)
+    instances: dict[int, VgpuInstance] = {}
+    for told in rows_in(row.get("instances"), MOST_VGPUS):
+        instance = vgpu_of(told)
+        if instance is not None:
+            instances[instance.vgpu_id] = instance
+    return VgpuHost(
+        gpu_uuid=uuid,
+        gpu_index=index,
+        gpu_name=name,
+        host_mode=MODES.get(whole(row.get("host_mode"), 0, 2), "disabled"),
+        arr_mode=arr,
+        is_arr_supported=supported if isinstance(supported, bool) else None,
+        policy=policy,
+        timeslice_seconds=None if slice_ns is None else slice_ns / 1e9,
+        overruns=whole(row.get("overruns"), 0, MOST_COUNT),
+        instances=tuple(instances[number] for number in sorted(instances)),
+    )
+
+
+def vgpu_of(row: Mapping[str, Any]) -> VgpuInstance | None:
+    """Return a vGPU; None: it has no number."""
+    number = whole(row.get("id"), 0, MOST_ID)
+    if number is None:
+        return None
+    told = row.get("activity")
+    activity = told if isinstance(told, dict) else {}
+    total = whole(row.get("memory_bytes"), 1, MOST_BYTES)
+    is_active, state = row.get("active"), row.get("license")
+    ratios = {field: within(activity.get(key), 0, 1, PERCENT) for field, key in ACTIVITY.items()}
+    return VgpuInstance(
+        vgpu_id=number,
+        uuid=text(row.get("uuid")),
+        type_name=text(row.get("type")),
+        vm_id=text(row.get("vm_id")),
+        **ratios,
+        memory_used_bytes=whole(row.get("memory_used_bytes"), 0, total or MOST_BYTES),
+        memory_total_bytes=total,
+        is_active=is_active if isinstance(is_active, bool) else None,
+        license_state=LICENSE_STATES.get(state, "") if isinstance(state, int) else "",
+        guest_driver=text(row.get("driver")),
+    )
+
+
+def mig_gpu_of(row: Any, *, uuid: str, index: int, name: str) -> MigGpu | None:
+    """Return a card by the probe's row of it; None: it does not know MIG."""
+    if not isinstance(row, dict):
+        return None
+    instances: dict[int, MigInstance] = {}
+    for told in rows_in(row.get("instances"), MOST_MIG):
+        instance = mig_of(told)
+        if instance is not None:
+            instances[instance.index] = instance
+    return MigGpu(
+        gpu_uuid=uuid,
+        gpu_index=index,
+        gpu_name=name,
+        is_enabled=row.get("enabled") is True,
+        instances=tuple(instances[number] for number in sorted(instances)),
+    )
+
+
+def mig_of(row: Mapping[str, Any]) -> MigInstance | None:
+    """Return a MIG device; None: it has no number."""
+    index = whole(row.get("index"), 0, MOST_MIG)
+    if index is None:
+        return None
+    total = whole(row.get("memory_bytes"), 1, MOST_BYTES)
+    return MigInstance(
+        index=index,
+        uuid=text(row.get("uuid")),
+        profile=text(row.get("profile")),
+        gpu_instance_id=whole(row.get("gpu_instance"), 0, MOST_MIG),
+        compute_instance_id=whole(row.get("compute_instance"), 0, MOST_MIG),
+        memory_used_bytes=whole(row.get("memory_used_bytes"), 0, total or MOST_BYTES),
+        memory_total_bytes=total,
+        utilization_ratio=within(row.get("busy"), 0, 1, PERCENT),
+        memory_utilization_ratio=within(row.get("memory_busy"), 0, 1, PERCENT),
+    )

@@ -1,0 +1,327 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Joins pods and tenants: which tenant a container's process belongs to, which quota a pod's tenants have,
+and what becomes of them when the pod changes or ends.
+
+Used on the daemon's loop alone. It asks nobody: whoever follows the cluster hands in what it says.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from hypervisor.errors import Refused
+from hypervisor.model import NO_QUOTA, Gpu, Origin, PodPlace, TenantName
+from hypervisor.node.node import Node
+from hypervisor.node.registry import Tenant
+from hypervisor.pods.pod import Container, Difference, Pod, Pods, pod_of
+from hypervisor.pods.quota import PodQuotas, peak, quotas_of
+from limiter.quota import Quota
+from limiter.units import show_bytes
+
+logger = logging.getLogger(__name__)
+LONGEST_NAME = 63
+HASH_DIGITS = 8
+MORE_THAN_ANY = 1 << 50
+"""Bytes, more than a card has."""
+Tell = Callable[[Pod, str, str], None]
+"""Tells a pod's owner something: (pod, reason in one word, sentence)."""
+
+
+class Cluster:
+    """The pods of this node and their tenants. `tell` reaches a pod's owner; `wanted` is called when a
+    process comes whose pod is not known yet.
+    """
+
+    def __init__(self, node: Node, *, tell: Tell, wanted: Callable[[], None] = lambda: None) -> None:
+        self.pods = Pods()
+        self.quotas: dict[str, PodQuotas] = {}
+        """By pod UID."""
+        self.unreadable = 0
+        """Objects that describe no pod."""
+        self._node = node
+        self._tell = tell
+        self._wanted = wanted
+        self._unmet: set[TenantName] = set()
+        """Tenants that keep another quota than their pod names, since that does not fit beside the others."""
+        self._unsized: set[str] = set()
+        """Pods that named their quotas before the cards were known."""
+        self._is_complete = False
+        """A whole list has come: pods that are not known are not there."""
+        node.place = self.place
+        node.adopted = self.adopted
+
+    # ---- what the cluster says ----
+
+    def listed(self, items: Iterable[Any], *, is_whole: bool) -> None:
+        """Take a list of pods in. `is_whole`: pods that are not in it are gone."""
+        self._apply(self.pods.replace(self._readable(items), is_whole=is_whole))
+        if is_whole and not self._is_complete:
+            self._is_complete = True
+            for tenant in list(self._node.registry.tenants.values()):
+                self.adopted(tenant)
+
+    def learn(self, items: Iterable[Any], *, is_trusted: bool) -> bool:
+        """Take from a list which containers are whose and, if it is trusted, pods that are not known at all;
+        True if there were such.
+        """
+        pods = self._readable(items)
+        for pod in pods:
+            known = self.pods.get(pod.uid)
+            if known is not None and known.title == pod.title:
+                self.pods.put(replace(known, containers=pod.containers))
+        unknown = [pod for pod in pods if self.pods.get(pod.uid) is None and not pod.has_ended]
+        if is_trusted:
+            self._apply(self.pods.replace(unknown, is_whole=False))
+        return is_trusted and bool(unknown)
+
+    def put(self, item: Any) -> None:
+        """A pod is new or has changed."""
+        for pod in self._readable([item]):
+            self._apply(self.pods.put(pod))
+
+    def removed(self, item: Any) -> None:
+        """A pod was deleted."""
+        for pod in self._readable([item]):
+            self._apply(self.pods.remove(pod))
+
+    def _readable(self, items: Iterable[Any]) -> list[Pod]:
+        pods = []
+        for item in items:
+            try:
+                pods.append(pod_of(item))
+            except ValueError:
+                self.unreadable += 1
+        return pods
+
+    def _apply(self, difference: Difference) -> None:
+        for pod in difference.gone:
+            self.quotas.pop(pod.uid, None)
+            self._end(pod.uid)
+        for pod in difference.put:
+            self._follow(pod)
+        if difference.gone or any(pod.has_ended for pod in difference.put):
+            self._node.sweep(time.monotonic_ns())
+
+    def adopted(self, tenant: Tenant) -> None:
+        """A tenant was there before this daemon: its pod may have changed or ended meanwhile."""
+        if tenant.pod_uid is None:
+            return
+        pod = self.pods.get(tenant.pod_uid)
+        if pod is not None and not pod.has_ended:
+            tenant.pod = pod.title
+            if not self.quotas[pod.uid].troubles:
+                self._write_down(pod, self.quotas[pod.uid])
+                self._decide(tenant.name, pod)
+        elif pod is not None or self._is_complete:
+            self._end(tenant.pod_uid)
+
+    def _end(self, uid: str) -> None:
+        """Let a pod's tenants go with their last processes."""
+        registry = self._node.registry
+        for tenant in registry.of_pod(uid):
+            tenant.has_ended = True
+        for name in [name for name in registry.book.pods if is_of(name, uid)]:
+            if name not in registry.tenants:
+                del registry.book.pods[name]
+
+    # ---- quotas ----
+
+    def _follow(self, pod: Pod) -> None:
+        """Let a pod's tenants follow what it says."""
+        said, before = quotas_of(pod), self.quotas.get(pod.uid)
+        self.quotas[pod.uid] = said
+        if pod.has_ended:
+            self._end(pod.uid)
+            return
+        tenants = self._node.registry.of_pod(pod.uid)
+        for tenant in tenants:
+            tenant.has_ended = False
+            tenant.pod = pod.title
+        if said == before:
+            return
+        if said.troubles:
+            self._complain(pod, said)
+            return
+        self._write_down(pod, said)
+        for tenant in tenants:
+            self._decide(tenant.name, pod)
+            self._check_place(tenant, pod, said)
+        self._check_size(pod, said)
+
+    def _complain(self, pod: Pod, said: PodQuotas) -> None:
+        """Say what cannot be followed; who is there keeps the quota that held so far."""
+        held = self._node.registry.of_pod(pod.uid)
+        consequence = "the quota that held so far is kept" if held else "its processes get no GPU"
+        for trouble in said.troubles:
+            self._tell(pod, "QuotaInvalid", f"{trouble}; {consequence}")
+
+    def _write_down(self, pod: Pod, said: PodQuotas) -> None:
+        book = self._node.registry.book.pods
+        fresh: dict[TenantName, Quota] = {}
+        if said.pod is not None:
+            fresh[tenant_of(pod.uid)] = said.pod
+        for container, quota in said.containers.items():
+            fresh[tenant_of(pod.uid, container)] = quota
+        for tenant in self._node.registry.of_pod(pod.uid):
+            kept = self._kept(tenant, pod, said) if tenant.name not in fresh else None
+            if kept is not None:
+                fresh[tenant.name] = kept
+        for name in [name for name in book if is_of(name, pod.uid) and name not in fresh]:
+            del book[name]
+        book.update(fresh)
+
+    def _kept(self, tenant: Tenant, pod: Pod, said: PodQuotas) -> Quota | None:
+        """Return what a tenant has that the pod is no longer divided into, until its containers restart."""
+        if tenant.name != tenant_of(pod.uid):
+            return said.pod
+        return self._node.registry.book.pods.get(tenant.name) if said.containers else None
+
+    def _decide(self, name: TenantName, pod: Pod | None) -> None:
+        """Let a tenant that is there have the quota that its pod now names, if it fits."""
+        try:
+            if self._node.decide_again(name) and pod is not None:
+                held = self._node.registry.tenants[name].held
+                self._tell(pod, "QuotaChanged", f"now {words_of(held.quota)}, by {held.source}")
+            self._unmet.discard(name)
+        except Refused as error:
+            if name not in self._unmet and pod is not None:
+                self._tell(pod, "QuotaDoesNotFit", f"{error}; the quota that held so far is kept")
+            self._unmet.add(name)
+
+    def _check_place(self, tenant: Tenant, pod: Pod, said: PodQuotas) -> None:
+        for container_id in tenant.containers:
+            name = self.pods.container(pod.uid, container_id)
+            if name is not None and tenant_in(pod, said, name) != tenant.name:
+                text = f"container {name} goes over to the quota that is now named for it when it restarts"
+                self._tell(pod, "QuotaNeedsRestart", text)
+
+    def _check_size(self, pod: Pod, said: PodQuotas) -> None:
+        """Say so if a pod names more memory than any card of this node has."""
+        gpus = self._node.inventory.gpus
+        if not gpus:
+            self._unsized.add(pod.uid)
+            return
+        card = max(gpus, key=lambda gpu: gpu.memory_bytes)
+
+        def amount(container: Container) -> int:
+            return named_bytes(said.containers.get(container.name, NO_QUOTA), card)
+
+        most = peak(pod, amount) + named_bytes(said.pod or NO_QUOTA, card)
+        if most > card.memory_bytes * self._node.config.settings.memory_overcommit // 100:
+            text = f"its quota comes to {most >> 20} MiB, and no card here has more than"
+            self._tell(pod, "QuotaLargerThanCard", f"{text} {card.memory_bytes >> 20} MiB")
+
+    def sweep(self) -> None:
+        """Try again what did not fit: others may have gone; and look at what came before the cards."""
+        if self._unsized and self._node.inventory.gpus:
+            unsized, self._unsized = self._unsized, set()
+            for pod in filter(None, map(self.pods.get, unsized)):
+                self._check_size(pod, self.quotas[pod.uid])
+        for name in list(self._unmet):
+            tenant = self._node.registry.tenants.get(name)
+            if tenant is None:
+                self._unmet.discard(name)
+            else:
+                self._decide(name, self.pods.get(tenant.pod_uid or ""))
+
+    # ---- processes ----
+
+    def place(self, origin: Origin) -> PodPlace | None:
+        """Return where a process of a pod belongs; None: it is in none. Raises Refused."""
+        if origin.pod_uid is None:
+            return None
+        known = self._joined(origin)
+        if known is not None:
+            return known
+        pod = self.pods.get(origin.pod_uid)
+        if pod is None or pod.has_ended:
+            self._wanted()
+            raise Refused(503, f"pod {origin.pod_uid} {self._why_unknown(pod)}")
+        said = self.quotas[pod.uid]
+        if said.troubles:
+            self._complain(pod, said)
+            standing = self._node.registry.tenants.get(tenant_of(pod.uid))
+            if standing is not None and (standing.workers or standing.is_adopted):
+                return PodPlace(standing.name, pod.namespace, pod.name)
+            raise Refused(422, f"pod {pod.title}: {said.troubles[0]}")
+        name = self.pods.container(pod.uid, origin.container_id)
+        if name is None and said.containers:
+            self._wanted()
+            raise Refused(503, f"pod {pod.title}: the cluster does not say yet which container this is")
+        return PodPlace(tenant_in(pod, said, name or ""), pod.namespace, pod.name, name or "")
+
+    def _why_unknown(self, pod: Pod | None) -> str:
+        if pod is not None:
+            return "has ended"
+        yet = "" if self._is_complete else " yet"
+        return f"is not known here{yet}: neither the API server nor the kubelet names it"
+
+    def _joined(self, origin: Origin) -> PodPlace | None:
+        """Return the place of a container that is in a tenant: it stays there, whatever its pod says now."""
+        for tenant in self._node.registry.of_pod(origin.pod_uid or ""):
+            is_there = tenant.workers or tenant.is_adopted
+            if is_there and origin.container_id in tenant.containers:
+                namespace, _, name = tenant.pod.partition("/")
+                return PodPlace(tenant.name, namespace, name)
+        return None
+
+    def names(self, tenant: Tenant) -> PodPlace | None:
+        """Return what the cluster calls a tenant's pod, and its container if all is in one."""
+        if tenant.pod_uid is None:
+            return None
+        pod = self.pods.get(tenant.pod_uid)
+        if pod is None:
+            namespace, _, name = tenant.pod.partition("/")
+            return PodPlace(tenant.name, namespace, name) if name else None
+        known = {self.pods.container(pod.uid, container_id) for container_id in tenant.containers}
+        container = known.pop() if len(known) == 1 else None
+        return PodPlace(tenant.name, pod.namespace, pod.name, container or "")
+
+    def invalid(self) -> list[Pod]:
+        """Return the pods whose quotas cannot be followed."""
+        return [pod for pod in self.pods if self.quotas[pod.uid].troubles and not pod.has_ended]
+
+
+def named_bytes(quota: Quota, card: Gpu) -> int:
+    """Return the memory that a quota names for a card, also where that is more than the card has; 0: none."""
+    of_card = partial(quota.memory_bytes, index=card.index, uuid=card.uuid)
+    amount = of_card(MORE_THAN_ANY)
+    is_share = amount != of_card(2 * MORE_THAN_ANY)
+    return (of_card(card.memory_bytes) if is_share else amount) or 0
+
+
+def words_of(quota: Quota) -> str:
+    """Return a quota for people: "memory 4 GiB, compute 30"."""
+    said = {k.removeprefix("GPULIMIT_").lower(): v for k, v in quota.environ().items()}
+    sizes = (r.memory_text() if r.is_share else f"{r.device}={show_bytes(r.amount)}" for r in quota.memory)
+    said |= {"memory": ", ".join(sizes)} if quota.memory else {}
+    return ", ".join(f"{name} {value}".replace("*=", "") for name, value in said.items()) or "none"
+
+
+def tenant_in(pod: Pod, said: PodQuotas, container: str) -> TenantName:
+    """Return the tenant of a pod's container."""
+    return tenant_of(pod.uid, container if container in said.containers else "")
+
+
+def tenant_of(pod_uid: str, container: str = "") -> TenantName:
+    """Return a pod's tenant, or that of a container with a quota of its own; long names are cut short, and
+    told apart by a hash.
+    """
+    if not container:
+        return TenantName(f"pod-{pod_uid}")
+    name = f"pod-{pod_uid}.{container}"
+    if len(name) > LONGEST_NAME:
+        digest = hashlib.sha256(container.encode()).hexdigest()[:HASH_DIGITS]
+        name = f"{name[: LONGEST_NAME - HASH_DIGITS - 1]}-{digest}"
+    return TenantName(name)
+
+
+def is_of(name: TenantName, pod_uid: str) -> bool:
+    """Whether a tenant is a pod's."""
+    return name == f"pod-{pod_uid}" or name.startswith(f"pod-{pod_uid}.")

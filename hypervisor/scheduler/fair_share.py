@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What part of a GPU each tenant may have, when all want it, and when some want less. Pure arithmetic."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from hypervisor.model import TenantName
+from hypervisor.scheduler.types import Terms
+
+WHOLE = 100
+
+
+def entitlements(terms: Mapping[TenantName, Terms]) -> dict[TenantName, float]:
+    """Return each one's part if all want all they can get: the request, and of the rest by weight.
+
+    Parts are cut to limits, and what that frees goes to the others; they sum up to 1 unless limits forbid.
+    """
+    requested = sum(t.request_percent for t in terms.values())
+    scale = WHOLE / requested if requested > WHOLE else 1.0
+    base = {name: t.request_percent * scale / WHOLE for name, t in terms.items()}
+    wanted = {name: t.limit_percent / WHOLE for name, t in terms.items()}
+    return filled(terms, wanted, base=base)
+
+
+def filled(
+    terms: Mapping[TenantName, Terms],
+    wanted: Mapping[TenantName, float],
+    *,
+    base: Mapping[TenantName, float] | None = None,
+) -> dict[TenantName, float]:
+    """Divide 1 by weight on top of `base`, giving nobody more than it wants."""
+    part = {name: min((base or {}).get(name, 0.0), wanted[name]) for name in terms}
+    open_names = {name for name in terms if wanted[name] > part[name]}
+    while open_names:
+        spare = 1.0 - sum(part.values())
+        if spare <= 1e-9:
+            break
+        weights = sum(terms[name].weight for name in open_names)
+        full = set()
+        for name in open_names:
+            part[name] += spare * terms[name].weight / weights
+            if part[name] >= wanted[name]:
+                part[name] = wanted[name]
+                full.add(name)
+        if not full:
+            break
+        open_names -= full
+    return part

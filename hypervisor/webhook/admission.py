@@ -1,0 +1,202 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is changed in a pod, or said against it, before it is stored. Pure.
+
+Only what the node cannot do later: ask for slices where annotations name a quota and nothing asks for a
+card, set LD_PRELOAD where an image must not lose its own, and refuse what could not be limited.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from hypervisor.pods.pod import Pod, mapping, mappings, pod_of, strings, text
+from hypervisor.pods.quota import PREFIX, own, quota_in, quotas_of
+from limiter.handout import LIBRARY_IN_CONTAINER
+from limiter.quota import Quota
+
+LD_PRELOAD = f"{PREFIX}ld-preload"
+"""Annotation: what the image preloads itself, by comma; the library then comes by LD_PRELOAD, too."""
+GPU_PREFIXES = ("nvidia.com/", "amd.com/", "gpu.intel.com/")
+WHOLE = 100
+THOUSANDTHS = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """How pods are treated."""
+
+    resource: str = "gpulimit.io/gpu"
+    per_gpu: int = 10
+    card_bytes: int | None = None
+    """Memory of the cluster's cards, to count slices for quotas in bytes; None: not known."""
+    may_be_privileged: bool = False
+    """Pods with slices may have containers that see every card of the node."""
+    hides_others: bool = False
+    """Containers that ask for no card are told so, whatever their image says."""
+
+
+@dataclass(slots=True)
+class Verdict:
+    """What becomes of a pod."""
+
+    patches: list[dict[str, Any]] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+    refusal: str = ""
+
+
+def judge(item: Mapping[str, Any], rules: Rules) -> Verdict:
+    """Return the verdict on a pod that is to be made. Raises ValueError for what is no pod."""
+    # A pod from a template has no name and no UID yet.
+    meta = {"uid": "new", "name": "new", **{k: v for k, v in mapping(item.get("metadata")).items() if v}}
+    pod = pod_of({**item, "metadata": meta})
+    verdict = Verdict()
+    troubles = quotas_of(pod).troubles
+    if troubles:
+        verdict.refusal = str(troubles[0])
+        return verdict
+    spec = mapping(item.get("spec"))
+    containers = list(containers_in(spec))
+    wanted = slices_of(pod, containers, rules, verdict)
+    has_slices = {at for at, one in containers if asks_for(one, rules.resource)} | set(wanted)
+    if has_slices and not rules.may_be_privileged:
+        verdict.refusal = danger_in(spec)
+    for at, one in containers:
+        if at in wanted:
+            verdict.patches += resource_patches(at, one, rules.resource, wanted[at])
+        if at in has_slices and LD_PRELOAD in pod.annotations:
+            libraries = [part.strip() for part in pod.annotations[LD_PRELOAD].split(",") if part.strip()]
+            verdict.patches += preload_patches(at, one, libraries)
+        if rules.hides_others and at not in has_slices and not asks_for_any(one):
+            verdict.patches += variable_patches(at, one, "NVIDIA_VISIBLE_DEVICES", "void")
+    return verdict
+
+
+def containers_in(spec: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Yield containers with their place in the spec."""
+    for key in ("initContainers", "containers"):
+        for number, one in enumerate(mappings(spec.get(key))):
+            yield f"/spec/{key}/{number}", one
+
+
+def limits_of(container: Mapping[str, Any]) -> dict[str, str]:
+    resources = mapping(container.get("resources"))
+    return strings(resources.get("requests")) | strings(resources.get("limits"))
+
+
+def asks_for(container: Mapping[str, Any], resource: str) -> bool:
+    return limits_of(container).get(resource, "0") != "0"
+
+
+def asks_for_any(container: Mapping[str, Any]) -> bool:
+    return any(name.startswith(GPU_PREFIXES) for name in limits_of(container))
+
+
+# ---- slices ----
+
+
+def slices_of(
+    pod: Pod, containers: list[tuple[str, Mapping[str, Any]]], rules: Rules, verdict: Verdict
+) -> dict[str, int]:
+    """Return how many slices are to be asked for, by a container's place.
+
+    Where any container asks itself, all is as its author wants it. A quota for the pod as a whole is for its
+    first container: the node gives others nothing.
+    """
+    if any(asks_for(one, rules.resource) or asks_for_any(one) for _, one in containers):
+        return {}
+    said = own(pod)
+    places = {text(one.get("name")): at for at, one in containers}
+    wanted: dict[str, int] = {}
+    for name, words in said.containers.items():
+        quota = quota_in({**said.pod, **words}, [])
+        if quota is not None and name in places:
+            wanted[places[name]] = count(quota, rules, verdict)
+    whole = quota_in(said.pod, [])
+    first = next((at for at, _ in containers if at.startswith("/spec/containers/")), None)
+    if whole is not None and not wanted and first is not None:
+        wanted[first] = count(whole, rules, verdict)
+    return wanted
+
+
+def count(quota: Quota, rules: Rules, verdict: Verdict) -> int:
+    """Return how many slices a quota is worth: enough for its memory and for its request."""
+    percent = float(quota.request_percent or 0)
+    for rule in quota.memory:
+        if rule.is_share:
+            percent = max(percent, rule.amount / THOUSANDTHS)
+        elif rules.card_bytes:
+            percent = max(percent, rule.amount / rules.card_bytes * WHOLE)
+        else:
+            warning = (
+                f"a quota in bytes counts as one slice: ask for {rules.resource} yourself, or in percent"
+            )
+            verdict.warnings.append(warning)
+    return max(1, min(rules.per_gpu, math.ceil(round(percent * rules.per_gpu / WHOLE, 6))))
+
+
+# ---- what cannot be limited ----
+
+
+def danger_in(spec: Mapping[str, Any]) -> str:
+    """Return what in a pod reaches past its cards; "": nothing."""
+    for kind in ("initContainers", "containers", "ephemeralContainers"):
+        for one in mappings(spec.get(kind)):
+            if mapping(one.get("securityContext")).get("privileged") is True:
+                return f"container {text(one.get('name'))} is privileged and would see every card of the node"
+    for volume in mappings(spec.get("volumes")):
+        path = text(mapping(volume.get("hostPath")).get("path")).rstrip("/") or "/"
+        if "hostPath" in volume and (path == "/" or f"{path}/".startswith(("/dev/", "/run/gpulimit/"))):
+            return f"volume {text(volume.get('name'))} brings {path} of the node, and with it cards"
+    if spec.get("hostPID") is True:
+        return "hostPID reaches the daemon and other pods' processes"
+    return ""
+
+
+# ---- patches ----
+
+
+def resource_patches(
+    at: str, container: Mapping[str, Any], resource: str, number: int
+) -> list[dict[str, Any]]:
+    resources = container.get("resources")
+    found: list[dict[str, Any]] = []
+    if not isinstance(resources, dict):
+        found.append(add(f"{at}/resources", {}))
+        resources = {}
+    for kind in ("limits", "requests"):
+        if not isinstance(resources.get(kind), dict):
+            found.append(add(f"{at}/resources/{kind}", {}))
+        found.append(add(f"{at}/resources/{kind}/{escaped(resource)}", str(number)))
+    return found
+
+
+def preload_patches(at: str, container: Mapping[str, Any], libraries: list[str]) -> list[dict[str, Any]]:
+    """Set LD_PRELOAD: the image's libraries first, since ours must come after what takes over CUDA calls."""
+    own_value = next(
+        (text(v.get("value")) for v in mappings(container.get("env")) if v.get("name") == "LD_PRELOAD"), ""
+    )
+    parts = [*own_value.replace(" ", ":").split(":"), *libraries, LIBRARY_IN_CONTAINER]
+    value = ":".join(dict.fromkeys(part for part in parts if part))
+    return variable_patches(at, container, "LD_PRELOAD", value)
+
+
+def variable_patches(at: str, container: Mapping[str, Any], name: str, value: str) -> list[dict[str, Any]]:
+    listed = container.get("env")
+    if not isinstance(listed, list):
+        return [add(f"{at}/env", [{"name": name, "value": value}])]
+    for number, one in enumerate(listed):
+        if mapping(one).get("name") == name:
+            return [{"op": "replace", "path": f"{at}/env/{number}", "value": {"name": name, "value": value}}]
+    return [add(f"{at}/env/-", {"name": name, "value": value})]
+
+
+def add(path: str, value: Any) -> dict[str, Any]:
+    return {"op": "add", "path": path, "value": value}
+
+
+def escaped(key: str) -> str:
+    """Return a key as JSON Pointer has it."""
+    return key.replace("~", "~0").replace("/", "~1")
