@@ -18,7 +18,7 @@ set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 CARDS=${CARDS:-$(nvidia-smi --query-gpu=index --format=csv,noheader 2>/dev/null | wc -l || true)}
 ((CARDS > 0)) || { echo "all_on_gpu.sh: nvidia-smi shows no card" >&2; exit 1; }
-plan=$("${PYTHON:-python3}" "$here/plan.py" --cards "$CARDS" "$@")
+plan=$("${PYTHON:-python3}" "$here/schedule.py" --cards "$CARDS" "$@")
 if [[ -n ${DRY_RUN:-} ]]; then
 	echo "$plan"
 	exit

@@ -4,7 +4,7 @@
     python bench/fair.py --library build/shim/libgpulimit.so --seconds 6 --out fair.json
 
 The first part (fair_shares.py) runs each scenario's tenants together, and alone before and after or by turns, for their
-free rates; once without the library at all and once under the daemon. The second (fair_moments.py) is about how long changes take:
+free rates; once without the library at all and once under the daemon. The second (fair_transitions.py) is about how long changes take:
 lending and taking back, a new quota, a killed tenant, a killed daemon; and what the daemon costs. Needs a real card
 and PyTorch.
 """
@@ -22,7 +22,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-import fair_moments
+import fair_transitions
 import fair_shares
 from child import Child
 
@@ -102,7 +102,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--library", type=Path, required=True)
     parser.add_argument("--seconds", type=float, default=6.0)
-    scenarios = [*fair_shares.SCENARIOS, *fair_moments.SCENARIOS]
+    scenarios = [*fair_shares.SCENARIOS, *fair_transitions.SCENARIOS]
     parser.add_argument("--scenarios", default="all", help=f"by comma, of {', '.join(scenarios)}")
     parser.add_argument("--sides", default="plain,daemon")
     parser.add_argument("--out", type=Path)
@@ -129,7 +129,7 @@ def run(side: Side, name: str, seconds: float) -> list[dict[str, Any]]:
     if name in fair_shares.SCENARIOS:
         found = fair_shares.SCENARIOS[name](side, seconds)
     elif side.has_daemon:
-        found = fair_moments.SCENARIOS[name](side)
+        found = fair_transitions.SCENARIOS[name](side)
     else:
         return []
     found = {"scenario": name, "side": side.label} | found

@@ -16,7 +16,7 @@ from functools import partial
 from typing import Any
 
 from child import Child, prepare, together
-from completions import of_neighbours, rate_between
+from step_rate import of_neighbours, rate_between
 
 ALONE_S = 0.5
 HALF_ALONE = 0.375

@@ -4,7 +4,7 @@
     python bench/overhead.py --library build/shim/libgpulimit.so --out overhead.json
 
 Host-bound loops vary by 15 % from process to process and from second to second. So `launch` and `malloc` (with free)
-are measured within one process, through the library and straight into the driver, batch by batch in turn (loop.c); `without` is the same program without the library and shows the noise. The others are steps
+are measured within one process, through the library and straight into the driver, batch by batch in turn (call_overhead.c); `without` is the same program without the library and shows the noise. The others are steps
 a second of the workloads in workloads.py: processes of both sides live side by side and take short turns on the
 otherwise idle card. With the library means with GPULIMIT_MEMORY and GPULIMIT_COMPUTE=100: metered, not limited.
 """
@@ -31,9 +31,9 @@ Rates = dict[str, dict[str, list[list[float]]]]  # figure → side → process �
 
 
 def build_loop(folder: Path) -> Path:
-    """Compile loop.c against the driver."""
+    """Compile call_overhead.c against the driver."""
     target = folder / "loop"
-    subprocess.run(["cc", "-O2", "-o", target, HERE / "loop.c", "-l:libcuda.so.1"], check=True)
+    subprocess.run(["cc", "-O2", "-o", target, HERE / "call_overhead.c", "-l:libcuda.so.1"], check=True)
     return target
 
 

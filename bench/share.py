@@ -92,7 +92,7 @@ class Limiter:
         self.tenant = os.environ.get("GPULIMIT_TENANT")
 
     def _ask(self, expression: str) -> str:
-        program = f"from limiter.live import LiveTenant\nwith LiveTenant({self.tenant!r}) as live: print({expression})"
+        program = f"from limiter.live_quota import LiveTenant\nwith LiveTenant({self.tenant!r}) as live: print({expression})"
         env = {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}
         command = [sys.executable, "-c", program]
         return subprocess.run(command, env=env, cwd=HERE.parent, capture_output=True, text=True, check=True, timeout=60).stdout

@@ -62,7 +62,7 @@ class Tenant:
         import share
 
         if os.environ.get("GPULIMIT_TEST_GPU") == "sim":
-            import rehearsal as workloads
+            import simulated_workloads as workloads
         else:
             import workloads
 

@@ -15,7 +15,7 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from limiter.cards import Card
-from limiter.handout import Handout
+from limiter.container_edits import Handout
 
 VERSION = "0.3.0"
 """The oldest that has all that is used, so that older runtimes take it too."""

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The arguments with which docker or podman starts a container under quota.
 
-The container gets the folder of libraries (limiter.shelf), read-only and under its own path, so that an
-upgrade on the host reaches programs that start later; the daemon's socket by its folder, which outlives the
-daemon; and its quota as environment.  What the image preloads stays preloaded, after ours.
+The container gets the folder of libraries (limiter.library_install), read-only and under its own path, so
+that an upgrade on the host reaches programs that start later; the daemon's socket by its folder, which
+outlives the daemon; and its quota as environment.  What the image preloads stays preloaded, after ours.
 """
 
 from __future__ import annotations

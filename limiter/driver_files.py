@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from limiter.handout import CONTROL_NODES, DRIVER_IN_CONTAINER, Mount
+from limiter.container_edits import CONTROL_NODES, DRIVER_IN_CONTAINER, Mount
 
 LIBRARIES = (
     "libcuda.so.1",

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A card that is shared out as NVIDIA vGPUs, as values, and which metric tells which of them. Pure.
 
-The exporter writes these and a remote view reads them back (`limiter.partitions`), both by the tables here,
-so that no field can be told by one and forgotten by the other.
+The exporter writes these and a remote view reads them back (`limiter.partition_metrics`), both by the tables
+here, so that no field can be told by one and forgotten by the other.
 """
 
 from __future__ import annotations

@@ -84,7 +84,7 @@ static uint64_t lesser(uint64_t a, uint64_t b)
 
 /* Learns a launch's cost from the interval between its two marks, of which a part is not the kernel's.  `pair` is the
  * time between two events recorded back to back.  Measured against the profiler with kernels of 1 to 52 us
- * (bench/bracket.py), on two cards whose hosts differ; what is used lies between:
+ * (bench/event_timing.py), on two cards whose hosts differ; what is used lies between:
  *
  *     stream never empty             between the marks: the kernel and 1.60 or 1.74 pairs
  *     empty when the first mark came between the marks: the launch call, the kernel and 1.15 or 0.93 pairs

@@ -12,9 +12,9 @@ from typing import Any
 from hypervisor.config.settings import Settings
 from hypervisor.deviceplugin import api_v1beta1 as messages
 from hypervisor.model import Gpu
-from limiter import cdi, driver_files, environment, handout, paths, placement
-from limiter.handout import Handout
-from limiter.placement import Placed
+from limiter import cdi, container_edits, driver_files, environment, library_store, paths
+from limiter.container_edits import Handout
+from limiter.library_store import Placed
 
 NVIDIA_KIND = "nvidia.com/gpu"
 SIM_VARIABLES = ("GPULIMIT_SIM_PROFILE", "GPULIMIT_SIM_SET", "GPULIMIT_SIM_FAULTS")
@@ -33,24 +33,24 @@ class Grants:
 
     def place(self) -> Placed:
         """Put the library into place, or see that it is there and works. Raises NotPlaced, NotInstalled."""
-        placed = placement.place(paths.library(), self._folder, self._settings.socket)
+        placed = library_store.place(paths.library(), self._folder, self._settings.socket)
         if self._merges:
-            hook = placement.place_hook(paths.preload_hook(), self._folder)
+            hook = library_store.place_hook(paths.preload_hook(), self._folder)
             specification = json.dumps(cdi.of_hook_alone(str(hook)), indent=2)
             try:
-                placement.put(self._cdi_file, f"{specification}\n".encode())
+                library_store.put(self._cdi_file, f"{specification}\n".encode())
             except OSError as error:
-                raise placement.NotPlaced(f"{self._cdi_file}: {error.strerror}") from error
+                raise library_store.NotPlaced(f"{self._cdi_file}: {error.strerror}") from error
         return placed
 
     def remove_unused(self, in_use: Sequence[bytes]) -> list[Path]:
         """Remove earlier builds of the library that no container was given."""
-        return placement.remove_unused(self._folder, self.place().library, in_use)
+        return library_store.remove_unused(self._folder, self.place().library, in_use)
 
     def limits(self) -> Handout:
         """Return what every container gets. Raises NotPlaced, NotInstalled."""
         placed = self.place()
-        return handout.limits(
+        return container_edits.limits(
             library=str(placed.library),
             preload=str(placed.preload),
             daemon=str(placed.daemon),
@@ -67,9 +67,9 @@ class Grants:
         if self._is_simulated:
             return self._simulated(uuids)
         if self._settings.hand_over == "nvidia":
-            return handout.by_nvidia(uuids)
+            return container_edits.by_nvidia(uuids)
         if self._settings.hand_over == "cdi":
-            return handout.by_cdi(uuids, (NVIDIA_KIND,))
+            return container_edits.by_cdi(uuids, (NVIDIA_KIND,))
         return self._plain(cards)
 
     def _plain(self, cards: Sequence[Gpu]) -> Handout:
@@ -81,12 +81,12 @@ class Grants:
         if not files:
             raise ValueError(f"the driver's libraries are not found under {root}")
         nodes = [driver_files.card_node(gpu.minor) for gpu in cards if gpu.minor is not None]
-        return handout.plain(nodes, files, driver_files.control_nodes(root))
+        return container_edits.plain(nodes, files, driver_files.control_nodes(root))
 
     def _simulated(self, uuids: Sequence[str]) -> Handout:
         variables = dict(os.environ)
         environment.use_simulated_driver(variables)
-        return handout.simulated(
+        return container_edits.simulated(
             uuids,
             driver=str(paths.simulated_driver()),
             state=variables["GPULIMIT_SIM_STATE"],

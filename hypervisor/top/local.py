@@ -15,7 +15,7 @@ from hypervisor.top.processes import Processes, with_tenants
 from hypervisor.top.share_window import Spent
 from hypervisor.top.standalone import Books, Cards, cards_with, held_on
 from hypervisor.top.text import clean
-from limiter import node
+from limiter import daemon_client
 
 FIRST_ANSWER_S = 10.0
 MISSING = (
@@ -38,10 +38,10 @@ class Local:
     async def read(self) -> tuple[Node, ...]:
         """Return this node, and nothing else."""
         try:
-            state = await asyncio.to_thread(node.ask, "GET", "/v1/state")
-        except node.NoDaemon as error:
+            state = await asyncio.to_thread(daemon_client.ask, "GET", "/v1/state")
+        except daemon_client.NoDaemon as error:
             return (await self._alone(MISSING if "no daemon listens" in str(error) else str(error)),)
-        except node.NodeRefused as error:
+        except daemon_client.NodeRefused as error:
             return (await self._alone(f"the daemon refuses: {error}"),)
         except ValueError as error:
             return (await self._alone(f"what listens on the daemon's socket is no daemon: {error}"),)

@@ -16,7 +16,7 @@ from hypervisor.exporter.compat import ALIASES
 from hypervisor.exporter.merge import BIGGEST
 from hypervisor.metrics.catalogue import CATALOGUE, CLIENT_SECTION, GPU_SECTION, POD_SECTION
 from hypervisor.scraper.parser import Page
-from limiter.partitions import Reader
+from limiter.partition_metrics import Reader
 
 MOST_CARDS, MOST_CLIENTS, MOST_PROCESSES = 256, 4096, 4096
 MIG = "MIG-"

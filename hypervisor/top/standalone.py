@@ -20,7 +20,7 @@ from hypervisor.top.share_window import Window
 from hypervisor.top.text import clean
 from limiter import environment, tenants
 from limiter.segment import Usage
-from limiter.tenant_view import Row, rows
+from limiter.tenant_status import Row, rows
 
 FRESH_S = 5.0
 

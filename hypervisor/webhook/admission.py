@@ -14,7 +14,7 @@ from typing import Any
 
 from hypervisor.pods.pod import Pod, mapping, mappings, pod_of, strings, text
 from hypervisor.pods.quota import PREFIX, own, quota_in, quotas_of
-from limiter.handout import LIBRARY_IN_CONTAINER
+from limiter.container_edits import LIBRARY_IN_CONTAINER
 from limiter.quota import Quota
 
 LD_PRELOAD = f"{PREFIX}ld-preload"

@@ -21,10 +21,10 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from limiter import cards, cdi, driver_files, environment, handout, paths, placement
+from limiter import cards, cdi, container_edits, driver_files, environment, library_store, paths
 from limiter.cards import Card
+from limiter.container_edits import Handout
 from limiter.errors import GpulimitError
-from limiter.handout import Handout
 
 SOCKET = "/run/gpulimit/hypervisor.sock"
 
@@ -58,8 +58,8 @@ def run(options: argparse.Namespace) -> int:
     if options.sim:
         environment.use_simulated_driver(variables)
     found = [] if options.no_cards else cards.cards(variables)
-    placed = placement.place(paths.library(), options.library_dir.absolute(), options.socket)
-    limits = handout.limits(
+    placed = library_store.place(paths.library(), options.library_dir.absolute(), options.socket)
+    limits = container_edits.limits(
         library=str(placed.library),
         preload=str(placed.preload),
         daemon=str(placed.daemon),
@@ -69,7 +69,7 @@ def run(options: argparse.Namespace) -> int:
         limits = Handout({"GPULIMIT_CDI": "1"}, limits.mounts[:2])
     try:
         handouts = simulated(found, variables) if options.sim else plain(found)
-        hook = placement.place_hook(paths.preload_hook(), options.library_dir.absolute())
+        hook = library_store.place_hook(paths.preload_hook(), options.library_dir.absolute())
         specification = cdi.specification(limits, found, handouts, hook=str(hook))
     except ValueError as error:
         raise NotWritten(str(error)) from error
@@ -90,8 +90,8 @@ def plain(found: Sequence[Card]) -> dict[str, Handout]:
             raise ValueError(f"NVML does not say which device file {card.uuid} has; use --no-cards")
         nodes[card.uuid] = driver_files.card_node(card.minor)
     controls = driver_files.control_nodes()
-    handouts = {uuid: handout.plain([node], files, controls) for uuid, node in nodes.items()}
-    return handouts | {"all": handout.plain(nodes.values(), files, controls)}
+    handouts = {uuid: container_edits.plain([node], files, controls) for uuid, node in nodes.items()}
+    return handouts | {"all": container_edits.plain(nodes.values(), files, controls)}
 
 
 def simulated(found: Sequence[Card], variables: Mapping[str, str]) -> dict[str, Handout]:
@@ -99,7 +99,9 @@ def simulated(found: Sequence[Card], variables: Mapping[str, str]) -> dict[str, 
 
     def of(uuids: Sequence[str]) -> Handout:
         state = variables["GPULIMIT_SIM_STATE"]
-        return handout.simulated(uuids, driver=str(paths.simulated_driver()), state=state, variables=kept)
+        return container_edits.simulated(
+            uuids, driver=str(paths.simulated_driver()), state=state, variables=kept
+        )
 
     return {card.uuid: of([card.uuid]) for card in found} | {"all": of([card.uuid for card in found])}
 

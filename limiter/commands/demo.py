@@ -20,10 +20,10 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from limiter import environment
-from limiter.demo.cast import company
-from limiter.demo.host import Host
-from limiter.demo.screen import Screen
-from limiter.demo.story import Outcome, Story
+from limiter.demo.daemon import Host
+from limiter.demo.display import Screen
+from limiter.demo.scenario import Outcome, Story
+from limiter.demo.tenants import company
 from limiter.demo.verdict import describe
 from limiter.doctor.driver import probe
 from limiter.errors import GpulimitError

@@ -30,7 +30,7 @@ def run(options: argparse.Namespace) -> int:
     if options.install is None:
         print(paths.library())
         return 0
-    from limiter import shelf
+    from limiter import library_install
 
-    print(shelf.publish(options.install.absolute()))
+    print(library_install.publish(options.install.absolute()))
     return 0

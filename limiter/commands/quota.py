@@ -19,9 +19,9 @@ import argparse
 import json
 from typing import Any
 
-from limiter import node, quota, segment
+from limiter import daemon_client, quota, segment
 from limiter.errors import GpulimitError, UsageError
-from limiter.live import LiveTenant
+from limiter.live_quota import LiveTenant
 from limiter.units import show_bytes
 
 PARTS = ("memory", "compute", "request", "weight", "priority", "memory_wait")
@@ -56,8 +56,8 @@ def run(options: argparse.Namespace) -> int:
 def show(tenant: str) -> dict[str, Any]:
     """Return the quota in force."""
     try:
-        return dict(node.ask("GET", f"/v1/tenants/{tenant}/quota"))
-    except node.NoDaemon:
+        return dict(daemon_client.ask("GET", f"/v1/tenants/{tenant}/quota"))
+    except daemon_client.NoDaemon:
         return standalone(tenant)
 
 
@@ -94,9 +94,9 @@ def change(options: argparse.Namespace) -> dict[str, Any]:
     target = f"/v1/tenants/{options.tenant}/quota"
     try:
         if options.reset:
-            return dict(node.ask("DELETE", target))
-        return dict(node.ask("PUT", target, parts))
-    except node.NoDaemon as error:
+            return dict(daemon_client.ask("DELETE", target))
+        return dict(daemon_client.ask("PUT", target, parts))
+    except daemon_client.NoDaemon as error:
         refuse_what_needs_the_daemon(options, parts, error)
     set_in_books(options.tenant, parts)
     return standalone(options.tenant)
@@ -111,7 +111,7 @@ def flag_of(name: str) -> str:
 
 
 def refuse_what_needs_the_daemon(
-    options: argparse.Namespace, parts: dict[str, str], error: node.NoDaemon
+    options: argparse.Namespace, parts: dict[str, str], error: daemon_client.NoDaemon
 ) -> None:
     asked = ["--reset"] if options.reset else [flag_of(name) for name in NEED_DAEMON if name in parts]
     if asked:

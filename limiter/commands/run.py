@@ -106,7 +106,7 @@ def refuse_without_container(options: argparse.Namespace) -> None:
 
 def print_arguments(options: argparse.Namespace) -> int:
     """Print what starts a container under the quota, one argument a line."""
-    from limiter import container, image, shelf
+    from limiter import container, image, library_install
 
     if options.command or options.report:
         raise UsageError("run --container only prints arguments: no program, no --report with it")
@@ -116,7 +116,7 @@ def print_arguments(options: argparse.Namespace) -> int:
     engine = options.engine or image.ENGINES[0]
     wish = container.Wish(
         engine=engine,
-        shelf=(options.lib_dir or shelf.default_folder()).absolute(),
+        shelf=(options.lib_dir or library_install.default_folder()).absolute(),
         gpus=options.gpu,
         devices=options.device or (),
         by_file=options.preload_file,
@@ -128,7 +128,7 @@ def print_arguments(options: argparse.Namespace) -> int:
     else:
         hides = "/etc/ld.so.preload" if options.preload_file else "LD_PRELOAD"
         print(f"gpulimit: without --image, {hides} of the image, if it has one, is hidden", file=sys.stderr)
-    shelf.publish(wish.shelf)
+    library_install.publish(wish.shelf)
     print("\n".join(container.arguments(wish, variables, facts)))
     return 0
 

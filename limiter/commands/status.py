@@ -20,9 +20,9 @@ import json
 import time
 from typing import Any
 
-from limiter import node, tenants
-from limiter.node_view import NodeRow, gpu_lines, join, node_data, node_table
-from limiter.tenant_view import HEADINGS, Row, as_data, cells, rows, table
+from limiter import daemon_client, tenants
+from limiter.daemon_status import NodeRow, gpu_lines, join, node_data, node_table
+from limiter.tenant_status import HEADINGS, Row, as_data, cells, rows, table
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -37,7 +37,7 @@ def run(options: argparse.Namespace) -> int:
         time.sleep(max(0.0, options.over))
     after = tenants.snapshot()
     shown = [row for row in rows(before, after) if row.processes or options.all]
-    state = node.state()
+    state = daemon_client.state()
     known = None if state is None else join(shown, state)
     if options.json:
         print(json.dumps(data_of(shown, known, state) | {"unreadable": after.unreadable}))

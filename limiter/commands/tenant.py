@@ -14,9 +14,9 @@ from __future__ import annotations
 
 import argparse
 
-from limiter import node, segment
+from limiter import daemon_client, segment
 from limiter.errors import GpulimitError, UsageError
-from limiter.live import LiveTenant
+from limiter.live_quota import LiveTenant
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -28,8 +28,8 @@ def run(options: argparse.Namespace) -> int:
     if not segment.TENANT.fullmatch(options.tenant):
         raise UsageError(f"tenant: {options.tenant!r} is not a tenant's name")
     try:
-        node.ask("POST", f"/v1/tenants/{options.tenant}/{options.verb}")
-    except node.NoDaemon:
+        daemon_client.ask("POST", f"/v1/tenants/{options.tenant}/{options.verb}")
+    except daemon_client.NoDaemon:
         in_books(options.tenant, suspended=options.verb == "suspend")
     return 0
 

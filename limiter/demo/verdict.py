@@ -6,9 +6,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from limiter.demo.cast import Actor
-from limiter.demo.stage import Look
-from limiter.tenant_view import table
+from limiter.demo.sampler import Look
+from limiter.demo.tenants import Actor
+from limiter.tenant_status import table
 from limiter.units import show_bytes
 
 TOLERATED_POINTS = 5.0

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from limiter import cards, node, paths, placement
+from limiter import cards, daemon_client, library_store, paths
 from limiter.daemon import SOCKET
 from limiter.doctor.check import Check, fail, ok, warn
 from limiter.errors import GpulimitError
@@ -117,11 +117,11 @@ def placed_library(folder: Path, path: str) -> Check:
     """Put the library where containers mount it from, as the daemon does, and see that it is mapped."""
     name = "library for containers"
     try:
-        placed = placement.place(paths.library(), folder, path)
+        placed = library_store.place(paths.library(), folder, path)
     except GpulimitError as error:
         advice = f"{folder} must be on the node, writable, and not mounted noexec"
         return fail(name, str(error), advice)
-    builds = len(list(folder.glob(f"{placement.PREFIX}*{placement.SUFFIX}")))
+    builds = len(list(folder.glob(f"{library_store.PREFIX}*{library_store.SUFFIX}")))
     return ok(name, f"{placed.library} is mapped into a test process; {builds} builds there")
 
 
@@ -144,7 +144,7 @@ def folder_of_socket(path: Path) -> Check:
 
 def daemon(path: str) -> Iterator[Check]:
     try:
-        state = node.ask("GET", "/v1/state", path=path)
+        state = daemon_client.ask("GET", "/v1/state", path=path)
     except GpulimitError as error:
         yield fail("daemon", str(error), "start it: gpulimit daemon")
         return

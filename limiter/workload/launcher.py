@@ -18,9 +18,9 @@ from limiter.cuda import DevicePointer, Driver, Handle
 from limiter.errors import OutOfMemory
 from limiter.workload.allocations import TAKERS, Allocation, take_plain
 from limiter.workload.kernels import PTX
-from limiter.workload.lane import Lane
 from limiter.workload.result import Result
 from limiter.workload.settings import Burst, Settings
+from limiter.workload.stream_queue import Lane
 
 RETRY_REFUSED_S = 1.0
 

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from limiter import cdi, placement
+from limiter import cdi, library_store
 from limiter.cards import Card
+from limiter.container_edits import Handout, Mount, limits, plain
 from limiter.driver_files import libraries
-from limiter.handout import Handout, Mount, limits, plain
 
 SCHEMA = Path(
     "/usr/share/gocode/src/github.com/container-orchestrated-devices/container-device-interface/schema"
@@ -121,29 +121,29 @@ def test_a_name_that_no_runtime_takes_is_refused() -> None:
 
 
 def test_an_upgrade_leaves_the_file_in_use_alone(built, tmp_path: Path) -> None:
-    first = placement.place(built.library, tmp_path, "/run/g.sock")
+    first = library_store.place(built.library, tmp_path, "/run/g.sock")
     state = first.library.stat()
-    assert placement.place(built.library, tmp_path, "/run/g.sock") == first
+    assert library_store.place(built.library, tmp_path, "/run/g.sock") == first
     assert first.library.stat() == state, "what is there is not written again"
     other = tmp_path / "other.so"
     other.write_bytes(built.library.read_bytes() + b"\0")
-    second = placement.place(other, tmp_path, "/run/g.sock")
+    second = library_store.place(other, tmp_path, "/run/g.sock")
     assert second.library != first.library
     assert first.library.stat().st_ino == state.st_ino and first.library.exists()
-    assert placement.remove_unused(tmp_path, second.library, [b"..." + first.library.name.encode()]) == []
-    assert placement.remove_unused(tmp_path, second.library, [b"nothing"]) == [first.library]
+    assert library_store.remove_unused(tmp_path, second.library, [b"..." + first.library.name.encode()]) == []
+    assert library_store.remove_unused(tmp_path, second.library, [b"nothing"]) == [first.library]
 
 
 def test_a_hundred_upgrades_under_a_running_program(built, start_process, tmp_path: Path) -> None:
-    placed = placement.place(built.library, tmp_path, "/run/g.sock")
+    placed = library_store.place(built.library, tmp_path, "/run/g.sock")
     env = dict(os.environ) | {"LD_PRELOAD": str(placed.library)}
     loop = start_process(
         ["/bin/sh", "-c", "i=0; while [ $i -lt 300 ]; do /bin/true; i=$((i+1)); done"], env=env
     )
     content = built.library.read_bytes()
     for number in range(100):
-        placement.put(tmp_path / f"libgpulimit-{number}.so", content + bytes([number]))
-        placement.put(placed.library, content)
+        library_store.put(tmp_path / f"libgpulimit-{number}.so", content + bytes([number]))
+        library_store.put(placed.library, content)
     assert loop.wait(30) == 0 and loop.stderr.read() == ""
 
 
@@ -151,5 +151,5 @@ def test_a_hundred_upgrades_under_a_running_program(built, start_process, tmp_pa
 def test_a_library_that_cannot_be_preloaded_is_not_handed_out(content: bytes, tmp_path: Path) -> None:
     wrong = tmp_path / "wrong.so"
     wrong.write_bytes(content)
-    with pytest.raises(placement.NotPlaced):
-        placement.place(wrong, tmp_path / "lib", "/run/g.sock")
+    with pytest.raises(library_store.NotPlaced):
+        library_store.place(wrong, tmp_path / "lib", "/run/g.sock")

@@ -15,7 +15,7 @@ import pytest
 
 from tests.conftest import Built, StartProcess
 from tests.daemon.conftest import Daemon, eventually
-from tests.patient import OK, OUT_OF_MEMORY, PLAIN, Patient
+from tests.memory_client import OK, OUT_OF_MEMORY, PLAIN, Patient
 
 GIB = 1 << 30
 C = Path(__file__).resolve().parent.parent / "c"

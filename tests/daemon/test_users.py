@@ -17,7 +17,7 @@ import pytest
 from limiter import segment
 from tests.conftest import Built, StartProcess, remove_segments
 from tests.daemon.conftest import Daemon, eventually, needs_root
-from tests.patient import KINDS, OK, OUT_OF_MEMORY, PLAIN, Patient
+from tests.memory_client import KINDS, OK, OUT_OF_MEMORY, PLAIN, Patient
 
 pytestmark = needs_root()
 MIB, GIB = 1 << 20, 1 << 30

@@ -2,7 +2,7 @@
 """What the library costs programs that notice it least: starting, and taking and freeing memory.
 
 Figures vary by 15 % from process to process on a shared host, so both sides run by turns and the best of each
-counts, or both ways are measured in one process (bench/loop.c); what is asserted is coarse.
+counts, or both ways are measured in one process (bench/call_overhead.c); what is asserted is coarse.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ from typing import Any
 
 import pytest
 
-from limiter import node as client
+from limiter import daemon_client as client
 from tests.conftest import ROOT, Built, remove_segments
 from tests.k8s.inside_node import total
 from tests.k8s.node import NAME, RealNode, digest

@@ -12,7 +12,7 @@ from hypervisor.exporter.families import families_of
 from hypervisor.metrics.snapshot import Snapshot
 from hypervisor.scraper import parser as exposition
 from limiter.mig import MigGpu, MigInstance
-from limiter.partitions import Reader, Sample
+from limiter.partition_metrics import Reader, Sample
 from limiter.vgpu import VgpuHost, VgpuInstance
 
 VGPU = VgpuInstance(

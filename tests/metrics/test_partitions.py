@@ -26,9 +26,9 @@ from hypervisor.metrics.catalogue import (
     VGPU_SECTION,
 )
 from hypervisor.metrics.snapshot import Snapshot
-from limiter import mig, partitions, vgpu
+from limiter import mig, partition_metrics, vgpu
 from limiter.mig import MigInstance
-from limiter.partitions import MOST_GPUS, MOST_INSTANCES, Reader
+from limiter.partition_metrics import MOST_GPUS, MOST_INSTANCES, Reader
 from limiter.vgpu import HOST_MODES, VgpuHost, VgpuInstance
 from tests.metrics import full
 from tests.metrics.partitioned import CARD, HOST, MIG, VGPU, hardened_samples, page, read, samples
@@ -258,7 +258,7 @@ def test_more_mig_devices_than_there_can_be_are_left_out() -> None:
     cards = reader.mig_gpus()
     assert len(cards) <= MOST_GPUS
     assert sum(len(card.instances) for card in cards) == MOST_INSTANCES
-    assert max(i.index for card in cards for i in card.instances) <= partitions.MOST_MIG_INDEX
+    assert max(i.index for card in cards for i in card.instances) <= partition_metrics.MOST_MIG_INDEX
 
 
 @pytest.mark.parametrize("number", ["", "-1", "4294967296", "9" * 4000, "1e3", "0x10", "٣", " 1", "NaN"])

@@ -11,7 +11,7 @@ import pytest
 
 from tests.conftest import ROOT, needs_program
 from tests.metrics.conftest import RULES, Node
-from tests.metrics.test_parts import tell
+from tests.metrics.test_mig_vgpu import tell
 from tests.metrics.test_prometheus import queries, still_missing
 
 __all__ = ["tell"]

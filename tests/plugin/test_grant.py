@@ -15,7 +15,7 @@ from hypervisor.config.settings import Settings
 from hypervisor.deviceplugin import api_v1beta1 as messages
 from hypervisor.deviceplugin.allocation import Grants, answer_of
 from hypervisor.model import Gpu, GpuUuid
-from limiter.placement import NotPlaced
+from limiter.library_store import NotPlaced
 
 A, B = (Gpu(GpuUuid(f"GPU-{n}"), n, 80 << 30, "card", minor) for n, minor in ((0, 4), (1, 5)))
 

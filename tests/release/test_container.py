@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from limiter import placement, shelf
+from limiter import library_install, library_store
 
 from ..conftest import ROOT
 from . import root
@@ -99,7 +99,7 @@ def test_an_upgrade_reaches_new_programs_of_a_running_container(
     arguments = engine.arguments("--memory", "64MiB")
     installed = tmp_path / "installed"
     installed.mkdir()
-    for name in shelf.LIBRARIES:
+    for name in library_install.LIBRARIES:
         shutil.copy(built.lib / name, installed / name)
     with (installed / "libgpulimit.so").open("ab") as file:
         file.write(b"another build")
@@ -122,8 +122,8 @@ def test_an_upgrade_reaches_new_programs_of_a_running_container(
             if list(tmp_path.glob("container-*/mnt/flags/started")):
                 # As the linker would: another build id means another name.
                 fresh = engine.shelf / "libgpulimit-0123456789abcdef.so"
-                placement.put(fresh, (installed / "libgpulimit.so").read_bytes())
-                shelf.switch(engine.shelf / "libgpulimit.so", fresh.name)
+                library_store.put(fresh, (installed / "libgpulimit.so").read_bytes())
+                library_install.switch(engine.shelf / "libgpulimit.so", fresh.name)
                 (flags / "upgraded").touch()
                 return
             time.sleep(0.05)

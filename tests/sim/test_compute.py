@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from limiter.live import LiveTenant
+from limiter.live_quota import LiveTenant
 
 from .conftest import Program, wait_until
 from .machine import MS, POINTS, WARM_S, WINDOW_S, Host, ended, held

@@ -15,7 +15,7 @@ import pytest
 
 from limiter import segment
 from tests.conftest import Built, remove_segments
-from tests.patient import KINDS, OK, OUT_OF_MEMORY, PLAIN, Patient
+from tests.memory_client import KINDS, OK, OUT_OF_MEMORY, PLAIN, Patient
 
 from .conftest import Program, wait_until
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from bench.completions import done_at, lag_ms, of_neighbours, rate_between
+from bench.step_rate import done_at, lag_ms, of_neighbours, rate_between
 
 # 100 steps a second for a second, a pause of 0.1 s, then 200 a second.
 TIMES = [(n / 10, 10 * n) for n in range(11)] + [(1.1 + n / 10, 100 + 20 * n) for n in range(6)]

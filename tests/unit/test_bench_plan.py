@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.plan import HERE, JOBS, MEASUREMENTS, placed, program, wanted
+from bench.schedule import HERE, JOBS, MEASUREMENTS, placed, program, wanted
 
 LONGEST_S = 540
 

@@ -8,11 +8,11 @@ import os
 
 import pytest
 
-from limiter.demo import screen as screen_module
-from limiter.demo.cast import Actor, Role, entitled, roles
-from limiter.demo.screen import Row, Screen, bar
-from limiter.demo.stage import Look, cpu_waits_ns, share, waited
-from limiter.demo.story import Outcome, scaled
+from limiter.demo import display
+from limiter.demo.display import Row, Screen, bar
+from limiter.demo.sampler import Look, cpu_waits_ns, share, waited
+from limiter.demo.scenario import Outcome, scaled
+from limiter.demo.tenants import Actor, Role, entitled, roles
 from limiter.demo.verdict import Window, describe, judge, problems_of
 
 GIB = 1 << 30
@@ -116,7 +116,7 @@ def test_elsewhere_than_on_a_terminal_there_are_plain_lines_now_and_then(
     screen.draw([ROW], "daemon running")
     screen.draw([ROW], "daemon running")
     assert output.getvalue().count("\n") == 1
-    monkeypatch.setattr(screen_module, "LINE_EVERY_S", 0.0)
+    monkeypatch.setattr(display, "LINE_EVERY_S", 0.0)
     screen.draw([ROW], "no daemon")
     assert "small 20% (due 25%), 1 GiB | no daemon" in output.getvalue()
     screen.keep([ROW])

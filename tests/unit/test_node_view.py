@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from limiter.node_view import doing
+from limiter.daemon_status import doing
 
 TENANT: dict[str, Any] = {"problem": "", "suspended": False}
 

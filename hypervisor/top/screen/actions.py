@@ -13,8 +13,7 @@ from hypervisor.top.model import Node
 from hypervisor.top.row import Row
 from hypervisor.top.screen.dialogs import Confirm, QuotaForm
 from hypervisor.top.screen.widgets import Rows
-from limiter import node as daemon
-from limiter import quota, segment
+from limiter import daemon_client, quota, segment
 from limiter.errors import GpulimitError
 
 if TYPE_CHECKING:
@@ -77,7 +76,7 @@ class Changes(Base):
             return
         target = f"/v1/tenants/{tenant}/quota"
         try:
-            now = await asyncio.to_thread(daemon.ask, "GET", target)
+            now = await asyncio.to_thread(daemon_client.ask, "GET", target)
         except GpulimitError as error:
             self.complain(str(error))
             return
@@ -101,7 +100,7 @@ class Changes(Base):
     async def tell(self, method: str, target: str, body: object, done: str) -> None:
         """Ask the daemon to do something, and say how it went."""
         try:
-            await asyncio.to_thread(daemon.ask, method, target, body)
+            await asyncio.to_thread(daemon_client.ask, method, target, body)
         except GpulimitError as error:
             self.complain(str(error))
         else:

@@ -30,7 +30,7 @@ def daemon(tmp_path: Path, tenant: str) -> Iterator[Daemon]:
 
 
 class Obedient:
-    """A running tests/c/obedient.c."""
+    """A running tests/c/scripted.c."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self.process = process

@@ -15,7 +15,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from limiter import paths, placement
+from limiter import library_store, paths
 from limiter.build_id import build_id
 from limiter.errors import GpulimitError
 
@@ -39,7 +39,7 @@ def default_folder() -> Path:
 def publish(folder: Path, source: Path | None = None) -> Path:
     """Put this installation's libraries into `folder`; return the path of libgpulimit.so there.
 
-    Doing it again changes nothing.  Raises NotInstalled, CannotInstall, placement.NotPlaced.
+    Doing it again changes nothing.  Raises NotInstalled, CannotInstall, library_store.NotPlaced.
     """
     source = source or paths.library().parent
     try:
@@ -54,8 +54,8 @@ def publish(folder: Path, source: Path | None = None) -> Path:
 def place(library: Path, folder: Path) -> str:
     """Copy a library under the name of its build, try it, and switch the link; return that name."""
     name = f"{library.stem}-{build_id(library)[:16]}.so"
-    placement.put(folder / name, library.read_bytes())
-    placement.check(folder / name)
+    library_store.put(folder / name, library.read_bytes())
+    library_store.check(folder / name)
     link = folder / library.name
     if not link.is_symlink() or link.readlink() != Path(name):
         switch(link, name)

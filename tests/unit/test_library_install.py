@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from limiter import shelf
+from limiter import library_install
 from limiter.build_id import build_id
-from limiter.shelf import CannotInstall
+from limiter.library_install import CannotInstall
 
 from ..conftest import ROOT
 
@@ -25,7 +25,7 @@ def source(built: Any, tmp_path: Path) -> Path:
     """A folder as installed, whose files a test may change."""
     folder = tmp_path / "installed"
     folder.mkdir()
-    for name in shelf.LIBRARIES:
+    for name in library_install.LIBRARIES:
         (folder / name).write_bytes((built.lib / name).read_bytes())
     return folder
 
@@ -62,9 +62,9 @@ def test_every_cut_short_library_has_some_id(built: Any, tmp_path: Path) -> None
 
 def test_libraries_lie_under_the_name_of_their_build(source: Path, tmp_path: Path) -> None:
     folder = tmp_path / "shelf"
-    path = shelf.publish(folder, source)
+    path = library_install.publish(folder, source)
     assert path == folder / "libgpulimit.so"
-    for name in shelf.LIBRARIES:
+    for name in library_install.LIBRARIES:
         link = folder / name
         assert str(link.readlink()) == f"{link.stem}-{build_id(source / name)[:16]}.so"
         assert link.read_bytes() == (source / name).read_bytes()
@@ -73,9 +73,9 @@ def test_libraries_lie_under_the_name_of_their_build(source: Path, tmp_path: Pat
 
 def test_doing_it_again_touches_nothing(source: Path, tmp_path: Path) -> None:
     folder = tmp_path / "shelf"
-    shelf.publish(folder, source)
+    library_install.publish(folder, source)
     before = {path: path.lstat().st_ino for path in folder.iterdir()}
-    shelf.publish(folder, source)
+    library_install.publish(folder, source)
     assert {path: path.lstat().st_ino for path in folder.iterdir()} == before
 
 
@@ -83,32 +83,32 @@ def test_a_new_build_leaves_the_old_file_to_those_who_map_it(
     source: Path, tmp_path: Path, start_process: Any
 ) -> None:
     folder = tmp_path / "shelf"
-    path = shelf.publish(folder, source)
+    path = library_install.publish(folder, source)
     old = path.resolve()
     inode, content = old.stat().st_ino, old.read_bytes()
     user = start_process(["/bin/sleep", "60"], env={"LD_PRELOAD": str(path)})
     while "libgpulimit" not in Path(f"/proc/{user.pid}/maps").read_text():
         assert user.poll() is None
     another_build(source / "libgpulimit.so")
-    shelf.publish(folder, source)
+    library_install.publish(folder, source)
     assert path.resolve() != old
     assert (old.stat().st_ino, old.read_bytes()) == (inode, content)
     assert "(deleted)" not in Path(f"/proc/{user.pid}/maps").read_text()
     if os.geteuid() == 0:
         user.kill()
         user.wait()
-        shelf.publish(folder, source)
+        library_install.publish(folder, source)
         assert not old.exists()
 
 
 def test_a_damaged_copy_is_replaced_not_repaired(source: Path, tmp_path: Path) -> None:
     folder = tmp_path / "shelf"
-    path = shelf.publish(folder, source).resolve()
+    path = library_install.publish(folder, source).resolve()
     before = path.stat().st_ino
     with path.open("r+b") as handle:
         handle.truncate(100)
     os.link(path, tmp_path / "mapped")
-    shelf.publish(folder, source)
+    library_install.publish(folder, source)
     assert path.read_bytes() == (source / "libgpulimit.so").read_bytes()
     assert path.stat().st_ino != before
     assert (tmp_path / "mapped").stat().st_size == 100
@@ -125,7 +125,7 @@ def test_there_is_a_library_at_every_moment(
 ) -> None:
     """A hundred upgrades under programs that start, and under one that works: none misses it or dies."""
     folder = tmp_path / "shelf"
-    path = shelf.publish(folder, source)
+    path = library_install.publish(folder, source)
     done = threading.Event()
     tests = ROOT / "tests" / "c"
     driver = ("-Wl,--no-as-needed", "-L", str(built.sim), "-lcuda", "-lnvidia-ml")
@@ -139,7 +139,7 @@ def test_there_is_a_library_at_every_moment(
         try:
             for _ in range(100):
                 another_build(source / "libgpulimit.so")
-                shelf.publish(folder, source)
+                library_install.publish(folder, source)
         finally:
             done.set()
 
@@ -158,15 +158,18 @@ def test_there_is_a_library_at_every_moment(
 
 def test_two_at_once_agree(source: Path, tmp_path: Path) -> None:
     folder = tmp_path / "shelf"
-    code = "import sys, pathlib; from limiter import shelf; shelf.publish(*map(pathlib.Path, sys.argv[1:]))"
+    code = (
+        "import sys, pathlib; from limiter import library_install; "
+        "library_install.publish(*map(pathlib.Path, sys.argv[1:]))"
+    )
     argv = [sys.executable, "-c", code, str(folder), str(source)]
     both = [subprocess.Popen(argv) for _ in range(4)]
     assert [process.wait(30) for process in both] == [0, 0, 0, 0]
-    assert sorted(p.name for p in folder.iterdir() if p.is_symlink()) == sorted(shelf.LIBRARIES)
+    assert sorted(p.name for p in folder.iterdir() if p.is_symlink()) == sorted(library_install.LIBRARIES)
     assert len(list(folder.iterdir())) == 4
 
 
 def test_a_folder_that_cannot_be_written_is_named(source: Path, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(CannotInstall, match=str(tmp_path / "file")):
-        shelf.publish(tmp_path / "file" / "shelf", source)
+        library_install.publish(tmp_path / "file" / "shelf", source)

@@ -17,7 +17,7 @@ from typing import Any
 
 from limiter.cuda import Device, Driver, Handle
 from limiter.workload.kernels import PTX
-from limiter.workload.lane import Launch
+from limiter.workload.stream_queue import Launch
 from limiter.workload.settings import Settings
 from workloads import Workload
 

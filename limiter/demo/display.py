@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TextIO
 
-from limiter.demo.stage import Look
-from limiter.tenant_view import table
+from limiter.demo.sampler import Look
+from limiter.tenant_status import table
 from limiter.units import show_bytes
 
 HEADINGS = ("TENANT", "MEMORY", "QUOTA", "", "ENTITLED", "GPU TIME", "", "REFUSED", "LAUNCHES")

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from limiter.tenant_view import HEADINGS, Row, as_data, cells
+from limiter.tenant_status import HEADINGS, Row, as_data, cells
 
 MORE_HEADINGS = ("REQUEST", "WEIGHT", "PRIORITY", "SOURCE", "NOW")
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Scenarios of fair.py: how long it takes until a change is felt, and what the daemon costs.
 
-A tenant's completed steps are watched (completions.py); the lag of a change is known from the steps missing after it.
+A tenant's completed steps are watched (step_rate.py); the lag of a change is known from the steps missing after it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from child import prepare, together
-from completions import Times, done_at, lag_ms, rate_between
+from step_rate import Times, done_at, lag_ms, rate_between
 
 LOAD = "memory_bound"
 KILLS = 4

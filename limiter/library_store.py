@@ -16,8 +16,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from limiter.container_edits import LIBRARY_IN_CONTAINER
 from limiter.errors import GpulimitError
-from limiter.handout import LIBRARY_IN_CONTAINER
 
 PREFIX, SUFFIX = "libgpulimit-", ".so"
 PRELOAD, DAEMON, HOOK = "ld.so.preload", "daemon", "preload-hook"

@@ -15,8 +15,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from limiter import node, segment
-from limiter.demo.cast import die_with_parent
+from limiter import daemon_client, segment
+from limiter.demo.tenants import die_with_parent
 from limiter.errors import GpulimitError
 
 STOP_TIMEOUT_S = 10.0
@@ -90,7 +90,7 @@ class Host:
 
     def state(self) -> dict[str, Any]:
         """Return all that it knows. Raises NoDaemon, NodeRefused."""
-        return dict(node.ask("GET", "/v1/state", path=self.socket))
+        return dict(daemon_client.ask("GET", "/v1/state", path=self.socket))
 
     def kill(self) -> None:
         """Kill it without a chance to clean up."""

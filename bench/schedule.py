@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which measurement of all_on_gpu.sh runs on which card, for any number of cards.
 
-    python bench/plan.py --cards 2 share top       # a line for each: card, seconds, name, command
-    python bench/plan.py --cards 4                 # all jobs
+    python bench/schedule.py --cards 2 share top       # a line for each: card, seconds, name, command
+    python bench/schedule.py --cards 4                 # all jobs
 
 A job is one measurement or several. The longest goes first, to the card that has least to do; what can only look at the
 first card goes there. One card does its own one after the other, in the order of the table below.

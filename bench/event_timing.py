@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What timing events round a single launch show of a kernel's length: where the meter's constants come from.
 
-    python bench/bracket.py --out bracket.json
+    python bench/event_timing.py --out event_timing.json
 
 Kernels of several lengths, their true length by the profiler (CUPTI, through torch), launched one at a time with an
 idle stream and with a backlog. A `pair` is the time between two events recorded back to back. Columns, medians in us:
@@ -34,9 +34,9 @@ FIELDS = ("between", "launch", "second", "first")
 
 
 def library(folder: Path) -> ctypes.CDLL:
-    """Compile bracket.c."""
-    target = folder / "bracket.so"
-    subprocess.run(["cc", "-O2", "-shared", "-fPIC", "-o", target, HERE / "bracket.c", "-l:libcuda.so.1"], check=True)
+    """Compile event_timing.c."""
+    target = folder / "event_timing.so"
+    subprocess.run(["cc", "-O2", "-shared", "-fPIC", "-o", target, HERE / "event_timing.c", "-l:libcuda.so.1"], check=True)
     found = ctypes.CDLL(str(target))
     found.pair_ns.restype = ctypes.c_double
     return found

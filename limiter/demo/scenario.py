@@ -8,10 +8,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from limiter.demo.cast import Actor, entitled
-from limiter.demo.host import Host
-from limiter.demo.screen import Row, Screen
-from limiter.demo.stage import Look, cpu_waits_ns, look, share, waited
+from limiter.demo.daemon import Host
+from limiter.demo.display import Row, Screen
+from limiter.demo.sampler import Look, cpu_waits_ns, look, share, waited
+from limiter.demo.tenants import Actor, entitled
 from limiter.demo.verdict import Verdict, Window, judge, problems_of
 from limiter.errors import GpulimitError
 from limiter.units import show_bytes

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The arbiter on a model of a card, in virtual time: who gets what, how soon, and what is wasted.
 
-The model (tests/core/card.py) has no cost for switching between contexts and knows each kernel's length, so
-these figures show that the decisions are right, not what a real card loses.
+The model (tests/scheduler/gpu_model.py) has no cost for switching between contexts and knows each kernel's
+length, so these figures show that the decisions are right, not what a real card loses.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import pytest
 from hypervisor.model import TenantName
 from hypervisor.scheduler.scheduler import Arbiter
 from hypervisor.scheduler.types import Pace, Seen, Terms
-from tests.core.card import (
+from tests.scheduler.gpu_model import (
     MS,
     US,
     S,

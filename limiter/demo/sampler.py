@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from limiter import segment
-from limiter.demo.cast import Actor
+from limiter.demo.tenants import Actor
 from limiter.errors import LayoutMismatch
 from limiter.segment import Device
 
