@@ -43,7 +43,7 @@ class Side:
 
     def start_daemon(self) -> None:
         """Start it, and return when it answers."""
-        from limiter import node
+        from limiter import daemon_client
 
         if not self.has_daemon:
             return
@@ -53,7 +53,7 @@ class Side:
         with (self.folder / "daemon.log").open("ab") as log:
             self.daemon = subprocess.Popen(command, stdout=log, stderr=log)
         deadline = time.monotonic() + 30
-        while node.state() is None:
+        while daemon_client.state() is None:
             if time.monotonic() > deadline:
                 raise RuntimeError(f"the daemon does not answer:\n{(self.folder / 'daemon.log').read_text()[-3000:]}")
             time.sleep(0.01)
@@ -80,10 +80,10 @@ class Side:
 
     def set_quota(self, tenant: int, **terms: str) -> None:
         """State a tenant's whole quota; what is not given is as it is by default."""
-        from limiter import node
+        from limiter import daemon_client
 
         if self.has_daemon:
-            node.ask("PUT", f"/v1/tenants/{self.name(tenant)}/quota", PART_TERMS | terms)
+            daemon_client.ask("PUT", f"/v1/tenants/{self.name(tenant)}/quota", PART_TERMS | terms)
 
     def stop(self) -> None:
         """End all processes; what they shared goes, too."""

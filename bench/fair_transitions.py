@@ -200,12 +200,12 @@ def cost(side: Any) -> dict[str, Any]:
 
 def wait_for_work(tenants: Sequence[str]) -> None:
     """Return when all of these tenants have had GPU time; RuntimeError if they do not come to it."""
-    from limiter import node
+    from limiter import daemon_client
 
     wanted = set(tenants)
     deadline = time.monotonic() + WORK_WITHIN_S
     while wanted:
-        for tenant in node.ask("GET", "/v1/state")["tenants"]:
+        for tenant in daemon_client.ask("GET", "/v1/state")["tenants"]:
             if any(gpu.get("spent_ns", 0) > 0 and gpu.get("present") for gpu in tenant["gpus"]):
                 wanted.discard(tenant["tenant"])
         if wanted and time.monotonic() > deadline:

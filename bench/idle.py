@@ -110,17 +110,17 @@ class Daemon:
             time.sleep(0.1)
 
     def _is_ready(self) -> bool:
-        from limiter import node
+        from limiter import daemon_client
 
-        state = node.state()
+        state = daemon_client.state()
         return state is not None and not state["daemon"]["not_ready"]
 
     @property
     def workers(self) -> int:
         """Processes that are registered."""
-        from limiter import node
+        from limiter import daemon_client
 
-        state = node.state() or {"tenants": []}
+        state = daemon_client.state() or {"tenants": []}
         return sum(len(tenant["workers"]) for tenant in state["tenants"])
 
     @property

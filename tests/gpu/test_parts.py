@@ -17,10 +17,10 @@ PROGRAM = """
 import ctypes, json, time
 from collections import Counter
 import pynvml
-from hypervisor.nvml_mig import Gpm, MigReader
-from hypervisor.nvml_processes import processes_on
-from hypervisor.nvml_raw import Raw
-from hypervisor.nvml_vgpu import VgpuReader
+from hypervisor.nvml.mig import Gpm, MigReader
+from hypervisor.nvml.processes import processes_on
+from hypervisor.nvml.raw import Raw
+from hypervisor.nvml.vgpu import VgpuReader
 
 pynvml.nvmlInit()
 errors = Counter()
