@@ -83,12 +83,14 @@ build: $(NATIVE)
 
 # The same bytes from the same sources and tools; SOURCE_DATE_EPOCH is the last commit's date unless it is set.
 wheels: $(BASE)
-	@rm -f dist/gpulimit-*
+	@rm -f dist/libgpulimit-*
 	@$(BIN)/python -m release.wheels
 
+# An environment made before may have the package under its old name, gpulimit.
 # The first installs what running needs, the second what developing needs on top.
 $(BASE): | $(VENV)/bin/python
-	$(call quietly,install,$(BIN)/python -m pip install -q 'setuptools>=77' 'cffi>=1.16' && \
+	$(call quietly,install,$(BIN)/python -m pip uninstall -q -y gpulimit && \
+		$(BIN)/python -m pip install -q 'setuptools>=77' 'cffi>=1.16' && \
 		$(BIN)/python -m pip install -q --no-build-isolation -e .)
 	@rm -f $(VENV)/.base-* $(VENV)/.dev-* $(VENV)/.native-*
 	@touch $@ $(NATIVE)
@@ -111,6 +113,6 @@ clean:
 
 # For Debian 12, of this processor's wheel.
 deb: $(DEV) wheels
-	@$(BIN)/python -m release.deb dist/gpulimit-*-manylinux_*_$(shell uname -m).whl
+	@$(BIN)/python -m release.deb dist/libgpulimit-*-manylinux_*_$(shell uname -m).whl
 
 .PHONY: demo demo-cluster test test-k8s manifest-tools lint bench build wheels deb clean

@@ -44,6 +44,7 @@ from hypervisor.pods.controller import Kubernetes
 from hypervisor.scheduler.types import Pace
 from hypervisor.shm.fd_passing import ReadOnlyView
 from hypervisor.shm.segments import DIRECTORY, Segments
+from limiter import about
 
 if TYPE_CHECKING:
     from hypervisor.deviceplugin.plugin import Offer
@@ -243,7 +244,7 @@ def offer_of(told: Config, node: Node, observer: Observer, kubernetes: Kubernete
     try:
         from hypervisor.deviceplugin import plugin as offer
     except ImportError as error:
-        reason = f"{error.name} is missing; pip install 'gpulimit[k8s]'"
+        reason = f"{error.name} is missing; {about.install_command('k8s')}"
         raise ConfigError("device_plugin", "", reason) from error
     return offer.Offer(
         told, node, observer, lambda: kubernetes.cluster.pods if kubernetes is not None else ()

@@ -66,7 +66,8 @@ CHANGELOG = """gpulimit ({version}) unstable; urgency=medium
 
 def facts(wheel: Path) -> tuple[str, str]:
     """Return Debian's version and architecture of a wheel.  Raises CannotBuild if it is none of ours."""
-    match = re.fullmatch(r"gpulimit-([\w.]+)-cp311-abi3-manylinux_\w+?_(x86_64|aarch64)\.whl", wheel.name)
+    pattern = rf"{sbom.OWN}-([\w.]+)-cp311-abi3-manylinux_\w+?_(x86_64|aarch64)\.whl"
+    match = re.fullmatch(pattern, wheel.name)
     if not match:
         raise CannotBuild(f"{wheel} is no wheel of gpulimit for Linux; `make wheels` makes them")
     return re.sub(r"(\d)(a|b|rc)(\d)", r"\1~\2\3", match[1]), match[2]

@@ -19,17 +19,18 @@ from importlib.metadata import Distribution, PackageNotFoundError, distributions
 from pathlib import Path
 from typing import Any
 
+from limiter.about import DISTRIBUTION
 from release.lock import normal
 from release.version import epoch_s, version
 
-OWN = "gpulimit"
+OWN = DISTRIBUTION
 
 
 def installed(site: Path) -> dict[str, Distribution]:
     """Return the packages in a folder by name, gpulimit included.  Raises PackageNotFoundError without it."""
     found = {normal(d.metadata["Name"]): d for d in distributions(path=[str(site)])}
     if OWN not in found:
-        raise PackageNotFoundError(f"gpulimit is not in {site}")
+        raise PackageNotFoundError(f"{OWN} is not in {site}")
     return found
 
 

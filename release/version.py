@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parent.parent
 SEMANTIC = re.compile(r"(0|[1-9]\d*)\.(0|[1-9]\d*)\.(0|[1-9]\d*)((a|b|rc)(0|[1-9]\d*))?")
 # File names, image tags, the chart: what cannot read pyproject.toml.
 NAMED = re.compile(
-    r"((?:\bgpulimit[-:_]|^ *newTag: |^version: |^appVersion: )\"?)(\d+\.\d+\.\d+(?:(?:a|b|rc)\d+)?)",
+    r"((?:\b(?:lib)?gpulimit[-:_]|^ *newTag: |^version: |^appVersion: )\"?)(\d+\.\d+\.\d+(?:(?:a|b|rc)\d+)?)",
     re.MULTILINE,
 )
 # Of a tree that is in no repository: 2026-01-01, so that two builds still agree.

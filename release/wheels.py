@@ -24,6 +24,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+from limiter.about import DISTRIBUTION
 from release.version import ROOT, epoch_s, version
 
 ARCHITECTURES = ("x86_64", "aarch64")
@@ -66,10 +67,10 @@ def clean_environment() -> dict[str, str]:
 
 
 def source_distribution(out: Path, work: Path) -> Path:
-    """Make gpulimit-VERSION.tar.gz in `out`, with the same bytes for the same sources."""
+    """Make libgpulimit-VERSION.tar.gz in `out`, with the same bytes for the same sources."""
     fresh = work / "sdist"
     run([sys.executable, "setup.py", "-q", "sdist", "-d", fresh], ROOT, clean_environment())
-    (made,) = fresh.glob("gpulimit-*.tar.gz")
+    (made,) = fresh.glob(f"{DISTRIBUTION}-*.tar.gz")
     return repack(made, out / made.name)
 
 

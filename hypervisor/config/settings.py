@@ -140,7 +140,7 @@ class Settings:
     device_plugin: bool = option(
         switch,
         "off",
-        "on: offer the cards to this node's kubelet in slices; needs `pip install gpulimit[k8s]`",
+        "on: offer the cards to this node's kubelet in slices; needs `pip install libgpulimit[k8s]`",
     )
     resource_name: str = option(str, "gpulimit.io/gpu", "the resource that pods ask for")
     slices_per_gpu: int = option(

@@ -3,7 +3,7 @@
 
 Belongs here: the kubelet's gRPC interfaces and its checkpoint file. Does not: pods' quotas (`pods`).
 Begin with `plugin`; `service` answers the kubelet, `registration` follows its restarts, `allocation` is what
-a container gets, `assignments` which pod holds which device. Needs `pip install 'gpulimit[k8s]'`; imported
+a container gets, `assignments` which pod holds which device. Needs `pip install 'libgpulimit[k8s]'`; imported
 only when it is switched on.
 """
 

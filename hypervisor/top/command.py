@@ -23,9 +23,10 @@ from hypervisor.top.share_window import APART_S
 from hypervisor.top.source import Source
 from hypervisor.top.text import ASCII, UNICODE
 from hypervisor.top.view_state import Look
+from limiter import about
 from limiter.errors import GpulimitError, NotInstalled, UsageError
 
-INSTALL = "pip install 'gpulimit[top]'"
+INSTALL = about.install_command("top")
 
 
 def source_of(options: Options) -> Source:

@@ -25,7 +25,7 @@ from hypervisor.k8s.access import api_server
 from hypervisor.k8s.client import Client
 from hypervisor.webhook.admission import Rules
 from hypervisor.webhook.server import Tls, application
-from limiter import quota
+from limiter import about, quota
 from limiter.errors import GpulimitError, QuotaError
 
 logger = logging.getLogger(__name__)
@@ -112,7 +112,8 @@ async def serve(options: argparse.Namespace) -> None:
     try:
         from hypervisor.webhook.certificate import CERTIFICATE, KEY, Keeper
     except ImportError as error:
-        raise ConfigError("--service", "", f"{error.name} is missing; pip install 'gpulimit[k8s]'") from error
+        reason = f"{error.name} is missing; {about.install_command('k8s')}"
+        raise ConfigError("--service", "", reason) from error
     if options.service.count(".") != 1:
         raise ConfigError("--service", "", f"{options.service!r} is not NAME.NAMESPACE")
     access = api_server(options.kube_api, options.kube_token_file, options.kube_ca_file)

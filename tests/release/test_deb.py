@@ -64,7 +64,7 @@ def newer(deb: Path, built: Any, tmp_path_factory: Any) -> Path:
     tree = folder / "tree"
     quiet(["dpkg-deb", "-R", deb, tree])
     site = tree / "usr/lib/gpulimit/lib/python3.11/site-packages"
-    for path in (tree / "DEBIAN" / "control", newest(site, "gpulimit-*.dist-info/METADATA")):
+    for path in (tree / "DEBIAN" / "control", newest(site, "libgpulimit-*.dist-info/METADATA")):
         path.write_text(re.sub(r"^Version: .*", "Version: 99.0.0", path.read_text(), flags=re.MULTILINE))
     (tree / "DEBIAN" / "md5sums").unlink()
     shutil.copy(built.library, site / "limiter" / "_lib")

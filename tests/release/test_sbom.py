@@ -20,7 +20,7 @@ SITE = Path(sysconfig.get_path("purelib"))
 
 def test_it_names_what_is_installed_with_its_version() -> None:
     bill = sbom.bill(SITE)
-    assert bill["metadata"]["component"]["name"] == "gpulimit"
+    assert bill["metadata"]["component"]["name"] == "libgpulimit"
     rows = {row["name"]: row for row in bill["components"]}
     import aiohttp
 
@@ -29,7 +29,7 @@ def test_it_names_what_is_installed_with_its_version() -> None:
     assert all(row["version"] and row["bom-ref"] for row in rows.values())
     references = [row["bom-ref"] for row in bill["components"]]
     assert len(references) == len(set(references))
-    own = next(d for d in bill["dependencies"] if d["ref"].startswith("pkg:pypi/gpulimit@"))
+    own = next(d for d in bill["dependencies"] if d["ref"].startswith("pkg:pypi/libgpulimit@"))
     assert {"aiohttp", "cffi"} <= {ref.partition("@")[0].rpartition("/")[2] for ref in own["dependsOn"]}
     known = {*references, bill["metadata"]["component"]["bom-ref"]}
     assert all(ref in known for row in bill["dependencies"] for ref in [row["ref"], *row["dependsOn"]])

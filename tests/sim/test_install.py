@@ -34,7 +34,7 @@ def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the source distribution."""
     folder = tmp_path_factory.mktemp("sdist")
     quiet(sys.executable, "-c", BUILD_SDIST, ROOT, folder)
-    (path,) = folder.glob("gpulimit-*.tar.gz")
+    (path,) = folder.glob("libgpulimit-*.tar.gz")
     return path
 
 

@@ -111,7 +111,7 @@ sys.exit(main(sys.argv[1:]))
 def test_without_textual_it_says_what_to_install_and_once_works(run_process, sim_env, tmp_path) -> None:
     env = sim_env | {"TERM": "xterm", "GPULIMIT_SOCKET": str(tmp_path / "none")}
     done = run_process([sys.executable, "-c", WITHOUT_TEXTUAL], env=env, expect=1)
-    assert "pip install 'gpulimit[top]'" in done.stderr
+    assert "pip install 'libgpulimit[top]'" in done.stderr
     assert "Traceback" not in done.stderr
     done = run_process([sys.executable, "-c", WITHOUT_TEXTUAL, "--once"], env=env, expect=3)
     assert "GPU 0" in done.stdout
