@@ -2,12 +2,14 @@
 #
 #   make demo     everything at once, on a simulated GPU where there is no real one
 #   make demo-cluster  twenty simulated nodes, watched by gpulimit top
-#   make test     all tests (PYTEST='-k quota' passes options on)
+#   make test     all tests (PYTEST='-k quota' passes options on, JOBS=4 runs four files at once, JOBS=0 one test at a time)
+#   make check    what CI runs: lint, test-k8s, manifest-tools, test
 #   make test-k8s what runs against real parts of Kubernetes, which it builds once (tests/k8s/build_parts.sh)
 #   make manifest-tools  Helm, kubectl and Kubernetes' schemas for the tests of deploy/ (tests/containers/get_tools.sh)
-#   make lint     format, types, layers, C warnings
+#   make lint     format, types, layers, wording, C warnings
 #   make bench    accuracy and overhead, on a real card
 #   make build    the package in place, in .venv
+#   make wheel    source distribution, and the wheel for this machine, in dist/
 #   make wheels   source distribution and wheels for x86-64 and aarch64, in dist/
 #   make deb      the package for Debian 12, in dist/
 #   make clean    remove what these made
@@ -16,12 +18,14 @@
 
 PYTHON ?= python3
 PYTEST ?=
+JOBS ?= 2
 V ?=
 K8S_BUILD_S ?= 3600
 MANIFEST_TOOLS_S ?= 600
 
 VENV := .venv
 BIN := $(VENV)/bin
+MACHINE := $(shell uname -m)
 KEY := $(shell cat pyproject.toml setup.py | sha256sum | cut -c1-16)
 BASE := $(VENV)/.base-$(KEY)
 DEV := $(VENV)/.dev-$(KEY)
@@ -46,8 +50,16 @@ demo-cluster: $(NATIVE)
 	$(call quietly,install-top,$(BIN)/python -c 'import textual' 2>/dev/null || $(BIN)/python -m pip install -q --no-build-isolation -e '.[top]')
 	@bash deploy/demo-cluster $(BIN)/gpulimit $(DEMO_NODES)
 
+# Files side by side, most tests wait more than they compute; then, one by one, those that must be alone
+# (ALONE in tests/conftest.py). 5: no test of that kind was asked for.
 test: $(NATIVE) $(DEV)
-	@$(BIN)/python -m pytest $(PYTEST)
+	@$(BIN)/python -m pytest -n $(JOBS) --dist loadfile --alone=no $(PYTEST); beside=$$?; \
+		[ $$beside -eq 0 ] || [ $$beside -eq 5 ] || exit $$beside; \
+		$(BIN)/python -m pytest --alone=only $(PYTEST); alone=$$?; \
+		[ $$alone -ne 5 ] || exit $$beside; exit $$alone
+
+# Everything that CI runs, once its packages are there. The steps stop at the first that fails.
+check: lint test-k8s manifest-tools test
 
 test-k8s: $(NATIVE) $(DEV)
 	@# 3: not to be had here; 124: not in time. The tests then skip themselves.
@@ -65,6 +77,7 @@ lint: $(NATIVE) $(DEV)
 	$(call quietly,ruff,$(BIN)/ruff check . && $(BIN)/ruff format --check .)
 	$(call quietly,mypy,$(BIN)/mypy)
 	$(call quietly,imports,$(BIN)/lint-imports)
+	$(call quietly,prose,$(BIN)/python -m release.prose)
 	$(call quietly,clang,! command -v clang-14 || { $(MAKE) -s -C csrc CC=clang-14 OUT=$(CURDIR)/build/clang/shim && \
 		$(MAKE) -s -C csrc/path CC=clang-14 OUT=$(CURDIR)/build/clang/path && \
 		$(MAKE) -s -C csrc/container CC=clang-14 OUT=$(CURDIR)/build/clang/container && \
@@ -82,6 +95,10 @@ bench:
 build: $(NATIVE)
 
 # The same bytes from the same sources and tools; SOURCE_DATE_EPOCH is the last commit's date unless it is set.
+wheel: $(BASE)
+	@rm -f dist/libgpulimit-*.tar.gz dist/libgpulimit-*_$(MACHINE).whl
+	@$(BIN)/python -m release.wheels --arch $(MACHINE)
+
 wheels: $(BASE)
 	@rm -f dist/libgpulimit-*
 	@$(BIN)/python -m release.wheels
@@ -112,7 +129,7 @@ clean:
 	find . -name __pycache__ -prune -exec rm -rf {} +
 
 # For Debian 12, of this processor's wheel.
-deb: $(DEV) wheels
-	@$(BIN)/python -m release.deb dist/libgpulimit-*-manylinux_*_$(shell uname -m).whl
+deb: $(DEV) wheel
+	@$(BIN)/python -m release.deb dist/libgpulimit-*-manylinux_*_$(MACHINE).whl
 
-.PHONY: demo demo-cluster test test-k8s manifest-tools lint bench build wheels deb clean
+.PHONY: demo demo-cluster test check test-k8s manifest-tools lint bench build wheel wheels deb clean

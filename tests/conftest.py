@@ -32,6 +32,8 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 SHM = Path("/dev/shm")
 PROCESS_TIMEOUT_S = 30.0
+ALONE = ("unit/test_child.py", "top/test_terminal.py", "release", "abi")
+"""Tests that run beside no other: signals and terminal as of a shell, builds compared byte by byte."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -47,6 +49,36 @@ class Built:
     """Folder of the simulated libcuda.so.1 and libnvidia-ml.so.1."""
     lib: Path
     """Folder laid out as in an installed package: both libraries and sim/; for GPULIMIT_LIB_DIR."""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--alone", choices=("only", "no"), help="run only the tests of ALONE, or all but them; default: all"
+    )
+
+
+def runs_alone(path: Path) -> bool:
+    """Return True if a test file must have no other test beside it."""
+    return any(path.is_relative_to(ROOT / "tests" / name) for name in ALONE)
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Skip the other kind of files early, except those named on the command line."""
+    wanted = config.getoption("alone")
+    if wanted is None or collection_path.suffix != ".py":
+        return None
+    return True if runs_alone(collection_path) != (wanted == "only") else None
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    wanted = config.getoption("alone")
+    if wanted is None:
+        return
+    kept = [item for item in items if runs_alone(item.path) == (wanted == "only")]
+    left_out = [item for item in items if runs_alone(item.path) != (wanted == "only")]
+    items[:] = kept
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
 
 
 def pytest_configure() -> None:
