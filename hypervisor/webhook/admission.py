@@ -14,12 +14,13 @@ from typing import Any
 
 from hypervisor.pods.pod import Pod, mapping, mappings, pod_of, strings, text
 from hypervisor.pods.quota import PREFIX, own, quota_in, quotas_of
-from limiter.container_edits import LIBRARY_IN_CONTAINER
+from hypervisor.webhook.environment import add, preload_patches, variable_patches
 from limiter.quota import Quota
 
 LD_PRELOAD = f"{PREFIX}ld-preload"
 """Annotation: what the image preloads itself, by comma; the library then comes by LD_PRELOAD, too."""
 GPU_PREFIXES = ("nvidia.com/", "amd.com/", "gpu.intel.com/")
+EPHEMERAL = "ephemeralContainers"
 WHOLE = 100
 THOUSANDTHS = 1000
 
@@ -68,15 +69,37 @@ def judge(item: Mapping[str, Any], rules: Rules) -> Verdict:
             verdict.patches += resource_patches(at, one, rules.resource, wanted[at])
         if at in has_slices and LD_PRELOAD in pod.annotations:
             libraries = [part.strip() for part in pod.annotations[LD_PRELOAD].split(",") if part.strip()]
-            verdict.patches += preload_patches(at, one, libraries)
+            try:
+                verdict.patches += preload_patches(at, one, libraries)
+            except ValueError as error:
+                verdict.refusal = str(error)
+                return verdict
         if rules.hides_others and at not in has_slices and not asks_for_any(one):
             verdict.patches += variable_patches(at, one, "NVIDIA_VISIBLE_DEVICES", "void")
     return verdict
 
 
-def containers_in(spec: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Yield containers with their place in the spec."""
-    for key in ("initContainers", "containers"):
+def judge_debugging(item: Mapping[str, Any], before: Mapping[str, Any], rules: Rules) -> Verdict:
+    """Return the verdict on ephemeral containers added to a pod; `before` is the pod without them."""
+    verdict = Verdict()
+    spec = mapping(item.get("spec"))
+    known = {text(one.get("name")) for one in mappings(mapping(before.get("spec")).get(EPHEMERAL))}
+    has_slices = any(asks_for(one, rules.resource) for _, one in containers_in(spec))
+    for at, one in containers_in(spec, (EPHEMERAL,)):
+        if text(one.get("name")) in known:
+            continue  # the API server lets nothing of it change
+        if has_slices and not rules.may_be_privileged:
+            verdict.refusal = verdict.refusal or privilege_of(one)
+        if rules.hides_others:
+            verdict.patches += variable_patches(at, one, "NVIDIA_VISIBLE_DEVICES", "void")
+    return verdict
+
+
+def containers_in(
+    spec: Mapping[str, Any], kinds: tuple[str, ...] = ("initContainers", "containers")
+) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Yield containers with their place in the spec. Sidecars are init containers that stay."""
+    for key in kinds:
         for number, one in enumerate(mappings(spec.get(key))):
             yield f"/spec/{key}/{number}", one
 
@@ -142,10 +165,9 @@ def count(quota: Quota, rules: Rules, verdict: Verdict) -> int:
 
 def danger_in(spec: Mapping[str, Any]) -> str:
     """Return what in a pod reaches past its cards; "": nothing."""
-    for kind in ("initContainers", "containers", "ephemeralContainers"):
-        for one in mappings(spec.get(kind)):
-            if mapping(one.get("securityContext")).get("privileged") is True:
-                return f"container {text(one.get('name'))} is privileged and would see every card of the node"
+    for _, one in containers_in(spec, ("initContainers", "containers", EPHEMERAL)):
+        if privilege := privilege_of(one):
+            return privilege
     for volume in mappings(spec.get("volumes")):
         path = text(mapping(volume.get("hostPath")).get("path")).rstrip("/") or "/"
         if "hostPath" in volume and (path == "/" or f"{path}/".startswith(("/dev/", "/run/gpulimit/"))):
@@ -153,6 +175,12 @@ def danger_in(spec: Mapping[str, Any]) -> str:
     if spec.get("hostPID") is True:
         return "hostPID reaches the daemon and other pods' processes"
     return ""
+
+
+def privilege_of(container: Mapping[str, Any]) -> str:
+    if mapping(container.get("securityContext")).get("privileged") is not True:
+        return ""
+    return f"container {text(container.get('name'))} is privileged and would see every card of the node"
 
 
 # ---- patches ----
@@ -171,30 +199,6 @@ def resource_patches(
             found.append(add(f"{at}/resources/{kind}", {}))
         found.append(add(f"{at}/resources/{kind}/{escaped(resource)}", str(number)))
     return found
-
-
-def preload_patches(at: str, container: Mapping[str, Any], libraries: list[str]) -> list[dict[str, Any]]:
-    """Set LD_PRELOAD: the image's libraries first, since ours must come after what takes over CUDA calls."""
-    own_value = next(
-        (text(v.get("value")) for v in mappings(container.get("env")) if v.get("name") == "LD_PRELOAD"), ""
-    )
-    parts = [*own_value.replace(" ", ":").split(":"), *libraries, LIBRARY_IN_CONTAINER]
-    value = ":".join(dict.fromkeys(part for part in parts if part))
-    return variable_patches(at, container, "LD_PRELOAD", value)
-
-
-def variable_patches(at: str, container: Mapping[str, Any], name: str, value: str) -> list[dict[str, Any]]:
-    listed = container.get("env")
-    if not isinstance(listed, list):
-        return [add(f"{at}/env", [{"name": name, "value": value}])]
-    for number, one in enumerate(listed):
-        if mapping(one).get("name") == name:
-            return [{"op": "replace", "path": f"{at}/env/{number}", "value": {"name": name, "value": value}}]
-    return [add(f"{at}/env/-", {"name": name, "value": value})]
-
-
-def add(path: str, value: Any) -> dict[str, Any]:
-    return {"op": "add", "path": path, "value": value}
 
 
 def escaped(key: str) -> str:

@@ -14,7 +14,7 @@ from typing import Any
 from aiohttp import web
 
 from hypervisor.pods.pod import mapping, text
-from hypervisor.webhook.admission import Rules, Verdict, judge
+from hypervisor.webhook.admission import Rules, Verdict, judge, judge_debugging
 
 logger = logging.getLogger(__name__)
 LARGEST_BODY = 8 << 20
@@ -47,12 +47,23 @@ def answer_to(review: Any, rules: Rules) -> dict[str, Any]:
     uid = text(request.get("uid"))
     if mapping(review).get("apiVersion") != API_VERSION or not uid:
         raise ValueError(f"this is no {KIND} of {API_VERSION}")
-    is_new_pod = mapping(request.get("kind")).get("kind") == "Pod" and request.get("operation") == "CREATE"
-    verdict = judge(mapping(request.get("object")), rules) if is_new_pod else Verdict()
+    verdict = verdict_on(request, rules)
     if verdict.refusal:
         where = f"{text(request.get('namespace'))}/{text(request.get('name'))}"
         logger.info("refused %s: %s", where, verdict.refusal)
     return {"apiVersion": API_VERSION, "kind": KIND, "response": {"uid": uid, **response_of(verdict)}}
+
+
+def verdict_on(request: Mapping[str, Any], rules: Rules) -> Verdict:
+    """Return the verdict on a new pod, or on ephemeral containers for one; all else is let through."""
+    item, asked = mapping(request.get("object")), (request.get("operation"), text(request.get("subResource")))
+    if mapping(request.get("kind")).get("kind") != "Pod":
+        return Verdict()
+    if asked == ("CREATE", ""):
+        return judge(item, rules)
+    if asked == ("UPDATE", "ephemeralcontainers"):
+        return judge_debugging(item, mapping(request.get("oldObject")), rules)
+    return Verdict()
 
 
 def response_of(verdict: Verdict) -> dict[str, Any]:

@@ -102,6 +102,17 @@ def test_pods_are_changed_and_refused_over_tls(webhook, tmp_path: Path) -> None:
     assert "gpulimit.io/memory" in answer["response"]["status"]["message"]
     _, answer = server.ask(review(pod(memory="8GX"), operation="UPDATE"), authority)
     assert answer["response"] == {"uid": "u1", "allowed": True}, "only new pods are looked at"
+    debugged = pod() | {
+        "spec": {
+            "containers": [{"name": "c", "resources": {"limits": {"gpulimit.io/gpu": "1"}}}],
+            "ephemeralContainers": [{"name": "debug", "securityContext": {"privileged": True}}],
+        }
+    }
+    update = {"operation": "UPDATE", "subResource": "ephemeralcontainers", "oldObject": pod()}
+    _, answer = server.ask(review(debugged, **update), authority)
+    assert "container debug is privileged" in answer["response"]["status"]["message"]
+    _, answer = server.ask(review(debugged, operation="UPDATE", subResource="status"), authority)
+    assert answer["response"]["allowed"], "nothing else of a pod that is there"
     for nonsense in (b"{", b"[]", b"{}", b"null", b"[" * 100_000, review({}) | {"apiVersion": "v2"}):
         assert server.ask(nonsense, authority)[0] == 400
     assert server.ask(b" " * (9 << 20), authority)[0] == 413

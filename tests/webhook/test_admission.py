@@ -44,8 +44,9 @@ def apply(item: dict[str, Any], rules: Rules = RULES) -> dict[str, Any]:
             at = at[int(part)] if isinstance(at, list) else at[part]
         if isinstance(at, list) and last == "-":
             at.append(patch["value"])
+        elif isinstance(at, list) and patch["op"] == "add":
+            at.insert(int(last), patch["value"])
         elif isinstance(at, list):
-            assert patch["op"] == "replace"
             at[int(last)] = patch["value"]
         else:
             at[last] = patch["value"]
