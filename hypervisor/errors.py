@@ -5,7 +5,8 @@ GpulimitError
 ├── ConfigError     an option cannot be used; names key, value and where it came from; exit status 2
 ├── KubeError       the API server or the kubelet does not do what it was asked; with its HTTP status
 ├── Refused         a process, a quota or a request is turned away, with an HTTP status
-└── SegmentError    shared memory cannot be made or used
+├── SegmentError    shared memory cannot be made or used
+└── StateError      a file of the daemon's state cannot be read or written
 """
 
 from __future__ import annotations
@@ -38,6 +39,10 @@ class Refused(GpulimitError):
 
 class SegmentError(GpulimitError):
     """A segment cannot be made, opened or written."""
+
+
+class StateError(GpulimitError):
+    """A file in the state folder cannot be read, written or kept aside."""
 
 
 class KubeError(GpulimitError):

@@ -7,6 +7,7 @@ import http.client
 import json
 import os
 import socket
+import sys
 from typing import Any
 
 from limiter.daemon import SOCKET
@@ -62,6 +63,13 @@ def ask(method: str, target: str, body: object = None, *, path: str | None = Non
         reason = data.get("error") if isinstance(data, dict) else None
         raise NodeRefused(answer.status, str(reason or f"the daemon answered {answer.status}"))
     return data
+
+
+def show_warnings(answer: object) -> None:
+    """Print the warnings in the daemon's answer to a change."""
+    warnings = answer.get("warnings", ()) if isinstance(answer, dict) else ()
+    for warning in warnings:
+        print(f"gpulimit: warning: {warning}", file=sys.stderr)
 
 
 def state() -> dict[str, Any] | None:

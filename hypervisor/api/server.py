@@ -50,7 +50,7 @@ class Node(Protocol):
     def state(self, peer: Peer | None) -> dict[str, Any]: ...
     def quota_of(self, tenant: TenantName, peer: Peer | None) -> dict[str, Any]: ...
     def set_quota(self, tenant: TenantName, said: quota.Quota | None) -> dict[str, Any]: ...
-    def suspend(self, tenant: TenantName, *, is_suspended: bool) -> None: ...
+    def suspend(self, tenant: TenantName, *, is_suspended: bool) -> list[str]: ...
 
 
 class Server:
@@ -124,8 +124,8 @@ class Server:
         def suspending(*, is_suspended: bool) -> Handler:
             async def handle(request: web.Request) -> web.Response:
                 check_writer(request)
-                node.suspend(tenant_in(request), is_suspended=is_suspended)
-                return web.Response(status=204)
+                warnings = node.suspend(tenant_in(request), is_suspended=is_suspended)
+                return web.json_response({"warnings": warnings}) if warnings else web.Response(status=204)
 
             return handle
 

@@ -81,6 +81,7 @@ class Api:
                 "admission": node.registry.book.admission,
                 "arbitration_steps": self._arbitration.steps,
                 "not_ready": node.reasons_not_ready(),
+                "warnings": node.warnings(),
                 "may_change": sees_all,
                 "at_ns": time.monotonic_ns(),
             },
@@ -137,10 +138,13 @@ class Api:
 
     def set_quota(self, name: TenantName, said: Quota | None) -> dict[str, Any]:
         self._node.set_quota(name, said)
+        warnings = {"warnings": self._node.warnings()} if self._node.warnings() else {}
         try:
-            return self.quota_of(name, None)
+            return self.quota_of(name, None) | warnings
         except Refused:
-            return {"tenant": name, "present": False, "source": None, "quota": {}}
+            return {"tenant": name, "present": False, "source": None, "quota": {}} | warnings
 
-    def suspend(self, name: TenantName, *, is_suspended: bool) -> None:
+    def suspend(self, name: TenantName, *, is_suspended: bool) -> list[str]:
+        """Suspend or resume a tenant; return warnings."""
         self._node.suspend(name, is_suspended=is_suspended)
+        return self._node.warnings()

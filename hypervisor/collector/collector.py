@@ -239,7 +239,7 @@ class Observer:
 
     def parts(self) -> tuple[PartView, ...]:
         """Return how the parts are."""
-        health = self._nvml.health
+        health, store = self._nvml.health, self._node.survival.store
         stepped_ago_s = (time.monotonic_ns() - self._arbitration.stepped_at_ns) / 1e9
         at_s = self._last_success_at_s
         period_s = self._options.period_s
@@ -263,13 +263,15 @@ class Observer:
                 self._arbitration.steps > 0 and stepped_ago_s <= ARBITRATION_FRESH_S,
                 time.time() - stepped_ago_s if self._arbitration.steps else None,
             ),
+            PartView("state", not store.problem, store.saved_at_s, None, {"write": store.failures}),
             *self.more_parts(),
         )
 
     def reasons_not_ready(self) -> list[str]:
         """Return which parts do not do their work."""
         silent = [part.name for part in self.parts() if not part.is_up]
-        return [f"{name}: has not done its work lately" for name in silent]
+        reasons = {"state": "; ".join(self._node.warnings())}
+        return [f"{name}: {reasons.get(name) or 'has not done its work lately'}" for name in silent]
 
 
 def known_of(values: Iterable[T | None]) -> tuple[T, ...]:

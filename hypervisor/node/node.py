@@ -126,7 +126,7 @@ class Node:
         if opened is not None and (worker.tenant in self.broken or not opened.usage.is_whole):
             self.broken.pop(worker.tenant, None)
             self.tenancy.reopen(tenant)
-        self.tenancy.open(tenant)
+        self.survival.open(tenant)
         self.tenancy.publish([tenant])
         self.survival.save()
         text = f"process {worker.key.host_pid} ({worker.name})"
@@ -229,9 +229,10 @@ class Node:
         except Refused:
             put(api, name, before)
             raise
+        # Published first: what shared memory says is then never older than what is saved.
+        self._follow(name)
         self.survival.save()
         self.note("quota_set", "quota set" if said is not None else "quota taken back", tenant=name)
-        self._follow(name)
 
     def _follow(self, name: TenantName) -> None:
         """Let a tenant, if it is there, follow its quota."""
@@ -305,6 +306,7 @@ class Node:
 
     def sweep(self, now_ns: int) -> None:
         """Forget tenants whose last process went long ago, and close what nobody looks at."""
+        self.survival.retry()
         self.tenancy.close_retired()
         for name, its in self.tenancy.open_tenants.items():
             if name not in self.broken and not its.usage.is_whole:
@@ -327,6 +329,11 @@ class Node:
         if not self.tenancy.gpus:
             return [f"no GPU known: {self.inventory.trouble or 'NVML has not answered yet'}"]
         return []
+
+    def warnings(self) -> list[str]:
+        """Return what operators should know, though the daemon does its work."""
+        problem = self.survival.store.problem
+        return [f"{problem}; quotas and suspensions set now may not outlive the daemon"] if problem else []
 
     def close(self) -> None:
         """Stop watching processes."""

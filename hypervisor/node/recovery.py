@@ -8,13 +8,18 @@ from __future__ import annotations
 import logging
 import time
 
-from hypervisor.errors import SegmentError
-from hypervisor.model import TenantName
+from hypervisor.errors import Refused, SegmentError
+from hypervisor.model import Held, TenantName
 from hypervisor.node.events import EventLog, note
+from hypervisor.node.in_force import Limits, quota_of, says_the_same
 from hypervisor.node.registry import Registry, Tenant
 from hypervisor.node.state_store import Saved, SavedTenant, Store
-from hypervisor.node.tenant_segments import Tenancy
+from hypervisor.node.tenant_segments import Open, Tenancy
 from hypervisor.shm.segments import Segments
+
+logger = logging.getLogger(__name__)
+CLUSTERS = ("pod", "slices")
+"""Sources that the cluster says again after a restart."""
 
 
 class Survival:
@@ -23,7 +28,7 @@ class Survival:
     def __init__(
         self, store: Store, registry: Registry, tenancy: Tenancy, segments: Segments, events: EventLog
     ) -> None:
-        self._store = store
+        self.store = store
         self._registry = registry
         self._tenancy = tenancy
         self._segments = segments
@@ -33,7 +38,10 @@ class Survival:
 
     def load(self) -> None:
         """Read what an earlier daemon saved."""
-        saved = self._store.load()
+        saved, losses = self.store.load()
+        for loss in losses:
+            self._events.add("state_lost", loss.text, now_ns=time.time_ns(), tenant=loss.tenant)
+            logger.warning("state_lost: %s", loss.text)
         self._registry.book.api.update(saved.api)
         self._pending = dict(saved.tenants)
 
@@ -56,11 +64,12 @@ class Survival:
             pod=was.pod,
             containers=set(was.containers),
             is_suspended=was.is_suspended,
+            began_s=was.began_s,
         )
         if was.held.source == "pod":  # until the cluster says it again
             self._registry.book.pods.setdefault(name, was.held.quota)
         try:
-            if self._tenancy.open(tenant).usage.count_living():
+            if self.open(tenant).usage.count_living():
                 self._registry.adopt(tenant, now_ns=time.monotonic_ns())
                 note(self._events, "adopted", "was there before this daemon", tenant=name)
             else:
@@ -69,10 +78,55 @@ class Survival:
             self._tenancy.retire(name)
             note(self._events, "segment_failed", str(error), tenant=name, level=logging.WARNING)
 
+    def open(self, tenant: Tenant) -> Open:
+        """Return a tenant's segments, published. Raises SegmentError.
+
+        What the policy of a tenant with living processes says was in force when the daemon before ended. If
+        the saved state says something else, that daemon could not save: the policy holds.
+        """
+        return self._tenancy.open(tenant, before_publishing=self._keep_in_force)
+
+    def _keep_in_force(self, tenant: Tenant, opened: Open) -> None:
+        limits, is_suspended = self._tenancy.in_force(opened)
+        if not limits or not opened.usage.count_living():
+            return
+        if is_suspended != tenant.is_suspended:
+            tenant.is_suspended = is_suspended
+            text = f"is {'suspended' if is_suspended else 'not suspended'}, as it was before this daemon"
+            note(self._events, "state_recovered", text, tenant=tenant.name, level=logging.WARNING)
+        if not says_the_same(tenant.held.quota, limits):
+            self._keep_quota(tenant, limits)
+
+    def _keep_quota(self, tenant: Tenant, limits: Limits) -> None:
+        book, name = self._registry.book, tenant.name
+        try:
+            held = book.decide(name, tenant.pod_uid, tenant.proposed, was_heard=tenant.was_heard)
+        except Refused:
+            held = tenant.held
+        if not says_the_same(held.quota, limits):
+            source = tenant.held.source if tenant.held.source in CLUSTERS else "api"
+            held = Held(quota_of(limits), source)
+            if source == "api":
+                book.api[name] = held.quota
+        tenant.held = held
+        text = f"keeps the quota that was in force before this daemon (source: {held.source})"
+        note(self._events, "state_recovered", text, tenant=name, level=logging.WARNING)
+
     def save(self) -> None:
-        """Write down what must survive this daemon."""
+        """Write down what must survive this daemon; what fails is tried again by `retry`."""
         tenants = {t.name: saved_tenant(t) for t in self._registry.tenants.values()}
-        self._store.save(Saved(dict(self._registry.book.api), {**self._pending, **tenants}))
+        before = self.store.problem
+        self.store.save(Saved(dict(self._registry.book.api), {**self._pending, **tenants}))
+        problem = self.store.problem
+        if problem:
+            note(self._events, "state_not_saved", f"{problem}; tried again", level=logging.WARNING)
+        elif before:
+            note(self._events, "state_saved", "quotas and suspensions are saved again")
+
+    def retry(self) -> None:
+        """Save again if the last save failed."""
+        if self.store.problem:
+            self.save()
 
 
 def saved_tenant(tenant: Tenant) -> SavedTenant:
@@ -85,4 +139,5 @@ def saved_tenant(tenant: Tenant) -> SavedTenant:
         pod=tenant.pod,
         containers=tuple(sorted(tenant.containers)),
         is_suspended=tenant.is_suspended,
+        began_s=tenant.began_s,
     )

@@ -48,6 +48,8 @@ class Tenant:
     gpus: frozenset[GpuUuid] = frozenset()
     """Where its processes have shown up."""
     empty_since_ns: int | None = None
+    began_s: float = 0.0
+    """Unix time of its first process; 0 if not known."""
     is_adopted: bool = False
     """Its processes came under quota before this daemon started, and not all have registered again."""
 

@@ -1,22 +1,30 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What must survive a restart: quotas that operators set, and the tenants that were there. One JSON file."""
+"""What must survive a restart: quotas that operators set, and the tenants that were there.
+
+Two JSON files in one folder. `quotas.json` has the operators' quotas and is on the disk before an operator is
+answered. `tenants.json` changes with every tenant and is not forced to the disk: after a power failure no
+tenant of it lives. It repeats the operators' quotas, for versions that know this file alone.
+"""
 
 from __future__ import annotations
 
 import json
-import logging
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, cast, get_args
 
+from hypervisor.errors import StateError
 from hypervisor.model import Held, Source, TenantName
+from hypervisor.node.state_file import StateFile
 from limiter import quota
 from limiter.errors import QuotaError
+from limiter.segment import TENANT
 
-logger = logging.getLogger(__name__)
 VERSION = 1
-SOURCES: tuple[Source, ...] = ("pod", "api", "config", "default", "environment")
+SOURCES: tuple[Source, ...] = get_args(Source)
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,96 +40,183 @@ class SavedTenant:
     containers: tuple[str, ...] = ()
     """Ids of the pod's containers that are in it."""
     is_suspended: bool = False
+    began_s: float = 0.0
+    """Unix time of its first process; 0 if not known."""
 
 
 @dataclass(frozen=True, slots=True)
 class Saved:
-    """The file's content."""
+    """The files' content."""
 
     api: Mapping[TenantName, quota.Quota] = field(default_factory=dict)
     tenants: Mapping[TenantName, SavedTenant] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """Something saved that cannot be used any more."""
+
+    tenant: str
+    """"": a whole file."""
+    text: str
+
+
 class Store:
-    """The file; without a folder nothing is kept."""
+    """Both files; without a folder nothing is kept. Event loop only."""
 
     def __init__(self, folder: str) -> None:
-        self._path = Path(folder) / "tenants.json" if folder else None
-        self._written = ""
-        self._has_complained = False
+        self.problem = ""
+        """Why the last save failed; "" if it did not."""
+        self.failures = 0
+        self.saved_at_s: float | None = None
+        """Unix time of the last save that worked."""
+        self._quotas = StateFile(Path(folder) / "quotas.json") if folder else None
+        self._tenants = StateFile(Path(folder) / "tenants.json") if folder else None
+        self._written: dict[str, str] = {}
 
-    def load(self) -> Saved:
-        """Return what was saved. What cannot be read is logged and left out: a daemon must start."""
-        try:
-            data = json.loads(self._path.read_text(encoding="utf-8")) if self._path else None
-            return decoded(data) if data else Saved()
-        except FileNotFoundError:
-            return Saved()
-        except (OSError, ValueError, TypeError, KeyError, AttributeError, QuotaError) as error:
-            logger.warning("cannot read %s, so quotas set by calls are lost: %s", self._path, error)
-            return Saved()
+    def load(self) -> tuple[Saved, list[Loss]]:
+        """Return what was saved, and what of it is lost: a daemon must start.
+
+        A file that cannot be used is kept under another name. An entry that cannot be used is left out alone.
+        """
+        losses: list[Loss] = []
+        if self._quotas is None or self._tenants is None:
+            return Saved(), losses
+        quotas, tenants = read(self._quotas, losses), read(self._tenants, losses)
+        # An older version keeps all in one file: if it wrote last, its word is the newer one.
+        with_api = (
+            self._tenants if quotas is None or (tenants and "quotas_file" not in tenants) else self._quotas
+        )
+        data = tenants if with_api is self._tenants else quotas
+        api = entries(with_api, data, "api", decoded_quota, losses)
+        return Saved(api, entries(self._tenants, tenants, "tenants", decoded_tenant, losses)), losses
 
     def save(self, saved: Saved) -> None:
-        """Write it, in one step; not when nothing changed."""
-        text = json.dumps(encoded(saved), indent=1, sort_keys=True)
-        if self._path is None or text == self._written:
+        """Write what has changed; `problem` then says whether that worked."""
+        if self._quotas is None or self._tenants is None:
             return
-        fresh = self._path.with_name(f".{self._path.name}.new")
+        api = {"version": VERSION, "api": encoded_api(saved.api)}
+        tenants = api | {"quotas_file": True, "tenants": encoded_tenants(saved.tenants)}
         try:
-            self._path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
-            fresh.write_text(text, encoding="utf-8")
-            fresh.replace(self._path)
-            self._written = text
-        except OSError as error:
-            if not self._has_complained:
-                logger.warning(
-                    "cannot write %s, so quotas set by calls end with this daemon: %s", self._path, error
-                )
-            self._has_complained = True
+            self._write(self._quotas, api, is_durable=True)
+            self._write(self._tenants, tenants, is_durable=False)
+        except StateError as error:
+            self.problem = str(error)
+            self.failures += 1
+        else:
+            self.problem = ""
+            self.saved_at_s = time.time()
+
+    def _write(self, file: StateFile, data: object, *, is_durable: bool) -> None:
+        text = json.dumps(data, indent=1, sort_keys=True)
+        if self._written.get(file.path.name) != text:
+            file.write(text, is_durable=is_durable)
+            self._written[file.path.name] = text
 
 
-def encoded(saved: Saved) -> dict[str, Any]:
+def read(file: StateFile, losses: list[Loss]) -> dict[str, Any] | None:
+    """Return a file's content; None if there is none that can be used, which is then kept aside."""
+    label = "damaged"
+    try:
+        data = cast("dict[str, Any] | None", file.read())
+        if data is None or data.get("version") == VERSION:
+            return data
+        version = data.get("version")
+        if isinstance(version, int):
+            label = f"version-{version}"
+        raise StateError(f"it has version {version!a:.20}, not {VERSION}")
+    except StateError as error:
+        losses.append(Loss("", f"cannot read {file.path}: {error}; {kept(file.keep_aside, label)}"))
+        return None
+
+
+def entries(
+    file: StateFile,
+    data: Mapping[str, Any] | None,
+    section: str,
+    decode: Callable[[Any], T],
+    losses: list[Loss],
+) -> dict[TenantName, T]:
+    """Return a section's entries that can be used; if some cannot, the whole file is kept for people."""
+    said = (data or {}).get(section, {})
+    if not isinstance(said, dict):
+        note = kept(file.copy_aside, "damaged")
+        losses.append(Loss("", f"cannot read {section!r} of {file.path}: it is not an object; {note}"))
+        return {}
+    good: dict[TenantName, T] = {}
+    bad: dict[str, str] = {}
+    for name, value in said.items():
+        try:
+            if not TENANT.fullmatch(name):
+                raise ValueError("it is not a tenant's name")
+            good[TenantName(name)] = decode(value)
+        except (ValueError, TypeError, KeyError, AttributeError, OverflowError, QuotaError) as error:
+            bad[name] = f"{name!a:.80} of {section!r} in {file.path}: {reason_of(error)}"
+    if bad:
+        note = kept(file.copy_aside, "damaged")
+        losses += [
+            Loss(name, f"cannot read {text}; the other entries hold, {note}") for name, text in bad.items()
+        ]
+    return good
+
+
+def reason_of(error: Exception) -> str:
+    return f"{error} is missing" if isinstance(error, KeyError) else str(error)
+
+
+def kept(keep: Callable[[str], Path], label: str) -> str:
+    """Keep a file; return what became of it."""
+    try:
+        return f"the file is kept as {keep(label).name}"
+    except StateError as error:
+        return f"{error}, so nothing is saved"
+
+
+def encoded_api(api: Mapping[TenantName, quota.Quota]) -> dict[str, Any]:
+    return {name: said.environ() for name, said in api.items()}
+
+
+def encoded_tenants(tenants: Mapping[TenantName, SavedTenant]) -> dict[str, Any]:
     return {
-        "version": VERSION,
-        "api": {name: said.environ() for name, said in saved.api.items()},
-        "tenants": {
-            name: {
-                "uid": t.uid,
-                "quota": t.held.quota.environ(),
-                "source": t.held.source,
-                "proposed": t.proposed.environ(),
-                "heard": t.was_heard,
-                "pod_uid": t.pod_uid,
-                "pod": t.pod,
-                "containers": list(t.containers),
-                "suspended": t.is_suspended,
-            }
-            for name, t in saved.tenants.items()
-        },
+        name: {
+            "uid": t.uid,
+            "quota": t.held.quota.environ(),
+            "source": t.held.source,
+            "proposed": t.proposed.environ(),
+            "heard": t.was_heard,
+            "pod_uid": t.pod_uid,
+            "pod": t.pod,
+            "containers": list(t.containers),
+            "suspended": t.is_suspended,
+            "began_s": t.began_s,
+        }
+        for name, t in tenants.items()
     }
 
 
-def decoded(data: dict[str, Any]) -> Saved:
-    if data["version"] != VERSION:
-        raise ValueError(f"it has version {data['version']}, not {VERSION}")
-    return Saved(
-        api={TenantName(name): quota.read(said) for name, said in data["api"].items()},
-        tenants={TenantName(name): decoded_tenant(t) for name, t in data["tenants"].items()},
-    )
+def decoded_quota(data: Any) -> quota.Quota:
+    """Return a saved quota. Raises ValueError if it has keys or values that quotas do not have."""
+    for key, value in data.items():
+        if key not in quota.VARIABLES or not isinstance(value, str):
+            raise ValueError(f"{key!a:.40} is no part of a quota")
+    return quota.read(data)
 
 
-def decoded_tenant(data: dict[str, Any]) -> SavedTenant:
+def decoded_tenant(data: Any) -> SavedTenant:
     source = data["source"]
     if source not in SOURCES:
-        raise ValueError(f"unknown source {source!r}")
-    held = Held(quota.read(data["quota"]), source)
+        raise ValueError(f"unknown source {source!a:.40}")
+    pod_uid = data["pod_uid"]
+    if pod_uid is not None and not isinstance(pod_uid, str):
+        raise ValueError("its pod_uid is not text")
     return SavedTenant(
         uid=int(data["uid"]),
-        held=held,
-        proposed=quota.read(data["proposed"]),
+        held=Held(decoded_quota(data["quota"]), source),
+        proposed=decoded_quota(data["proposed"]),
         was_heard=bool(data["heard"]),
-        pod_uid=data["pod_uid"],
+        pod_uid=pod_uid,
         pod=str(data["pod"]),
         containers=tuple(str(one) for one in data.get("containers", [])),
         is_suspended=bool(data["suspended"]),
+        began_s=float(data.get("began_s", 0.0)),
     )

@@ -9,7 +9,7 @@ import asyncio
 import logging
 import os
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from hypervisor.dispatcher.dispatcher import Arbitration, Roster
@@ -27,6 +27,7 @@ from hypervisor.shm.segments import (
     Segments,
     StateSegment,
     UsageSegment,
+    uuid_bytes,
 )
 
 logger = logging.getLogger(__name__)
@@ -70,8 +71,13 @@ class Tenancy:
         self._number = 0
         self._retired: list[tuple[int, Open]] = []
 
-    def open(self, tenant: Tenant) -> Open:
-        """Return a tenant's segments, made and published at the first call. Raises SegmentError."""
+    def open(
+        self, tenant: Tenant, before_publishing: Callable[[Tenant, Open], None] = lambda *_: None
+    ) -> Open:
+        """Return a tenant's segments, made and published at the first call. Raises SegmentError.
+
+        `before_publishing` may change the tenant by what its segments say.
+        """
         known = self.open_tenants.get(tenant.name)
         if known is not None:
             return known
@@ -81,10 +87,26 @@ class Tenancy:
         except SegmentError:
             usage.close()
             raise
-        opened = self.open_tenants[tenant.name] = Open(usage, policy, {})
+        opened = Open(usage, policy, {})
+        try:
+            before_publishing(tenant, opened)
+        except SegmentError:
+            opened.close()
+            raise
+        self.open_tenants[tenant.name] = opened
         self._publish(tenant, opened)
         self.publish_roster()
         return opened
+
+    def in_force(self, opened: Open) -> tuple[dict[Gpu, DeviceQuota], bool]:
+        """Return the limits that a policy shows for the GPUs of this node, and whether it suspends."""
+        shown = opened.policy.limits()
+        known = {gpu: shown[key] for gpu in self.gpus if (key := uuid_bytes(gpu.uuid)) in shown}
+        limits = {
+            gpu: replace(limit, is_memory_limited=limit.memory_bytes < gpu.memory_bytes)
+            for gpu, (limit, _) in known.items()
+        }
+        return limits, any(is_suspended for _, is_suspended in known.values())
 
     def reopen(self, tenant: Tenant) -> Open:
         """Give a tenant that spoiled its usage segment a new one."""

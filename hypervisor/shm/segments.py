@@ -27,6 +27,7 @@ from limiter._native import ffi, lib
 from hypervisor.errors import SegmentError
 from hypervisor.model import DeviceQuota, GpuSample, GpuUuid
 from limiter import segment
+from limiter.quota import Priority
 
 DIRECTORY = segment.DIRECTORY
 USAGE, POLICY, ASIDE = "gpulimit.u.", "gpulimit.p.", "gpulimit.aside."
@@ -36,12 +37,26 @@ OWN_LAYOUT = int(lib.GL_LAYOUT_VERSION)
 LAYOUTS = 1000
 """More than there will be; what says that it has a later one is damaged."""
 MOST_DEVICES = int(lib.GL_MAX_NODE_DEVICES)
-PRIORITIES = {"low": 1, "normal": 2, "high": 3}
+PRIORITIES: dict[Priority, int] = {"low": 1, "normal": 2, "high": 3}
+PRIORITY_NAMES = {number: name for name, number in PRIORITIES.items()}
 
 
 def uuid_bytes(gpu: GpuUuid) -> bytes:
     """Return the 16 bytes in "GPU-8-4-4-4-12" or "MIG-8-4-4-4-12"."""
     return bytes.fromhex(gpu.partition("-")[2].replace("-", ""))[:16].ljust(16, b"\0")
+
+
+def limits_of(device: Any) -> DeviceQuota:
+    """Return the limits in one entry of a policy; whether memory is limited shows beside the card's size."""
+    return DeviceQuota(
+        memory_bytes=int(device.memory_limit_bytes),
+        is_memory_limited=True,
+        compute_percent=int(device.compute_limit_percent),
+        request_percent=int(device.compute_request_percent),
+        weight=int(device.weight),
+        priority=PRIORITY_NAMES[device.priority],
+        memory_wait_ns=int(device.memory_wait_ns),
+    )
 
 
 def check(result: int, what: str) -> int:
@@ -160,6 +175,18 @@ class PolicySegment(Segment):
         values.weight, values.priority = quota.weight, PRIORITIES[quota.priority]
         values.memory_wait_ns = quota.memory_wait_ns
         check(lib.gl_node_policy_allow(self.view, entry, values), self.name)
+
+    def limits(self) -> dict[bytes, tuple[DeviceQuota, bool]]:
+        """Return the limits of each GPU, by the bytes of its UUID, and whether the tenant is suspended.
+
+        Entries whose values no daemon writes are left out.
+        """
+        ready = [device for device in self.view.device if device.ready]
+        return {
+            bytes(device.uuid): (limits_of(device), bool(device.suspended))
+            for device in ready
+            if device.priority in PRIORITY_NAMES and 1 <= device.compute_limit_percent <= 100
+        }
 
     def withdraw(self, entry: int) -> None:
         """Drop an entry: of an earlier daemon, or of a GPU that is gone."""

@@ -159,11 +159,13 @@ def shown_name(tenant: Facts) -> str:
 
 
 def problems_in(state: Facts) -> tuple[str, ...]:
-    """Return what keeps the daemon from its work."""
-    reasons = map_in(state, "daemon").get("not_ready")
-    if not isinstance(reasons, list):
-        return ()
-    return tuple(f"daemon not ready: {clean(reason, 200)}" for reason in reasons)
+    """Return what keeps the daemon from its work, and what its operators should know."""
+    said = map_in(state, "daemon")
+    reasons, warnings = said.get("not_ready"), said.get("warnings")
+    return (
+        *(f"daemon not ready: {clean(one, 200)}" for one in (reasons if isinstance(reasons, list) else ())),
+        *(f"daemon: {clean(one, 200)}" for one in (warnings if isinstance(warnings, list) else ())),
+    )
 
 
 def is_in_sight(state: Facts) -> bool:

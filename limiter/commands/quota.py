@@ -49,6 +49,7 @@ def run(options: argparse.Namespace) -> int:
     if not segment.TENANT.fullmatch(options.tenant):
         raise UsageError(f"quota: {options.tenant!r} is not a tenant's name")
     answer = show(options.tenant) if options.verb == "show" else change(options)
+    daemon_client.show_warnings(answer)
     print(json.dumps(answer) if options.json else describe(answer))
     return 0
 

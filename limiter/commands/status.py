@@ -67,4 +67,5 @@ def describe(
         text += [f"daemon: running, not ready: {why}" for why in state["daemon"]["not_ready"]]
         if not state["daemon"]["not_ready"]:
             text.append("daemon: running")
+        text += [f"daemon: {warning}" for warning in state["daemon"].get("warnings", ())]
     return "\n".join(text)

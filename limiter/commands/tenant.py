@@ -28,7 +28,8 @@ def run(options: argparse.Namespace) -> int:
     if not segment.TENANT.fullmatch(options.tenant):
         raise UsageError(f"tenant: {options.tenant!r} is not a tenant's name")
     try:
-        daemon_client.ask("POST", f"/v1/tenants/{options.tenant}/{options.verb}")
+        answer = daemon_client.ask("POST", f"/v1/tenants/{options.tenant}/{options.verb}")
+        daemon_client.show_warnings(answer)
     except daemon_client.NoDaemon:
         in_books(options.tenant, suspended=options.verb == "suspend")
     return 0

@@ -154,6 +154,8 @@ def daemon(path: str) -> Iterator[Check]:
     else:
         text = f"answers; {len(state.get('gpus', []))} GPUs, {len(state.get('tenants', []))} tenants"
         yield ok("daemon", text)
+    for warning in state.get("daemon", {}).get("warnings", []):
+        yield fail("daemon's state", warning, "make room in state_dir, or make it writable")
     for gpu in state.get("gpus", []):
         if not gpu["healthy"]:
             yield fail(f"GPU {gpu['index']}", f"{gpu['uuid']}: {gpu['error']}", "see dmesg for Xid errors")

@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reads a tenant's quota back from the limits in its policy segment. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from hypervisor.model import DEFAULT_WEIGHT, DeviceQuota, Gpu, device_quota
+from limiter.quota import NO_LIMIT_PERCENT, Quota, Rule
+
+Limits = Mapping[Gpu, DeviceQuota]
+
+
+def says_the_same(quota: Quota, limits: Limits) -> bool:
+    """True if a quota gives each of these GPUs the limits that are in force there."""
+    return all(is_same(device_quota(quota, gpu), there) for gpu, there in limits.items())
+
+
+def is_same(one: DeviceQuota, there: DeviceQuota) -> bool:
+    """True if two limits are the same; a quota of the card's whole memory is none.
+
+    Versions before gave a tenant without a weight its request as the weight: that is the same quota.
+    """
+    weight = one.weight if there.weight == there.request_percent else there.weight
+    return replace(one, is_memory_limited=False) == replace(there, is_memory_limited=False, weight=weight)
+
+
+def quota_of(limits: Limits) -> Quota:
+    """Return a quota that means these limits."""
+    any_of = next(iter(limits.values()))
+    memory = {gpu: one.memory_bytes for gpu, one in limits.items()}
+    compute = {gpu: one.compute_percent for gpu, one in limits.items()}
+    is_limited = any(one.is_memory_limited for one in limits.values())
+    return Quota(
+        memory=rules(memory) if is_limited else (),
+        compute=rules(compute) if min(compute.values()) < NO_LIMIT_PERCENT else (),
+        request_percent=any_of.request_percent or None,
+        weight=None if any_of.weight == DEFAULT_WEIGHT else any_of.weight,
+        priority=None if any_of.priority == "normal" else any_of.priority,
+        memory_wait_s=any_of.memory_wait_ns // 1_000_000_000 or None,
+    )
+
+
+def rules(amounts: Mapping[Gpu, int]) -> tuple[Rule, ...]:
+    """Return one rule for all GPUs where their amounts are the same, else one for each.
+
+    A GPU with amount 0 gets no rule: a list gives nothing to the GPUs that it does not name.
+    """
+    if len(set(amounts.values())) == 1:
+        return (Rule("*", next(iter(amounts.values()))),)
+    return tuple(Rule(gpu.uuid, amount) for gpu, amount in amounts.items() if amount)
