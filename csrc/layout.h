@@ -27,6 +27,14 @@
 #define GL_MAX_NODE_DEVICES 64 /* cards and MIG devices of a node */
 #define GL_MAX_SLOTS 512
 #define GL_TENANT_NAME_BYTES 64
+#define GL_USAGE_PREFIX "gpulimit.u."  /* names of segments in /dev/shm; the tenant's name follows */
+#define GL_POLICY_PREFIX "gpulimit.p."
+
+enum gl_priority {
+	GL_PRIORITY_LOW = 1,
+	GL_PRIORITY_NORMAL = 2,
+	GL_PRIORITY_HIGH = 3 /* inside its request it preempts the lower ones */
+};
 
 enum gl_launch_kind {
 	GL_KERNEL = 0,      /* cuLaunchKernel, cuLaunchKernelEx, the old cuLaunch family */
@@ -135,7 +143,7 @@ struct gl_policy_device {
 	uint32_t compute_limit_percent;   /* 1..100 */
 	uint32_t compute_request_percent; /* 0..100 */
 	uint32_t weight;
-	uint32_t priority;           /* 1 low, 2 normal, 3 high */
+	uint32_t priority;           /* enum gl_priority */
 	uint64_t granted_ns;         /* GPU time granted since the policy was made; a launch may go while spent < granted */
 	uint64_t run_ahead_ns;       /* most GPU time that may be submitted and unfinished; 0: no bound */
 	uint32_t change;             /* futex: bumped after every change of this entry */

@@ -28,6 +28,7 @@ SOURCES = (
 )
 PART = re.compile(r"/\* cffi: begin \*/(.*?)/\* cffi: end \*/", re.DOTALL)
 CONSTANT = re.compile(r"^(#define \w+) .*$", re.MULTILINE)
+STRING = re.compile(r'^#define (\w+) ".*$', re.MULTILINE)
 
 # The environment as pairs of strings, name and value by turns, ended by NULL: no call back into Python.
 PAIRS = """
@@ -49,7 +50,7 @@ static int gl_native_read(struct gl_quota *quota, const char **pairs)
 def declarations(header: Path) -> str:
     """Return what cffi reads of a header; constants keep their names, the compiler knows their values."""
     text = "\n".join(PART.findall(header.read_text(encoding="utf-8")))
-    return CONSTANT.sub(r"\1 ...", text)
+    return CONSTANT.sub(r"\1 ...", STRING.sub(r"static const char *const \1;", text))
 
 
 def make(csrc: Path) -> FFI:

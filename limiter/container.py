@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from limiter import paths
-from limiter.daemon import SOCKET
 from limiter.errors import UsageError
 from limiter.image import Image
+from limiter.paths import DAEMON_SOCKET
 
 PRELOAD_FILE = "/etc/ld.so.preload"
 # Of this process, not of the container.
@@ -88,13 +88,13 @@ def preload_file(shelf: Path, libraries: Sequence[str]) -> Path:
 
 def socket(environ: Mapping[str, str]) -> list[str]:
     """Show the daemon's socket by its folder: the next daemon's socket is another file in it."""
-    path = environ.get("GPULIMIT_SOCKET") or SOCKET
+    path = environ.get("GPULIMIT_SOCKET") or DAEMON_SOCKET
     if not path.startswith("/"):
         raise UsageError(f"GPULIMIT_SOCKET: {path!r} is not an absolute path")
     folder = Path(path).parent
     if not folder.is_dir():
         return []
-    return [*mount(folder), *(["-e", f"GPULIMIT_SOCKET={path}"] if path != SOCKET else [])]
+    return [*mount(folder), *(["-e", f"GPULIMIT_SOCKET={path}"] if path != DAEMON_SOCKET else [])]
 
 
 def gpus(wish: Wish) -> list[str]:

@@ -8,10 +8,11 @@ import json
 import os
 import socket
 import sys
+from pathlib import Path
 from typing import Any
 
-from limiter.daemon import SOCKET
 from limiter.errors import GpulimitError
+from limiter.paths import DAEMON_SOCKET
 
 TIMEOUT_S = 5.0
 LARGEST_ANSWER = 64 << 20
@@ -42,11 +43,30 @@ class Connection(http.client.HTTPConnection):
         self.sock.connect(self._path)
 
 
+def socket_path() -> str:
+    """Return the path of the daemon's socket, as the environment gives it or the usual one."""
+    return os.environ.get("GPULIMIT_SOCKET") or DAEMON_SOCKET
+
+
+def answers() -> bool:
+    """Return True if a process listens on the daemon's socket."""
+    path = socket_path()
+    if not Path(path).exists():
+        return False
+    with socket.socket(socket.AF_UNIX) as client:
+        client.settimeout(1.0)
+        try:
+            client.connect(path)
+        except OSError:
+            return False
+    return True
+
+
 def ask(method: str, target: str, body: object = None, *, path: str | None = None) -> Any:
     """Return what the daemon answers, None for nothing; `path`: where its socket is, if not where the
     environment says. Raises NoDaemon or NodeRefused.
     """
-    path = path or os.environ.get("GPULIMIT_SOCKET") or SOCKET
+    path = path or socket_path()
     connection = Connection(path)
     try:
         connection.request(method, target, None if body is None else json.dumps(body))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where the package's own files lie: the library to preload, the simulated driver, the hook table.
+"""Paths of the package's own files (library to preload, simulated driver, hook table) and of the socket.
 
 `GPULIMIT_LIB_DIR` names another folder of the same shape; tests and developers use it to try a build.
 """
@@ -12,6 +12,8 @@ from pathlib import Path
 from limiter.errors import NotInstalled
 
 LIBRARY = "libgpulimit.so"
+DAEMON_SOCKET = "/run/gpulimit/hypervisor.sock"
+"""The daemon's socket, unless GPULIMIT_SOCKET names another; as in csrc/daemon/address.c."""
 
 
 def lib_dir() -> Path:

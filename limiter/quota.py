@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from enum import IntEnum
 from typing import Any, Literal, cast
 
 from limiter._native import ffi, lib
@@ -18,6 +19,25 @@ from limiter.errors import QuotaError
 Priority = Literal["low", "normal", "high"]
 PRIORITIES: tuple[Priority, ...] = ("low", "normal", "high")
 NO_LIMIT_PERCENT = 100
+
+
+class PriorityClass(IntEnum):
+    """The classes as numbers, as policies and the scheduler have them (enum gl_priority in csrc/layout.h)."""
+
+    LOW = int(lib.GL_PRIORITY_LOW)
+    NORMAL = int(lib.GL_PRIORITY_NORMAL)
+    HIGH = int(lib.GL_PRIORITY_HIGH)
+
+    @classmethod
+    def of(cls, name: Priority) -> PriorityClass:
+        """Return the class of a name, one of PRIORITIES."""
+        return cls[name.upper()]
+
+    @property
+    def quota_name(self) -> Priority:
+        """The name as quotas give it."""
+        return cast(Priority, self.name.lower())
+
 
 VARIABLES = (
     "GPULIMIT_MEMORY",
@@ -129,7 +149,7 @@ def read(environ: Mapping[str, str], *, flags: Mapping[str, str] | None = None) 
         compute=tuple(rules_of(native.compute, native.compute_rules)),
         request_percent=native.request or None,
         weight=native.weight or None,
-        priority=PRIORITIES[native.priority - 1] if native.priority else None,
+        priority=PriorityClass(native.priority).quota_name if native.priority else None,
         memory_wait_s=native.memory_wait or None,
         tenant=text_of(native.tenant) or None,
         memory_source=text_of(native.memory_source) or None,

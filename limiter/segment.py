@@ -23,7 +23,8 @@ from limiter._native import ffi, lib
 from limiter.errors import LayoutMismatch
 
 DIRECTORY = Path("/dev/shm")
-PREFIX = "gpulimit.u."
+PREFIX: str = ffi.string(lib.GL_USAGE_PREFIX).decode()
+POLICY_PREFIX: str = ffi.string(lib.GL_POLICY_PREFIX).decode()
 TENANT = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,62}")
 MEMORY_KINDS = ("plain", "managed", "array", "pool", "vmm", "graph", "overhead")
 LAUNCH_KINDS = ("kernel", "cooperative", "graph", "captured")

@@ -124,7 +124,7 @@ static const char *fault_of(const struct gl_answer *a)
 		return "an unexpected status";
 	if (!*a->worker || !*a->tenant || !a->host_pid)
 		return "headers are missing";
-	if (!begins(a->usage, "gpulimit.u.", a->tenant) || !begins(a->policy, "gpulimit.p.", a->tenant))
+	if (!begins(a->usage, GL_USAGE_PREFIX, a->tenant) || !begins(a->policy, GL_POLICY_PREFIX, a->tenant))
 		return "the segments are not the tenant's";
 	return NULL;
 }

@@ -4,11 +4,6 @@
 #include "base/sys.h"
 #include "node/sigbus_guard.h"
 
-#define LONGEST_LOOK_NS UINT64_C(2000000)
-#define SHORTEST_LOOK_NS UINT64_C(50000)
-#define IDLE_AFTER_NS UINT64_C(1000000)
-#define MOST_SPENT_NS UINT64_C(100000000000)
-
 /* What the books say of one device. */
 struct seen {
 	struct gl_vigil *vigil;
@@ -54,7 +49,7 @@ static bool goes_on(struct gl_vigil *v, const struct seen *s, uint64_t now)
 		return false; /* the books were begun anew */
 	uint64_t spent = s->spent_ns - v->spent_ns;
 	if (spent)
-		v->queue_end_ns = most(v->queue_end_ns, v->begin_ns) + least(spent, MOST_SPENT_NS);
+		v->queue_end_ns = most(v->queue_end_ns, v->begin_ns) + least(spent, GL_MAX_USAGE_STEP_NS);
 	v->spent_ns = s->spent_ns;
 	uint64_t queued = least(s->outstanding_ns, beyond(most(v->queue_end_ns, s->queue_end_ns), now));
 	bool used_up = s->spent_ns >= v->until_spent_ns;
@@ -65,11 +60,11 @@ static bool goes_on(struct gl_vigil *v, const struct seen *s, uint64_t now)
 	bool idle = !s->waiting && !spent && !queued;
 	if (idle || (used_up && queued <= v->queued_ns))
 		return false;
-	uint64_t left = least(beyond(v->until_spent_ns, s->spent_ns), MOST_SPENT_NS);
+	uint64_t left = least(beyond(v->until_spent_ns, s->spent_ns), GL_MAX_USAGE_STEP_NS);
 	uint64_t wait = left + beyond(queued, v->queued_ns);
 	if (!s->waiting)
-		wait = least(wait, least(queued, MOST_SPENT_NS) + IDLE_AFTER_NS);
-	v->next_ns = now + least(most(wait, SHORTEST_LOOK_NS), LONGEST_LOOK_NS);
+		wait = least(wait, least(queued, GL_MAX_USAGE_STEP_NS) + GL_TURN_IDLE_TIMEOUT_NS);
+	v->next_ns = now + least(most(wait, GL_WATCH_MIN_POLL_NS), GL_WATCH_MAX_POLL_NS);
 	return true;
 }
 

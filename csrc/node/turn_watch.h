@@ -9,6 +9,11 @@
 #include "layout.h"
 
 /* cffi: begin */
+#define GL_WATCH_MIN_POLL_NS 50000   /* between two polls, whatever the counters say */
+#define GL_WATCH_MAX_POLL_NS 2000000
+#define GL_TURN_IDLE_TIMEOUT_NS 1000000     /* without work for so long, a holder may lose its turn */
+#define GL_MAX_USAGE_STEP_NS 100000000000   /* more use than that between two polls is no measurement */
+
 struct gl_vigil {
 	struct gl_usage *usage;  /* NULL: none */
 	uint32_t device;         /* entry in it, below GL_MAX_DEVICES */

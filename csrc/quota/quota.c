@@ -161,15 +161,16 @@ static int read_number(struct gl_text *text, uint32_t most, bool percent, const 
 
 static int read_priority(struct gl_text *text, uint32_t *out)
 {
-	static const char names[3][8] = {"low", "normal", "high"};
+	static const char names[][8] = {
+		[GL_PRIORITY_LOW] = "low", [GL_PRIORITY_NORMAL] = "normal", [GL_PRIORITY_HIGH] = "high"};
 
-	for (uint32_t i = 0; i < 3; i++) {
+	for (uint32_t i = GL_PRIORITY_LOW; i <= GL_PRIORITY_HIGH; i++) {
 		size_t c = 0;
 
 		while (names[i][c] && gl_lower(text->at[c]) == names[i][c])
 			c++;
 		if (!names[i][c] && !text->at[c]) {
-			*out = i + 1;
+			*out = i;
 			return 0;
 		}
 	}

@@ -9,6 +9,8 @@
 
 #include <stdint.h>
 
+#include "layout.h"
+
 /* cffi: begin */
 #define GL_QUOTA_RULES 32
 #define GL_QUOTA_ERROR_BYTES 320
@@ -29,7 +31,7 @@ struct gl_quota {
 	uint32_t set;              /* any quota or tenant was given: the process is under quota */
 	uint32_t memory_rules, compute_rules;
 	uint32_t weight;           /* 1..10000, 0: not given */
-	uint32_t priority;         /* 0 not given, 1 low, 2 normal, 3 high */
+	uint32_t priority;         /* enum gl_priority, 0: not given */
 	uint32_t request;          /* percent, 0: not given */
 	uint32_t memory_wait;      /* seconds that an allocation may wait for memory, 0: not given */
 	uint32_t reserved0;

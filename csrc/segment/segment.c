@@ -38,7 +38,7 @@ static int lock_set_up(int fd)
 static void path_of(const char *tenant, char *out, size_t size)
 {
 	size_t at = 0;
-	for (const char *part = DIRECTORY "gpulimit.u."; *part && at + 1 < size; part++)
+	for (const char *part = DIRECTORY GL_USAGE_PREFIX; *part && at + 1 < size; part++)
 		out[at++] = *part;
 	for (; *tenant && at + 1 < size; tenant++)
 		out[at++] = *tenant;
@@ -125,7 +125,7 @@ static void write_header(struct gl_usage *usage, const char *path)
 	h->version = GL_LAYOUT_VERSION;
 	h->size = sizeof *usage;
 	h->created_ns = (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
-	const char *tenant = path + sizeof(DIRECTORY "gpulimit.u.") - 1;
+	const char *tenant = path + sizeof(DIRECTORY GL_USAGE_PREFIX) - 1;
 	memcpy(h->tenant, tenant, strnlen(tenant, sizeof h->tenant - 1));
 	gl_store(&h->ready, 1u);
 }

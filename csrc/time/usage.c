@@ -9,7 +9,6 @@
 
 #define RING_NS UINT64_C(1000000)
 #define PAUSE_NS UINT64_C(1000000) /* without a launch: the daemon is told of the next */
-enum { HIGH = 3 }; /* the class whose work others wait for */
 
 static void note_work(struct gl_meter *m, struct gl_gpu *gpu, bool had_none, uint64_t ns)
 {
@@ -40,7 +39,7 @@ void gl_queue_waited(struct gl_meter *m, const struct gl_gpu *gpu)
 	if (gl_peek(&gpu->account->outstanding_ns))
 		return;
 	gl_put(&gpu->account->queue_end_ns, now);
-	if (!p || gl_peek(&p->priority) < HIGH || now - gl_peek(rang) < RING_NS)
+	if (!p || gl_peek(&p->priority) < GL_PRIORITY_HIGH || now - gl_peek(rang) < RING_NS)
 		return;
 	gl_put(rang, now);
 	gl_doorbell_ring();

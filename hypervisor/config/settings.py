@@ -20,7 +20,7 @@ from typing import Any, get_args
 from hypervisor.config.parsers import address, choice, choices, duration, number, switch, url
 from hypervisor.errors import ConfigError
 from hypervisor.model import NO_QUOTA, Admission
-from limiter import quota
+from limiter import paths, quota
 from limiter.errors import QuotaError
 from limiter.quota import Quota
 from limiter.segment import TENANT
@@ -43,7 +43,7 @@ class Settings:
     """All options. Durations are in nanoseconds; as text they have units, as in 2ms."""
 
     socket: str = option(
-        str, "/run/gpulimit/hypervisor.sock", "where limited programs and the command line reach the daemon"
+        str, paths.DAEMON_SOCKET, "where limited programs and the command line reach the daemon"
     )
     socket_group: str = option(str, "", "group whose members may change quotas, besides root")
     metrics_addr: str = option(

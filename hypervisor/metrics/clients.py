@@ -31,9 +31,9 @@ from hypervisor.metrics.observations import (
 from hypervisor.metrics.snapshot import ClientView
 from hypervisor.model import TenantName
 from hypervisor.scheduler.fair_share import entitlements
+from limiter.units import PERCENT
 
 MS = 1_000_000
-WHOLE = 100
 THROTTLED_PART = 0.1
 
 
@@ -142,7 +142,7 @@ class Clients:
     def _percent(self, look: Look, elapsed_ns: int) -> float | None:
         if look.books is None or not elapsed_ns:
             return None
-        return WHOLE * self.windows[look.key].spent_ns / elapsed_ns
+        return PERCENT * self.windows[look.key].spent_ns / elapsed_ns
 
     def _promised(self, look: Look) -> dict[str, float | None]:
         return {
@@ -163,13 +163,13 @@ class Clients:
             for key, window in self.windows.items()
         )
         due = self.entitled.get(look.key)
-        return look.terms.limit_percent if due is None or not others else due * WHOLE
+        return look.terms.limit_percent if due is None or not others else due * PERCENT
 
     def _had(self, look: Look, elapsed_ns: int) -> dict[str, float | None]:
         books, window = look.books, self.windows[look.key]
         if books is None:
             return {}
-        limit_ms = elapsed_ns / MS * self._effective_percent(look) / WHOLE
+        limit_ms = elapsed_ns / MS * self._effective_percent(look) / PERCENT
         usage_ms = window.spent_ns / MS
         debt_ns = 0 if look.granted_ns is None else max(0, books.spent_ns - look.granted_ns)
         is_over = look.granted_ns is not None and books.spent_ns >= look.granted_ns

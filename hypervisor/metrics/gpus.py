@@ -12,9 +12,9 @@ from hypervisor.model import NONE, Gpu, GpuSample
 from hypervisor.scheduler.memory_wait_queue import MemoryTally
 from hypervisor.scheduler.statistics import Tally
 from limiter.mig import MigGpu
+from limiter.units import PERCENT
 from limiter.vgpu import VgpuHost
 
-WHOLE = 100
 NO_WAITS = MemoryTally()
 
 
@@ -79,7 +79,7 @@ def is_on(look: Look, card: Gpu) -> bool:
 
 
 def requested_of(looks: Iterable[Look]) -> float:
-    return sum(look.terms.request_percent for look in looks) / WHOLE
+    return sum(look.terms.request_percent for look in looks) / PERCENT
 
 
 def vgpu_host_view(card: Card, node: str) -> VgpuHost | None:
@@ -131,7 +131,7 @@ class Schedulers:
         memory = sum(tracked_by(look) or 0 for look in here)
         held = sum(in_use(look) or 0 for look in here)
         peak = self._peak_bytes[gpu.uuid] = max(memory, self._peak_bytes.get(gpu.uuid, 0))
-        safe = gpu.memory_bytes * overcommit_percent // WHOLE
+        safe = gpu.memory_bytes * overcommit_percent // PERCENT
         values = {
             "scheduler_running_clients": sum(bool(windows[x.key].spent_ns) for x in here),
             "scheduler_request_queue_clients": sum(is_held_back(look) for look in here),

@@ -14,9 +14,8 @@ from dataclasses import dataclass, field, replace
 
 from hypervisor.errors import Refused
 from hypervisor.model import NO_QUOTA, Admission, Gpu, GpuUuid, Held, Source, TenantName, device_quota
-from limiter.quota import PRIORITIES, Quota, Rule
-
-WHOLE = 100
+from limiter.quota import PriorityClass, Quota, Rule
+from limiter.units import PERCENT
 
 
 @dataclass(slots=True)
@@ -98,7 +97,7 @@ def lowered(ceiling: Quota, wish: Quota) -> Quota:
     its own.
     """
     priority = ceiling.priority or "normal"
-    if wish.priority is not None and PRIORITIES.index(wish.priority) < PRIORITIES.index(priority):
+    if wish.priority is not None and PriorityClass.of(wish.priority) < PriorityClass.of(priority):
         priority = wish.priority
     return replace(
         ceiling,
@@ -167,13 +166,13 @@ def trouble(
     own = device_quota(wanted.quota, gpu)
     beside = [device_quota(o.quota, gpu) for o in others if gpu in places(o, gpus)]
     requested = sum(o.request_percent for o in beside)
-    if own.request_percent and requested + own.request_percent > WHOLE:
+    if own.request_percent and requested + own.request_percent > PERCENT:
         return (
             f"request of {own.request_percent}% does not fit on {gpu.uuid}: "
-            f"{requested}% of its time is promised, {max(0, WHOLE - requested)}% is free"
+            f"{requested}% of its time is promised, {max(0, PERCENT - requested)}% is free"
         )
     reserved = sum(o.memory_bytes for o in beside if o.is_memory_limited)
-    room = gpu.memory_bytes * overcommit_percent // WHOLE
+    room = gpu.memory_bytes * overcommit_percent // PERCENT
     if own.is_memory_limited and reserved + own.memory_bytes > room:
         return (
             f"memory of {own.memory_bytes >> 20} MiB does not fit on {gpu.uuid}: "

@@ -10,6 +10,8 @@ import itertools
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
+from limiter._native import lib
+
 from hypervisor.errors import Refused
 from hypervisor.model import Claim, Gpu, GpuUuid, Held, Origin, ProcessKey, TenantName, Worker, WorkerId
 from hypervisor.node.commands import CommandQueue
@@ -18,7 +20,7 @@ from limiter.quota import Quota
 from limiter.segment import TENANT
 
 ROOT = 0
-MOST_WORKERS = 512
+MAX_WORKERS = int(lib.GL_MAX_SLOTS)
 """Per tenant: the slots of its segment."""
 MOST_TENANTS = 120
 """Of the node: one sleep must cover all doorbells."""
@@ -85,8 +87,8 @@ class Registry:
         for worker in gone:
             self.remove(worker.id, now_ns=now_ns)
         tenant = self._tenant_for(claim)
-        if len(tenant.workers) >= MOST_WORKERS:
-            raise Refused(409, f"tenant {tenant.name} has {MOST_WORKERS} processes already")
+        if len(tenant.workers) >= MAX_WORKERS:
+            raise Refused(409, f"tenant {tenant.name} has {MAX_WORKERS} processes already")
         worker = Worker(
             id=WorkerId(f"{self._boot}-{next(self._numbers)}"),
             key=claim.key,

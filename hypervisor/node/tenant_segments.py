@@ -22,13 +22,13 @@ from hypervisor.shm import fd_passing as hand_over
 from hypervisor.shm.fd_passing import ReadOnlyView
 from hypervisor.shm.segments import (
     MOST_DEVICES,
-    PRIORITIES,
     PolicySegment,
     Segments,
     StateSegment,
     UsageSegment,
     uuid_bytes,
 )
+from limiter.quota import PriorityClass
 
 logger = logging.getLogger(__name__)
 
@@ -221,6 +221,6 @@ def terms_of(quota: DeviceQuota, is_suspended: bool) -> Terms:
         limit_percent=quota.compute_percent,
         request_percent=quota.request_percent,
         weight=quota.weight,
-        priority=PRIORITIES[quota.priority],
+        priority=PriorityClass.of(quota.priority),
         is_suspended=is_suspended,
     )

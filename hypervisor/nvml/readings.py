@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from hypervisor.model import Readings
+from limiter.units import PERCENT
 
 MOST_WATTS = 5_000
 MOST_CELSIUS = 200
@@ -18,7 +19,6 @@ MOST_MHZ = 20_000
 MOST_JOULES = 1e12
 MOST_BYTES = 1 << 48
 MOST_ERRORS = 1 << 53
-WHOLE = 100
 
 THROTTLE_REASONS = {
     "gpu_idle": 0x1,
@@ -51,13 +51,13 @@ def readings_of(row: Mapping[str, Any]) -> Readings:
         memory_total_bytes=total,
         memory_used_bytes=within(row.get("memory_used_bytes"), 0, most),
         memory_free_bytes=within(row.get("memory_free_bytes"), 0, most),
-        utilization_ratio=within(row.get("utilisation_percent"), 0, 1, 1 / WHOLE),
-        memory_utilization_ratio=within(row.get("memory_utilisation_percent"), 0, 1, 1 / WHOLE),
+        utilization_ratio=within(row.get("utilisation_percent"), 0, 1, 1 / PERCENT),
+        memory_utilization_ratio=within(row.get("memory_utilisation_percent"), 0, 1, 1 / PERCENT),
         power_watts=within(row.get("power_mw"), 0, MOST_WATTS, 1e-3),
         energy_joules=within(row.get("energy_mj"), 0, MOST_JOULES, 1e-3),
         temperature_celsius=within(row.get("temperature_c"), -MOST_CELSIUS, MOST_CELSIUS),
-        encoder_utilization_ratio=within(row.get("encoder_percent"), 0, 1, 1 / WHOLE),
-        decoder_utilization_ratio=within(row.get("decoder_percent"), 0, 1, 1 / WHOLE),
+        encoder_utilization_ratio=within(row.get("encoder_percent"), 0, 1, 1 / PERCENT),
+        decoder_utilization_ratio=within(row.get("decoder_percent"), 0, 1, 1 / PERCENT),
         ecc_errors=errors_of(row.get("ecc_errors")),
         clocks_hertz=clocks_of(row.get("clocks_mhz")),
         throttle_reasons=reasons_of(row.get("throttle")),

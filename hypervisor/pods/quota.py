@@ -25,6 +25,7 @@ from hypervisor.pods.quantity import compute_words, memory_words, quantity, size
 from limiter import quota
 from limiter.errors import QuotaError
 from limiter.quota import Quota
+from limiter.units import PERCENT
 
 PREFIX = "gpulimit.io/"
 FIELDS: Mapping[str, Callable[[str], str]] = {
@@ -39,11 +40,11 @@ VARIABLES = {name: f"GPULIMIT_{name.upper().replace('-', '_')}" for name in FIEL
 ALIKE, VERY_ALIKE = 0.6, 0.85
 """How like a field's name (as difflib counts) a key is that must be a misspelling of it."""
 NVSHARE = ("nvshare.com/", "xpushare.com/")
-HAMI, WHOLE = "nvidia.com/", 100
+HAMI = "nvidia.com/"
 HAMI_RESOURCES: tuple[tuple[str, str, Callable[[int], str]], ...] = (
     ("memory", "gpumem", lambda mebibytes: f"{mebibytes}MiB" if mebibytes else ""),
-    ("memory", "gpumem-percentage", lambda percent: f"{percent}%" if 0 < percent < WHOLE else ""),
-    ("compute", "gpucores", lambda percent: f"{percent}" if 0 < percent < WHOLE else ""),
+    ("memory", "gpumem-percentage", lambda percent: f"{percent}%" if 0 < percent < PERCENT else ""),
+    ("compute", "gpucores", lambda percent: f"{percent}" if 0 < percent < PERCENT else ""),
     ("priority", "priority", lambda number: "low" if number else "high"),
 )
 MB, MIB = 10**6, 1 << 20

@@ -9,10 +9,11 @@ from hypervisor.model import TenantName
 from hypervisor.scheduler.entity import Standing
 from hypervisor.scheduler.fair_share import entitlements, filled
 from hypervisor.scheduler.types import Terms
+from limiter.quota import PriorityClass
+from limiter.units import PERCENT
 
 BEHIND_QUANTA = 2
 """How far behind a tenant may be when it comes back: it does not save time up."""
-HIGH = 3
 """The class whose work others wait for."""
 
 
@@ -57,13 +58,13 @@ class Parts:
             standing.behind_ns = BEHIND_QUANTA * self._quantum_ns / max(own, 0.01)
         terms = [standing.terms for standing in standings.values()]
         self.has_requests = any(t.request_percent for t in terms)
-        self.has_high = any(t.priority >= HIGH and t.request_percent for t in terms)
+        self.has_high = any(t.priority >= PriorityClass.HIGH and t.request_percent for t in terms)
 
     def _set(self, standings: Mapping[TenantName, Standing]) -> None:
         """That, or more if others want less."""
         active = self._active
         wanted = {
-            name: min(terms.limit_percent / 100, wish)
+            name: min(terms.limit_percent / PERCENT, wish)
             for (name, terms), wish in zip(active.items(), self._wishes, strict=True)
         }
         shared = filled(active, wanted)

@@ -13,7 +13,8 @@ import math
 
 from hypervisor.scheduler.token_bucket import Bucket
 from hypervisor.scheduler.turn_utilization import Fill
-from hypervisor.scheduler.types import MS, Grant, Seen, Terms
+from hypervisor.scheduler.types import MAX_USAGE_STEP_NS, MS, TURN_IDLE_TIMEOUT_NS, Grant, Seen, Terms
+from limiter.units import PERCENT
 
 HEAVY_NS, LIGHT_NS, MOST_DEMAND_NS = 8 * MS, 1 * MS, 12 * MS
 DRAIN = 0.5
@@ -29,9 +30,6 @@ BEHIND_NS, CAUGHT_UP_NS = 3 * MS, MS // 2
 RATE_WINDOW_NS = 50 * MS
 ACTIVE_NS = 50 * MS
 """Who has done nothing for so long does not count among those who want the GPU."""
-MOST_SPENT_NS = 100_000 * MS
-"""That one tenant can have used between two looks: a kernel that has ended after minutes, at the very most.
-"""
 LATELY_NS = 1_000 * MS
 KEEP_LIMIT_NS, RESUME_LIMIT_NS = 100 * MS, 20 * MS
 KEEP_REQUEST_NS, DEBT_REQUEST_NS = 50 * MS, 20 * MS
@@ -47,8 +45,6 @@ RESTING_NS = 500 * MS
 """And where it will not."""
 LINGER_NS = MS // 4
 """Between two launches of one request."""
-IDLE_AFTER_NS = 1 * MS
-"""A holder without work for so long has lost its turn."""
 
 
 class Standing:
@@ -107,7 +103,7 @@ class Standing:
         elapsed_ns = max(0, now_ns - self._at_ns)
         before_ns, spent_now_ns = self.seen.spent_ns, seen.spent_ns
         # Books that went back were begun anew, and those that leap are wrong.
-        spent_ns = min(max(0, spent_now_ns - before_ns), MOST_SPENT_NS)
+        spent_ns = min(max(0, spent_now_ns - before_ns), MAX_USAGE_STEP_NS)
         self._at_ns, self.seen = now_ns, seen
         self._note_queues(seen.waiting, elapsed_ns)
         self.has_begun = False
@@ -166,7 +162,7 @@ class Standing:
             return min(PARKED_NS, self.slip.wall_ns_until(self.piece_ns, self.part))
         if not self.terms.request_percent or self.is_inside_request:
             return RESTING_NS
-        until_inside_ns = self._request.wall_ns_until(1, self.terms.request_percent / 100)
+        until_inside_ns = self._request.wall_ns_until(1, self.terms.request_percent / PERCENT)
         return min(RESTING_NS, max(PARKED_NS, until_inside_ns))
 
     @property
@@ -183,9 +179,9 @@ class Standing:
         if elapsed_ns:
             gain = 1.0 - math.exp(-elapsed_ns / RATE_WINDOW_NS)
             self.rate += (spent_ns / elapsed_ns - self.rate) * gain
-        limit = self.terms.limit_percent / 100
+        limit = self.terms.limit_percent / PERCENT
         self._limit.settle(elapsed_ns, spent_ns, limit)
-        self._request.settle(elapsed_ns, spent_ns, self.terms.request_percent / 100)
+        self._request.settle(elapsed_ns, spent_ns, self.terms.request_percent / PERCENT)
         held_up_ns = elapsed_ns if self.holds_up_others else 0
         self._may_hold_up_ns = min(MOST_HOLD_UP_NS, self._may_hold_up_ns + spent_ns - held_up_ns)
         self.slip.settle(elapsed_ns, spent_ns / inflation, self.part)
@@ -235,16 +231,16 @@ class Standing:
     def has_work(self) -> bool:
         """It uses the GPU, or would if it was let."""
         idle_ns = self._at_ns - max(self._spent_at_ns, self.queue_end_ns)
-        return self.seen.waiting > 0 or idle_ns < IDLE_AFTER_NS
+        return self.seen.waiting > 0 or idle_ns < TURN_IDLE_TIMEOUT_NS
 
     @property
     def limit_left_ns(self) -> int:
         """What its limit still allows now."""
-        if self.terms.limit_percent >= 100:
+        if self.terms.limit_percent >= PERCENT:
             return 1 << 62
         return max(0, int(self._limit.level_ns)) if self.may_run else 0
 
     def limit_wait_ns(self) -> int:
         """Return how long until its limit allows it to go on."""
-        limit = self.terms.limit_percent / 100
+        limit = self.terms.limit_percent / PERCENT
         return self._limit.wall_ns_until(RESUME_LIMIT_NS * limit, limit)

@@ -7,8 +7,7 @@ from collections.abc import Mapping
 
 from hypervisor.model import TenantName
 from hypervisor.scheduler.types import Terms
-
-WHOLE = 100
+from limiter.units import PERCENT
 
 
 def entitlements(terms: Mapping[TenantName, Terms]) -> dict[TenantName, float]:
@@ -17,9 +16,9 @@ def entitlements(terms: Mapping[TenantName, Terms]) -> dict[TenantName, float]:
     Parts are cut to limits, and what that frees goes to the others; they sum up to 1 unless limits forbid.
     """
     requested = sum(t.request_percent for t in terms.values())
-    scale = WHOLE / requested if requested > WHOLE else 1.0
-    base = {name: t.request_percent * scale / WHOLE for name, t in terms.items()}
-    wanted = {name: t.limit_percent / WHOLE for name, t in terms.items()}
+    scale = PERCENT / requested if requested > PERCENT else 1.0
+    base = {name: t.request_percent * scale / PERCENT for name, t in terms.items()}
+    wanted = {name: t.limit_percent / PERCENT for name, t in terms.items()}
     return filled(terms, wanted, base=base)
 
 

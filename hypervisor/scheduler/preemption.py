@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 from hypervisor.model import TenantName
-from hypervisor.scheduler.entitlements import HIGH, Parts
+from hypervisor.scheduler.entitlements import Parts
 from hypervisor.scheduler.entity import Standing
 from hypervisor.scheduler.types import MS
+from limiter.quota import PriorityClass
 
 SWITCH_NS = MS // 5
 """What it takes a card to turn from one process's work to another's (bench/fair.py: what is lost a turn)."""
@@ -20,7 +21,7 @@ SWITCH_NS = MS // 5
 
 def is_above(standing: Standing, other: Standing | None) -> bool:
     """It is of a class that others' turns end for; a request alone makes it the next, and no more."""
-    return other is not None and standing.rank <= -HIGH and standing.rank < other.rank
+    return other is not None and standing.rank <= -PriorityClass.HIGH and standing.rank < other.rank
 
 
 class Urgency:
@@ -39,12 +40,12 @@ class Urgency:
             ranks = [
                 s.rank
                 for s in self._standings.values()
-                if s.rank and s.may_run and (s.is_working if s.rank <= -HIGH else s.is_behind)
+                if s.rank and s.may_run and (s.is_working if s.rank <= -PriorityClass.HIGH else s.is_behind)
             ]
         self.rank = first = min(ranks, default=0)
         for standing in self._standings.values():
             is_it = standing.rank == first and standing.is_behind
-            standing.holds_up_others = -HIGH < first < 0 and is_it
+            standing.holds_up_others = -PriorityClass.HIGH < first < 0 and is_it
 
     def hushes(self, standing: Standing) -> bool:
         """It has to wait until a higher class has done its work."""
@@ -54,7 +55,7 @@ class Urgency:
         """Tell those that others wait for what of the others is on the GPU with their work: what was queued
         when it began, and what came until they heard of it.
         """
-        urgent = [s for s in looked_at if s.terms.priority >= HIGH and s.is_working]
+        urgent = [s for s in looked_at if s.terms.priority >= PriorityClass.HIGH and s.is_working]
         late_ns = all_spent_ns - sum(s.spent_last_ns for s in urgent)
         for standing in urgent:
             if standing.has_begun:
@@ -69,7 +70,8 @@ class Urgency:
             return False
         above = (s for s in self._standings.values() if s.terms.priority > standing.terms.priority)
         return any(
-            s.terms.priority >= HIGH and s.terms.request_percent and s.was_lately_active for s in above
+            s.terms.priority >= PriorityClass.HIGH and s.terms.request_percent and s.was_lately_active
+            for s in above
         )
 
     def preempting(self, holder: Standing | None) -> frozenset[TenantName]:

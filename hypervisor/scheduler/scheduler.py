@@ -20,9 +20,20 @@ from hypervisor.model import TenantName
 from hypervisor.scheduler import grants
 from hypervisor.scheduler import turn_watch as vigils
 from hypervisor.scheduler.entitlements import Parts
-from hypervisor.scheduler.entity import IDLE_AFTER_NS, LINGER_NS, Standing
+from hypervisor.scheduler.entity import LINGER_NS, Standing
 from hypervisor.scheduler.preemption import Urgency, is_above
-from hypervisor.scheduler.types import MS, Decision, Grant, Pace, Rating, Seen, Terms, UsedUp, Vigil
+from hypervisor.scheduler.types import (
+    MS,
+    TURN_IDLE_TIMEOUT_NS,
+    Decision,
+    Grant,
+    Pace,
+    Rating,
+    Seen,
+    Terms,
+    UsedUp,
+    Vigil,
+)
 
 HANDOVER_NS = MS * 7 // 20
 """The next turn begins when so much of the last is still queued: to decide and wake up takes that long."""
@@ -352,7 +363,7 @@ class Arbiter:
                 due.append(self._pace.tick_ns * (2 if is_quiet else 1))
         if self._holder is not None and not has_vigil and not self._standings[self._holder].seen.waiting:
             # That it has nothing more to do shows only by looking.
-            due.append(self._standings[self._holder].queued_ns + IDLE_AFTER_NS)
+            due.append(self._standings[self._holder].queued_ns + TURN_IDLE_TIMEOUT_NS)
         if self._holder is not None and is_wanted:
             due.append(self._turn_from_ns + 2 * self._pace.quantum_ns - now_ns)
         if self._draining is not None and self._holder is None:

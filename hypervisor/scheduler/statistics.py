@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from hypervisor.model import TenantName
 from hypervisor.scheduler.types import MS, Decision, Seen, Terms
+from limiter.units import PERCENT
 
 
 @dataclass(slots=True)
@@ -110,7 +111,7 @@ class Turns:
             return "quantum"
         if not seen[name].waiting and not seen[name].outstanding_ns:
             return "idle"
-        return "limit" if terms[name].limit_percent < 100 else "preempted"
+        return "limit" if terms[name].limit_percent < PERCENT else "preempted"
 
     def _note_waits(self, now_ns: int, seen: Mapping[TenantName, Seen], decision: Decision) -> None:
         held, grants = self._held_since_ns, decision.grants

@@ -8,14 +8,14 @@ Python says what csrc/node/turn_watch.c does, for tests and for models of a daem
 
 from __future__ import annotations
 
-from hypervisor.model import TenantName
-from hypervisor.scheduler.types import MS, Seen, Vigil
+from limiter._native import lib
 
-LONGEST_LOOK_NS, SHORTEST_LOOK_NS = 2 * MS, MS // 20
+from hypervisor.model import TenantName
+from hypervisor.scheduler.types import MAX_USAGE_STEP_NS, MS, TURN_IDLE_TIMEOUT_NS, Seen, Vigil
+
+MAX_POLL_NS, MIN_POLL_NS = int(lib.GL_WATCH_MAX_POLL_NS), int(lib.GL_WATCH_MIN_POLL_NS)
 FIRST_LOOK_NS = MS // 2
 """After a decision at the earliest, whatever the books say: bounds what a tenant can cost."""
-IDLE_AFTER_NS = 1 * MS
-MOST_SPENT_NS = 100_000 * MS
 ANY_QUEUE_NS = 1 << 62
 OVER = -1
 """As `next_ns`: there is nothing more to look for."""
@@ -27,7 +27,7 @@ def begin(
     """Return a vigil from now on."""
     vigil = Vigil(tenant, seen.spent_ns, queue_end_ns, now_ns, until_spent_ns, queued_ns)
     wait_ns = _wait_ns(vigil, seen, now_ns)
-    return vigil._replace(next_ns=now_ns + min(max(wait_ns, FIRST_LOOK_NS), LONGEST_LOOK_NS))
+    return vigil._replace(next_ns=now_ns + min(max(wait_ns, FIRST_LOOK_NS), MAX_POLL_NS))
 
 
 def look(vigil: Vigil, seen: Seen, now_ns: int) -> Vigil:
@@ -36,7 +36,7 @@ def look(vigil: Vigil, seen: Seen, now_ns: int) -> Vigil:
     if spent_ns < 0:
         return vigil._replace(next_ns=OVER)
     if spent_ns:
-        queue_end_ns = max(vigil.queue_end_ns, vigil.begin_ns) + min(spent_ns, MOST_SPENT_NS)
+        queue_end_ns = max(vigil.queue_end_ns, vigil.begin_ns) + min(spent_ns, MAX_USAGE_STEP_NS)
         vigil = vigil._replace(spent_ns=seen.spent_ns, queue_end_ns=queue_end_ns)
     left_ns = _queued_ns(vigil, seen, now_ns)
     is_idle = not seen.waiting and not spent_ns and not left_ns
@@ -46,7 +46,7 @@ def look(vigil: Vigil, seen: Seen, now_ns: int) -> Vigil:
     if is_idle or (is_used_up and left_ns <= vigil.queued_ns):
         return vigil._replace(next_ns=OVER)
     wait_ns = _wait_ns(vigil, seen, now_ns)
-    return vigil._replace(next_ns=now_ns + min(max(wait_ns, SHORTEST_LOOK_NS), LONGEST_LOOK_NS))
+    return vigil._replace(next_ns=now_ns + min(max(wait_ns, MIN_POLL_NS), MAX_POLL_NS))
 
 
 def _queued_ns(vigil: Vigil, seen: Seen, now_ns: int) -> int:
@@ -58,4 +58,4 @@ def _wait_ns(vigil: Vigil, seen: Seen, now_ns: int) -> int:
     """Return how long it lasts at least, or until it may turn out that there is nothing more to do."""
     queued_ns = _queued_ns(vigil, seen, now_ns)
     wait_ns = max(0, vigil.until_spent_ns - seen.spent_ns) + max(0, queued_ns - vigil.queued_ns)
-    return wait_ns if seen.waiting else min(wait_ns, queued_ns + IDLE_AFTER_NS)
+    return wait_ns if seen.waiting else min(wait_ns, queued_ns + TURN_IDLE_TIMEOUT_NS)

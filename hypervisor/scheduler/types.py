@@ -10,9 +10,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from limiter._native import lib
+
 from hypervisor.model import TenantName
+from limiter.quota import PriorityClass
 
 MS = 1_000_000
+TURN_IDLE_TIMEOUT_NS = int(lib.GL_TURN_IDLE_TIMEOUT_NS)
+"""A holder that has had no work for this time loses its turn."""
+MAX_USAGE_STEP_NS = int(lib.GL_MAX_USAGE_STEP_NS)
+"""Upper bound of the GPU time that one tenant is charged between two readings of its counters."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +41,7 @@ class Terms:
     limit_percent: int = 100
     request_percent: int = 0
     weight: int = 100
-    priority: int = 2
+    priority: int = PriorityClass.NORMAL
     """1 low, 2 normal, 3 high."""
     is_suspended: bool = False
 

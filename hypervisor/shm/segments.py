@@ -27,18 +27,16 @@ from limiter._native import ffi, lib
 from hypervisor.errors import SegmentError
 from hypervisor.model import DeviceQuota, GpuSample, GpuUuid
 from limiter import segment
-from limiter.quota import Priority
+from limiter.quota import PriorityClass
 
 DIRECTORY = segment.DIRECTORY
-USAGE, POLICY, ASIDE = "gpulimit.u.", "gpulimit.p.", "gpulimit.aside."
+USAGE, POLICY, ASIDE = segment.PREFIX, segment.POLICY_PREFIX, "gpulimit.aside."
 HEADER = struct.Struct("<QI")  # magic, version
 MAGICS = (int(lib.GL_USAGE_MAGIC), int(lib.GL_POLICY_MAGIC))
 OWN_LAYOUT = int(lib.GL_LAYOUT_VERSION)
 LAYOUTS = 1000
 """More than there will be; what says that it has a later one is damaged."""
 MOST_DEVICES = int(lib.GL_MAX_NODE_DEVICES)
-PRIORITIES: dict[Priority, int] = {"low": 1, "normal": 2, "high": 3}
-PRIORITY_NAMES = {number: name for name, number in PRIORITIES.items()}
 
 
 def uuid_bytes(gpu: GpuUuid) -> bytes:
@@ -54,7 +52,7 @@ def limits_of(device: Any) -> DeviceQuota:
         compute_percent=int(device.compute_limit_percent),
         request_percent=int(device.compute_request_percent),
         weight=int(device.weight),
-        priority=PRIORITY_NAMES[device.priority],
+        priority=PriorityClass(device.priority).quota_name,
         memory_wait_ns=int(device.memory_wait_ns),
     )
 
@@ -172,7 +170,7 @@ class PolicySegment(Segment):
         values.memory_limit_bytes = quota.memory_bytes
         values.compute_limit_percent = quota.compute_percent
         values.compute_request_percent = quota.request_percent
-        values.weight, values.priority = quota.weight, PRIORITIES[quota.priority]
+        values.weight, values.priority = quota.weight, PriorityClass.of(quota.priority)
         values.memory_wait_ns = quota.memory_wait_ns
         check(lib.gl_node_policy_allow(self.view, entry, values), self.name)
 
@@ -185,7 +183,7 @@ class PolicySegment(Segment):
         return {
             bytes(device.uuid): (limits_of(device), bool(device.suspended))
             for device in ready
-            if device.priority in PRIORITY_NAMES and 1 <= device.compute_limit_percent <= 100
+            if device.priority in set(PriorityClass) and 1 <= device.compute_limit_percent <= 100
         }
 
     def withdraw(self, entry: int) -> None:

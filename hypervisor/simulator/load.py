@@ -8,7 +8,8 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-WHOLE = 100
+from limiter.units import PERCENT
+
 PEOPLE = ("vision", "speech", "search", "maps", "fraud", "gen", "rank", "lab")
 WORK = ("train", "serve", "eval", "batch", "notebook", "embed")
 
@@ -48,7 +49,7 @@ class Wish:
 
     def wanted(self, now_s: float) -> float:
         """Return the part of the GPU's time that it would use, were it alone."""
-        return min(self.limit_percent / WHOLE, self.demand.at(now_s))
+        return min(self.limit_percent / PERCENT, self.demand.at(now_s))
 
 
 def wishes(dice: random.Random, count: int) -> list[Wish]:

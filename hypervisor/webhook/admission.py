@@ -16,12 +16,12 @@ from hypervisor.pods.pod import Pod, mapping, mappings, pod_of, strings, text
 from hypervisor.pods.quota import PREFIX, own, quota_in, quotas_of
 from hypervisor.webhook.environment import add, preload_patches, variable_patches
 from limiter.quota import Quota
+from limiter.units import PERCENT
 
 LD_PRELOAD = f"{PREFIX}ld-preload"
 """Annotation: what the image preloads itself, by comma; the library then comes by LD_PRELOAD, too."""
 GPU_PREFIXES = ("nvidia.com/", "amd.com/", "gpu.intel.com/")
 EPHEMERAL = "ephemeralContainers"
-WHOLE = 100
 THOUSANDTHS = 1000
 
 
@@ -151,13 +151,13 @@ def count(quota: Quota, rules: Rules, verdict: Verdict) -> int:
         if rule.is_share:
             percent = max(percent, rule.amount / THOUSANDTHS)
         elif rules.card_bytes:
-            percent = max(percent, rule.amount / rules.card_bytes * WHOLE)
+            percent = max(percent, rule.amount / rules.card_bytes * PERCENT)
         else:
             warning = (
                 f"a quota in bytes counts as one slice: ask for {rules.resource} yourself, or in percent"
             )
             verdict.warnings.append(warning)
-    return max(1, min(rules.per_gpu, math.ceil(round(percent * rules.per_gpu / WHOLE, 6))))
+    return max(1, min(rules.per_gpu, math.ceil(round(percent * rules.per_gpu / PERCENT, 6))))
 
 
 # ---- what cannot be limited ----

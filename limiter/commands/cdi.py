@@ -26,8 +26,6 @@ from limiter.cards import Card
 from limiter.container_edits import Handout
 from limiter.errors import GpulimitError
 
-SOCKET = "/run/gpulimit/hypervisor.sock"
-
 
 class NotWritten(GpulimitError):
     """The specification cannot be made or written."""
@@ -35,7 +33,9 @@ class NotWritten(GpulimitError):
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--output", metavar="FILE", type=Path, help="where to write it (standard output)")
-    parser.add_argument("--socket", metavar="PATH", default=SOCKET, help="the daemon's socket (%(default)s)")
+    parser.add_argument(
+        "--socket", metavar="PATH", default=paths.DAEMON_SOCKET, help="the daemon's socket (%(default)s)"
+    )
     parser.add_argument(
         "--no-daemon",
         action="store_true",

@@ -23,7 +23,7 @@ from collections.abc import MutableMapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from limiter import child, daemon, environment, quota, tenants
+from limiter import child, daemon_client, environment, quota, tenants
 from limiter.errors import UsageError
 
 # Option, variable, metavar, help.
@@ -162,7 +162,7 @@ def set_quota(variables: MutableMapping[str, str], options: argparse.Namespace) 
 def note_what_needs_the_daemon(options: argparse.Namespace) -> None:
     """Say so when an option was given that nothing acts on yet."""
     given = [f"--{name}" for name in ("request", "weight", "priority") if getattr(options, name) is not None]
-    if given and not daemon.answers():
+    if given and not daemon_client.answers():
         print(f"gpulimit: no daemon here, so {', '.join(given)} has no effect; limits hold", file=sys.stderr)
 
 

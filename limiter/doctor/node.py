@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from limiter import cards, daemon_client, library_store, paths
-from limiter.daemon import SOCKET
 from limiter.doctor.check import Check, fail, ok, warn
 from limiter.errors import GpulimitError
+from limiter.paths import DAEMON_SOCKET
 
 CAPABILITIES = {"CHOWN": 0, "DAC_OVERRIDE": 1, "FOWNER": 3}
 """What the daemon needs of root's rights, by the kernel's numbers."""
@@ -32,7 +32,7 @@ RECORD = "kubelet_internal_checkpoint"
 def settings(environ: Mapping[str, str]) -> dict[str, str]:
     """Return the daemon's paths and switches: from GPULIMITD_*, its file, or the defaults."""
     found: dict[str, Any] = {
-        "socket": SOCKET,
+        "socket": DAEMON_SOCKET,
         "kubelet_dir": "/var/lib/kubelet",
         "library_dir": "/var/lib/gpulimit/containers",
         "shm_read_only": "",

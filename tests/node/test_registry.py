@@ -8,7 +8,7 @@ import pytest
 from hypervisor.errors import Refused
 from hypervisor.model import Claim, Gpu, GpuUuid, Held, Origin, ProcessKey, TenantName, Wish
 from hypervisor.node.quota_policy import QuotaBook
-from hypervisor.node.registry import MOST_TENANTS_OF_USER, MOST_WORKERS, Registry, Tenant
+from hypervisor.node.registry import MAX_WORKERS, MOST_TENANTS_OF_USER, Registry, Tenant
 from limiter import quota
 from limiter.quota import Quota
 
@@ -209,7 +209,7 @@ def test_processes_that_name_no_tenant_are_told_apart_by_user_and_cgroup() -> No
 
 def test_nobody_can_fill_the_node() -> None:
     node = registry()
-    for number in range(MOST_WORKERS):
+    for number in range(MAX_WORKERS):
         node.register(claim(1000 + number), now_ns=1)
     with pytest.raises(Refused, match="processes already"):
         node.register(claim(9999), now_ns=1)

@@ -9,7 +9,7 @@ import pytest
 from limiter._native import ffi, lib
 
 from hypervisor.model import TenantName
-from hypervisor.scheduler.turn_watch import ANY_QUEUE_NS, FIRST_LOOK_NS, LONGEST_LOOK_NS, OVER, begin, look
+from hypervisor.scheduler.turn_watch import ANY_QUEUE_NS, FIRST_LOOK_NS, MAX_POLL_NS, OVER, begin, look
 from hypervisor.scheduler.types import MS, Seen, UsedUp, Vigil
 
 A = TenantName("a")
@@ -28,7 +28,7 @@ def turn(seen: Seen = WAITS, *, queue_end_ns: int = NOW, until: int = 10 * MS) -
 
 def test_a_turn_is_over_when_its_grant_is_used_up_and_its_queue_nearly_dry() -> None:
     vigil = look(turn(), Seen(4 * MS, 4 * MS, 1), NOW + MS)
-    assert vigil.next_ns == NOW + MS + LONGEST_LOOK_NS
+    assert vigil.next_ns == NOW + MS + MAX_POLL_NS
     vigil = look(vigil, Seen(11 * MS, 4 * MS, 1), NOW + 7 * MS)
     assert vigil.used_up == UsedUp(NOW + 7 * MS, 4 * MS)
     vigil = look(vigil, Seen(11 * MS, 3 * MS, 1), NOW + 9 * MS)

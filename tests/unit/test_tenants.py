@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from limiter import daemon, segment, tenants
+from limiter import daemon_client, segment, tenants
 
 ROOT = Path(__file__).parents[2]
 LIMITED = {
@@ -113,7 +113,7 @@ def test_a_socket_that_nobody_listens_on_is_no_daemon(
 ) -> None:
     (tmp_path / "socket").touch()
     monkeypatch.setenv("GPULIMIT_SOCKET", str(tmp_path / "socket"))
-    assert daemon.answers() is False
+    assert daemon_client.answers() is False
 
 
 def test_a_segment_in_use_is_not_removed(tenant: str, inhabited) -> None:
