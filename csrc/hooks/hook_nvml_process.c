@@ -68,7 +68,7 @@ static unsigned int count_rows(const struct gl_card *card)
 }
 
 /* The pid to show for a row that NVML gave, or 0 for another tenant's.  NVML names processes by the host's pids;
- * where the slot does not know its own, it is the same number, or card.c has found out. */
+ * where the slot does not know its own, it is the same number, or nvml_usage.c has found out. */
 static uint32_t own_pid_of(uint32_t nvml_pid)
 {
 	uint32_t pid, host_pid, listed = gl_peek(&gl_self.listed_pid);

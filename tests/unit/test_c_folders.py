@@ -40,3 +40,9 @@ def test_headers_include_none_of_a_later_folder(folder: str) -> None:
     for path in (CSRC / folder).glob("*.h"):
         found = {Path(name).parent.name for name in reached(str(path.relative_to(CSRC)), set())}
         assert found <= {*allowed, ""}, path
+
+
+def test_a_rule_of_the_makefile_is_for_a_file_that_exists() -> None:
+    """A rule for an object that no source makes is passed over by make without a word."""
+    named = re.findall(r"\$\(OUT\)/obj/([\w/]+)\.o\b", (CSRC / "Makefile").read_text())
+    assert named and [name for name in named if not (CSRC / f"{name}.c").exists()] == []

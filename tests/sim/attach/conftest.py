@@ -80,7 +80,7 @@ def env(limited_env: dict[str, str], tenant: str) -> dict[str, str]:
 
 @pytest.fixture
 def start(program: Program, start_process: Any, env: dict[str, str]) -> Start:
-    binary = program("obedient")
+    binary = program("scripted")
 
     def begin(environ: Mapping[str, str | None] | None = None, **more: str) -> Obedient:
         wanted = {k: v for k, v in (env | more | (environ or {})).items() if v is not None}

@@ -204,7 +204,7 @@ def test_three_hundred_processes_register_at_once(
     daemon: Daemon, program: Program, start_process: Any, env: dict[str, str]
 ) -> None:
     begin = time.monotonic()
-    crowd = Obedient(start_process([program("obedient")], env=env, stdin=subprocess.PIPE))
+    crowd = Obedient(start_process([program("scripted")], env=env, stdin=subprocess.PIPE))
     assert crowd.ask("crowd 300") == "300 0"
     assert len(set(daemon.pids)) == 300
     assert time.monotonic() - begin < 30
