@@ -14,6 +14,8 @@ from __future__ import annotations
 from limiter.errors import GpulimitError
 
 LONGEST_REASON = 200
+"""Longest line in a header; the library takes no longer one."""
+LONGEST_TEXT = 1000
 
 
 class ConfigError(GpulimitError):
@@ -29,12 +31,15 @@ class ConfigError(GpulimitError):
 
 
 class Refused(GpulimitError):
-    """Turned away; `str()` is one line of printable ASCII that a header can carry."""
+    """Turned away; `str()` is one line of printable ASCII, `header` what of it a header carries."""
 
     def __init__(self, status: int, reason: str) -> None:
-        plain = "".join(c if " " <= c <= "~" else "?" for c in reason)
-        super().__init__(plain if len(plain) <= LONGEST_REASON else plain[: LONGEST_REASON - 3] + "...")
+        super().__init__(shortened("".join(c if " " <= c <= "~" else "?" for c in reason), LONGEST_TEXT))
         self.status = status
+
+    @property
+    def header(self) -> str:
+        return shortened(str(self), LONGEST_REASON)
 
 
 class SegmentError(GpulimitError):
@@ -52,3 +57,7 @@ class KubeError(GpulimitError):
         plain = "".join(c if " " <= c <= "~" else "?" for c in reason)[:LONGEST_REASON]
         super().__init__(f"status {status}: {plain}" if status else plain)
         self.status = status
+
+
+def shortened(text: str, length: int) -> str:
+    return text if len(text) <= length else f"{text[: length - 3]}..."

@@ -191,6 +191,8 @@ class Claim:
     wish: Wish = Wish()
     place: PodPlace | None = None
     """Where the cluster says that it runs."""
+    at_s: float = 0.0
+    """Unix time at which it came; 0 if not known."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,8 @@
  *   the daemon does not answer    tried again for GPULIMIT_WAIT seconds; then GPULIMIT_ON_LOSS decides: closed (the
  *                                 process gets no GPU) or open (the environment's quota alone)
  *   its answer makes no sense     GPULIMIT_ON_LOSS decides at once
- *   it refuses the process        final
+ *   it refuses the process        final; but where GPULIMIT_WAIT is set and the reason is what other tenants hold now, tried
+ *                                 again for so long
  *
  * A process that only calls NVML registers as a view: one short try, so that nvidia-smi never hangs; without an answer
  * it sees the card as it is, and a CUDA call later registers in earnest.  A view has no thread.
@@ -17,7 +18,7 @@
 
 #define SECOND UINT64_C(1000000000)
 #define REFUSED "every CUDA call of this process is refused"
-enum { USUAL_WAIT_S = 10, MOST_WAIT_S = 86400, RETRY_NS = 50000000 };
+enum { USUAL_WAIT_S = 10, MOST_WAIT_S = 86400, RETRY_NS = 50000000, RETRY_REFUSAL_NS = 500000000, CONFLICT = 409 };
 
 /* ---- settings ---- */
 
@@ -42,6 +43,7 @@ static bool read_policy_on_loss(struct gl_daemon *d)
 {
 	const char *wait = getenv("GPULIMIT_WAIT"), *loss = d->address.by_node ? NULL : getenv("GPULIMIT_ON_LOSS");
 	d->wait_ns = USUAL_WAIT_S * SECOND;
+	d->patient = wait != NULL;
 	d->closed = !loss || strcmp(loss, "open") != 0;
 	if (wait && !parse_seconds(wait, &d->wait_ns)) {
 		gl_log(GL_ERROR, "GPULIMIT_WAIT: \"%.40s\" is not a number of seconds from 0 to 86400; " REFUSED, wait);
@@ -140,6 +142,13 @@ static bool is_passing(int r, const struct gl_answer *a)
 	return r ? r != -EPROTO : a->status >= 500;
 }
 
+/* Refused for what other tenants hold now, and their end is to be waited for. */
+static bool is_waited_for(int r, const struct gl_answer *a)
+{
+	const struct gl_daemon *d = &gl_self.daemon;
+	return r == 0 && a->status == CONFLICT && d->patient && !d->view;
+}
+
 static int ask(uint64_t deadline_ns, struct gl_answer *answer, struct gl_files *files)
 {
 	struct gl_daemon *d = &gl_self.daemon;
@@ -224,16 +233,22 @@ int gl_register(bool view)
 	if (!read_policy_on_loss(d) || !write_body(d))
 		return GL_DAEMON_WRONG;
 	uint64_t begin = gl_now_ns(), deadline = begin + (view ? 0 : d->wait_ns);
+	bool told = false;
 	for (;;) {
 		/* Even GPULIMIT_WAIT=0 leaves a daemon that is there the time to answer. */
 		int r = ask(deadline > begin + SECOND ? deadline : begin + SECOND, &answer, &files);
-		if (!is_passing(r, &answer) || gl_now_ns() + RETRY_NS >= deadline) {
+		bool waited_for = is_waited_for(r, &answer);
+		long nap_ns = waited_for ? RETRY_REFUSAL_NS : RETRY_NS;
+		if ((!is_passing(r, &answer) && !waited_for) || gl_now_ns() + (uint64_t)nap_ns >= deadline) {
 			int outcome = conclude(r, &answer, &files);
 			gl_files_close(&files);
 			return outcome;
 		}
+		if (waited_for && !told)
+			gl_log(GL_WARN, "waits for its start: %s", answer.error);
+		told = told || waited_for;
 		gl_files_close(&files);
-		struct timespec nap = {0, RETRY_NS};
+		struct timespec nap = {0, nap_ns};
 		(void)gl_syscall(SYS_nanosleep, &nap, NULL);
 	}
 }

@@ -98,6 +98,7 @@ struct gl_daemon {
 	uint32_t host_pid;
 	int usage_fd;        /* the tenant's usage segment, as the daemon handed it over; -1: not, or used up */
 	bool closed;         /* GPULIMIT_ON_LOSS */
+	bool patient;        /* GPULIMIT_WAIT is set: what others hold now is waited for, too */
 	uint64_t wait_ns;    /* GPULIMIT_WAIT */
 	char body[8192];     /* of the registration: the thread must not read the environment */
 };

@@ -249,7 +249,7 @@ async def refusals(request: web.Request, handler: Handler) -> web.StreamResponse
         return await handler(request)
     except Refused as error:
         return web.json_response(
-            {"error": str(error)}, status=error.status, headers={"Gpulimit-Error": str(error)}
+            {"error": str(error)}, status=error.status, headers={"Gpulimit-Error": error.header}
         )
 
 

@@ -120,6 +120,10 @@ class Processes:
         self._watched[key] = pidfd
         asyncio.get_running_loop().add_reader(pidfd, self._ended, key, died)
 
+    def ended(self) -> list[ProcessKey]:
+        """Return the watched processes that have ended and of which `died` has not been called yet."""
+        return [key for key, pidfd in self._watched.items() if has_ended(pidfd)]
+
     def _ended(self, key: ProcessKey, died: Callable[[ProcessKey], None]) -> None:
         self.unwatch(key)
         died(key)

@@ -44,6 +44,9 @@ from limiter.segment import TENANT
 
 logger = logging.getLogger(__name__)
 ROOT = 0
+CONFLICT = 409
+"""Status of a refusal that passes once another tenant's process ends."""
+MAX_REFUSALS = 1024
 
 
 class Node:
@@ -80,6 +83,8 @@ class Node:
         self.broken: dict[TenantName, str] = {}
         self.survival = Survival(Store(config.settings.state_dir), self.registry, tenancy, segments, events)
         self._processes = Processes()
+        self._refusals: dict[ProcessKey, str] = {}
+        """By process, the last one, of those that may ask again."""
         self._operators_gid = operators_gid
 
     def note(self, kind: str, text: str, *, tenant: str = "", level: int = logging.INFO) -> None:
@@ -102,12 +107,13 @@ class Node:
             if caller is not None and key.start_ticks != wish.start_ticks:
                 raise Refused(403, f"process {wish.pid} has gone")
             self.before(origin)
-            claim = Claim(key, origin, wish, self.place(origin))
-            worker, gone = self.registry.register(claim, now_ns=time.monotonic_ns())
+            claim = Claim(key, origin, wish, self.place(origin), at_s=time.time())
+            worker, gone = self._admit(claim)
         except Refused as error:
             os.close(pidfd)
-            self.note("refused", f"process {peer.pid} ({wish.name}): {error}", level=logging.WARNING)
+            self._note_refusal(key, f"process {peer.pid} ({wish.name}): {error}")
             raise
+        self._refusals.pop(key, None)
         self._processes.watch(key, pidfd, self.died)
         for earlier in gone:
             self._left(earlier)
@@ -119,6 +125,55 @@ class Node:
             self.note("segment_failed", str(error), tenant=worker.tenant, level=logging.ERROR)
             raise Refused(500, str(error)) from error
         return self._registration(worker, claim)
+
+    def _admit(self, claim: Claim) -> tuple[Worker, list[Worker]]:
+        """Take a process into the registry, whatever only dead ones hold. Raises Refused."""
+        empty = self.registry.in_the_way(claim)
+        if empty is not None:
+            self._forget_if_dead(empty)
+        try:
+            return self.registry.register(claim, now_ns=time.monotonic_ns())
+        except Refused as error:
+            if error.status != CONFLICT or not self._notice_deaths():
+                raise
+        return self.registry.register(claim, now_ns=time.monotonic_ns())
+
+    def _notice_deaths(self) -> bool:
+        """Notice processes that have ended meanwhile; True if there were some."""
+        ended = self._processes.ended()
+        for key in ended:
+            self.died(key)
+        return self._leave_dead_tenants() or bool(ended)
+
+    def _leave_dead_tenants(self) -> bool:
+        """Give up tenants that were taken over, and whose processes ended without coming back."""
+        dead = [
+            tenant
+            for tenant in self.registry.tenants.values()
+            if tenant.is_adopted and not tenant.workers and not self._has_living(tenant)
+        ]
+        for tenant in dead:
+            tenant.is_adopted = False
+        return bool(dead)
+
+    def _has_living(self, tenant: Tenant) -> bool:
+        """True if a process has a slot in the tenant's segment; books that cannot be read have none."""
+        opened = self.tenancy.open_tenants.get(tenant.name)
+        try:
+            readable = opened is not None and tenant.name not in self.broken
+            return bool(opened is not None and readable and opened.usage.count_living())
+        except SegmentError as error:
+            logger.warning("%s", error)
+            return False
+
+    def _note_refusal(self, key: ProcessKey, text: str) -> None:
+        """Write a refusal down, once for a process that asks again and again."""
+        if self._refusals.get(key) == text:
+            return
+        if len(self._refusals) >= MAX_REFUSALS:
+            self._refusals.clear()
+        self._refusals[key] = text
+        self.note("refused", text, level=logging.WARNING)
 
     def _settle(self, worker: Worker) -> None:
         tenant = self.registry.tenants[worker.tenant]
@@ -311,18 +366,19 @@ class Node:
         for name, its in self.tenancy.open_tenants.items():
             if name not in self.broken and not its.usage.is_whole:
                 self.spoiled(name, f"{its.usage.name} was cut short")
+        self._leave_dead_tenants()
         for tenant in self.registry.empty_tenants(before_ns=now_ns - self.config.settings.linger):
-            opened = self.tenancy.open_tenants.get(tenant.name)
-            try:
-                if opened is not None and tenant.name not in self.broken and opened.usage.count_living():
-                    continue
-            except SegmentError as error:
-                logger.warning("%s", error)
-            self.broken.pop(tenant.name, None)
-            self.tenancy.retire(tenant.name)
-            self.registry.forget(tenant.name)
-            self.note("tenant_gone", "has no process left", tenant=tenant.name)
-            self.survival.save()
+            self._forget_if_dead(tenant)
+
+    def _forget_if_dead(self, tenant: Tenant) -> None:
+        """Forget a tenant and remove its segments, unless a process of it lives."""
+        if self._has_living(tenant):
+            return
+        self.broken.pop(tenant.name, None)
+        self.tenancy.retire(tenant.name)
+        self.registry.forget(tenant.name)
+        self.note("tenant_gone", "has no process left", tenant=tenant.name)
+        self.survival.save()
 
     def reasons_not_ready(self) -> list[str]:
         """Return what keeps the daemon from doing its work."""

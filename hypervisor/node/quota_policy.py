@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which quota holds for a tenant, and whether it fits beside the others.
+"""Which quota holds for a tenant; `reservations` says whether it fits beside the others.
 
 Pod annotation > operator's call > configuration file > slices of cards > default: the first of these that
 says something is the ceiling, and a process's environment can only lower it. Outside pods, where neither
@@ -9,13 +9,12 @@ process is turned away (`deny`).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from hypervisor.errors import Refused
-from hypervisor.model import NO_QUOTA, Admission, Gpu, GpuUuid, Held, Source, TenantName, device_quota
+from hypervisor.model import NO_QUOTA, Admission, Held, Source, TenantName
 from limiter.quota import PriorityClass, Quota, Rule
-from limiter.units import PERCENT
 
 
 @dataclass(slots=True)
@@ -111,71 +110,3 @@ def lowered(ceiling: Quota, wish: Quota) -> Quota:
 def less(ceiling: int | None, wish: int | None) -> int | None:
     """Return the smaller number; without a ceiling there is nothing to lower."""
     return ceiling if ceiling is None or wish is None else min(ceiling, wish)
-
-
-@dataclass(frozen=True, slots=True)
-class Reservation:
-    """What a tenant has set aside, and on which GPUs."""
-
-    tenant: TenantName
-    quota: Quota
-    gpus: frozenset[GpuUuid]
-    """Those that it is on; empty: not on any yet."""
-
-
-def candidates(quota: Quota, gpus: Iterable[Gpu]) -> list[Gpu]:
-    """Return the GPUs that a tenant may use: those that its memory list gives something."""
-    return [gpu for gpu in gpus if device_quota(quota, gpu).memory_bytes > 0]
-
-
-def places(reservation: Reservation, gpus: Iterable[Gpu]) -> list[Gpu]:
-    """Return the GPUs where a reservation counts: where the tenant is, or must go if there is but one
-    choice.
-    """
-    known = list(gpus)
-    if reservation.gpus:
-        return [gpu for gpu in known if gpu.uuid in reservation.gpus]
-    possible = candidates(reservation.quota, known)
-    return possible if len(possible) == 1 else []
-
-
-def admit(
-    wanted: Reservation, others: Iterable[Reservation], gpus: Iterable[Gpu], *, overcommit_percent: int
-) -> None:
-    """Raise Refused unless requests and memory fit on every GPU that the tenant is on, or on one that it
-    may use.
-    """
-    known = list(gpus)
-    if not known:
-        return
-    taken = [other for other in others if other.tenant != wanted.tenant]
-    here = places(wanted, known)
-    chosen = here or candidates(wanted.quota, known)
-    troubles = [trouble(wanted, taken, gpu, known, overcommit_percent) for gpu in chosen]
-    if not troubles:
-        raise Refused(409, f"tenant {wanted.tenant}: its memory list names no GPU of this node")
-    reasons = [reason for reason in troubles if reason]
-    if reasons and (here or len(reasons) == len(troubles)):
-        raise Refused(409, f"tenant {wanted.tenant}: {reasons[0]}")
-
-
-def trouble(
-    wanted: Reservation, others: list[Reservation], gpu: Gpu, gpus: list[Gpu], overcommit_percent: int
-) -> str | None:
-    """Return why a reservation does not fit on a GPU; None if it does."""
-    own = device_quota(wanted.quota, gpu)
-    beside = [device_quota(o.quota, gpu) for o in others if gpu in places(o, gpus)]
-    requested = sum(o.request_percent for o in beside)
-    if own.request_percent and requested + own.request_percent > PERCENT:
-        return (
-            f"request of {own.request_percent}% does not fit on {gpu.uuid}: "
-            f"{requested}% of its time is promised, {max(0, PERCENT - requested)}% is free"
-        )
-    reserved = sum(o.memory_bytes for o in beside if o.is_memory_limited)
-    room = gpu.memory_bytes * overcommit_percent // PERCENT
-    if own.is_memory_limited and reserved + own.memory_bytes > room:
-        return (
-            f"memory of {own.memory_bytes >> 20} MiB does not fit on {gpu.uuid}: "
-            f"{reserved >> 20} of {room >> 20} MiB is reserved"
-        )
-    return None

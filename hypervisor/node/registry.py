@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from limiter._native import lib
@@ -15,7 +14,8 @@ from limiter._native import lib
 from hypervisor.errors import Refused
 from hypervisor.model import Claim, Gpu, GpuUuid, Held, Origin, ProcessKey, TenantName, Worker, WorkerId
 from hypervisor.node.commands import CommandQueue
-from hypervisor.node.quota_policy import QuotaBook, Reservation, admit
+from hypervisor.node.quota_policy import QuotaBook
+from hypervisor.node.reservations import WAIT, Reservation, admit
 from limiter.quota import Quota
 from limiter.segment import TENANT
 
@@ -57,7 +57,12 @@ class Tenant:
 
     def reservation(self) -> Reservation:
         """Return what it has set aside."""
-        return Reservation(self.name, self.held.quota, self.gpus)
+        return Reservation(self.name, self.held.quota, self.gpus, self.began_s)
+
+    @property
+    def is_occupied(self) -> bool:
+        """True if a process of it lives. Only then does it hold its request, its memory and its place."""
+        return bool(self.workers) or self.is_adopted
 
 
 class Registry:
@@ -88,7 +93,7 @@ class Registry:
             self.remove(worker.id, now_ns=now_ns)
         tenant = self._tenant_for(claim)
         if len(tenant.workers) >= MAX_WORKERS:
-            raise Refused(409, f"tenant {tenant.name} has {MAX_WORKERS} processes already")
+            raise Refused(409, f"tenant {tenant.name} has {MAX_WORKERS} processes already; end one of them")
         worker = Worker(
             id=WorkerId(f"{self._boot}-{next(self._numbers)}"),
             key=claim.key,
@@ -165,23 +170,13 @@ class Registry:
         tenant.gpus = gpus
         return news
 
-    def check(self, name: TenantName, held: Held, *, pod_uid: str | None = None) -> None:
-        """Raise Refused if a quota would not fit beside the other tenants'. `pod_uid`: of a tenant to be."""
+    def check(self, name: TenantName, held: Held, *, is_start: bool = False) -> None:
+        """Raise Refused if a quota would not fit beside those of tenants with living processes."""
         tenant = self.tenants.get(name)
         wanted = Reservation(name, held.quota, tenant.gpus if tenant else frozenset())
-        others = self._beside(name, tenant.pod_uid if tenant else pod_uid)
-        admit(wanted, others, self.gpus.values(), overcommit_percent=self._overcommit_percent)
-
-    def _beside(self, name: TenantName, pod_uid: str | None) -> Iterable[Reservation]:
-        """Return what others have set aside.
-
-        A container of the same pod without processes has ended, as init containers have when the pod's
-        others begin: what it had is theirs.
-        """
-        for tenant in self.tenants.values():
-            is_done = tenant.pod_uid == pod_uid and not tenant.workers and not tenant.is_adopted
-            if tenant.name != name and not (pod_uid and is_done):
-                yield tenant.reservation()
+        others = [t.reservation() for t in self.tenants.values() if t.is_occupied and t.name != name]
+        percent = self._overcommit_percent
+        admit(wanted, others, self.gpus.values(), overcommit_percent=percent, is_start=is_start)
 
     def decide_again(self, name: TenantName) -> bool:
         """Take up what the book now says of a tenant; True if that changes its quota. Raises Refused."""
@@ -189,7 +184,8 @@ class Registry:
         held = self.book.decide(name, tenant.pod_uid, tenant.proposed, was_heard=tenant.was_heard)
         if held == tenant.held:
             return False
-        self.check(name, held)
+        if tenant.is_occupied:  # else it is checked when its next process comes
+            self.check(name, held)
         tenant.held = held
         return True
 
@@ -203,34 +199,50 @@ class Registry:
             return "environment"
         return "tenant" if tenant.held.source == "environment" else tenant.held.source
 
-    def reservations(self) -> Iterable[Reservation]:
-        """Return what all tenants have set aside."""
-        return [tenant.reservation() for tenant in self.tenants.values()]
-
     def _tenant_for(self, claim: Claim) -> Tenant:
         name = tenant_name(claim)
         tenant = self.tenants.get(name)
         if tenant is not None:
             if claim.origin.uid != tenant.uid and not claim.origin.is_contained:
-                raise Refused(403, f"tenant {name} belongs to another user")
-            if tenant.workers or tenant.is_adopted:
+                raise Refused(403, f"tenant {name} belongs to another user, {tenant.uid}; take another name")
+            if tenant.is_occupied:
                 return tenant
-        elif len(self.tenants) >= MOST_TENANTS:
-            raise Refused(409, f"this node has {MOST_TENANTS} tenants already")
-        elif self._count_of(claim.origin.uid) >= MOST_TENANTS_OF_USER and claim.origin.uid != ROOT:
-            raise Refused(409, f"user {claim.origin.uid} has {MOST_TENANTS_OF_USER} tenants already")
+        else:
+            self._check_places(claim.origin.uid)
         held = self.book.decide(name, claim.origin.pod_uid, claim.wish.quota)
-        self.check(name, held, pod_uid=claim.origin.pod_uid)
+        self.check(name, held, is_start=True)
         if tenant is None:
             origin, wish = claim.origin, claim.wish
             pod = claim.place.title if claim.place is not None else wish.pod
             tenant = Tenant(name, origin.uid, held, wish.quota, pod_uid=origin.pod_uid, pod=pod)
-        tenant.held, tenant.proposed = held, claim.wish.quota
+        tenant.held, tenant.proposed, tenant.began_s = held, claim.wish.quota, claim.at_s
         tenant.was_heard = held.source == "environment"
         return tenant
 
-    def _count_of(self, uid: int) -> int:
-        return sum(tenant.uid == uid for tenant in self.tenants.values())
+    def _check_places(self, uid: int) -> None:
+        """Raise Refused if the node, or a user, has as many living tenants as it may have."""
+        living = [tenant for tenant in self.tenants.values() if tenant.is_occupied]
+        own = [tenant for tenant in living if tenant.uid == uid]
+        advice = f"end one, or wait with {WAIT}"
+        if len(living) >= MOST_TENANTS:
+            raise Refused(409, f"this node has {MOST_TENANTS} tenants with processes already; {advice}")
+        if len(own) >= MOST_TENANTS_OF_USER and uid != ROOT:
+            oldest = [tenant.name for tenant in sorted(own, key=lambda tenant: tenant.began_s)[:3]]
+            has = f"user {uid} has {len(own)} tenants with processes already"
+            raise Refused(409, f"{has}; {advice}; the oldest are {', '.join(oldest)}")
+
+    def in_the_way(self, claim: Claim) -> Tenant | None:
+        """Return a tenant without processes that keeps a new one from its name or its place; None: there
+        is none, or the bound on tenants does not stand in the way.
+        """
+        known = self.tenants.get(tenant_name(claim))
+        if known is not None:
+            is_foreign = known.uid != claim.origin.uid and not claim.origin.is_contained
+            return known if is_foreign and not known.is_occupied else None
+        if len(self.tenants) < MOST_TENANTS:
+            return None
+        empty = [tenant for tenant in self.tenants.values() if not tenant.is_occupied]
+        return min(empty, key=lambda tenant: tenant.empty_since_ns or 0, default=None)
 
 
 def same_limits(one: Quota, other: Quota) -> bool:

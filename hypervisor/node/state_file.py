@@ -21,7 +21,7 @@ class StateFile:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._is_in_the_way = False
-        """What lies there cannot be used and could not be renamed: nothing is written over it."""
+        """True if the file cannot be used and could not be renamed: nothing is written over it."""
 
     def read(self) -> object:
         """Return the JSON value, None if there is no file. Raises StateError if it cannot be used."""

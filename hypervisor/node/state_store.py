@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What must survive a restart: quotas that operators set, and the tenants that were there.
+"""Saves what must survive a restart: quotas that operators set, and the tenants that were there.
 
 Two JSON files in one folder. `quotas.json` has the operators' quotas and is on the disk before an operator is
 answered. `tenants.json` changes with every tenant and is not forced to the disk: after a power failure no
@@ -66,7 +66,7 @@ class Store:
 
     def __init__(self, folder: str) -> None:
         self.problem = ""
-        """Why the last save failed; "" if it did not."""
+        """Reason why the last save failed; "" if it did not."""
         self.failures = 0
         self.saved_at_s: float | None = None
         """Unix time of the last save that worked."""

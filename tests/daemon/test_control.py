@@ -62,7 +62,7 @@ def test_a_quota_that_does_not_fit_changes_nothing(daemon, client, tenant, other
     one, _ = client(memory="1GiB"), client(other_tenant, request=40)
     status, _, answer = node.ask("PUT", f"/v1/tenants/{tenant}/quota", {"request": 70})
     assert status == 409
-    assert "40% of its time is promised, 60% is free" in answer["error"]
+    assert "where 60% is free; ask for less; held by " + other_tenant in answer["error"]
     assert only_device(one)["compute_request_percent"] == 0
     assert node.tenant(tenant)["source"] == "environment"
 

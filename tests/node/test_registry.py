@@ -3,12 +3,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from hypervisor.errors import Refused
 from hypervisor.model import Claim, Gpu, GpuUuid, Held, Origin, ProcessKey, TenantName, Wish
 from hypervisor.node.quota_policy import QuotaBook
-from hypervisor.node.registry import MAX_WORKERS, MOST_TENANTS_OF_USER, Registry, Tenant
+from hypervisor.node.registry import MAX_WORKERS, MOST_TENANTS, MOST_TENANTS_OF_USER, Registry, Tenant
 from limiter import quota
 from limiter.quota import Quota
 
@@ -137,9 +139,11 @@ def test_unknown_processes_are_turned_away_where_the_node_says_so() -> None:
 
 def test_requests_above_the_whole_gpu_are_refused_with_what_is_free() -> None:
     node = registry()
-    node.register(claim(10, "a", request=70), now_ns=1)
+    node.register(replace(claim(10, "a", request=70), at_s=45296), now_ns=1)
     with pytest.raises(
-        Refused, match=r"request of 40% does not fit .* 70% .* promised, 30% is free"
+        Refused,
+        match=r"b: request of 40% does not fit on GPU 0, where 30% is free; ask for less, or wait with "
+        r"GPULIMIT_WAIT=SECONDS for a \(70% since 12:34:56Z\)",
     ) as refusal:
         node.register(claim(11, "b", request=40), now_ns=1)
     assert refusal.value.status == 409
@@ -150,7 +154,7 @@ def test_requests_above_the_whole_gpu_are_refused_with_what_is_free() -> None:
 def test_memory_is_reserved_against_the_card() -> None:
     node = registry()
     node.register(claim(10, "a", memory="60GiB"), now_ns=1)
-    with pytest.raises(Refused, match=r"memory of 30720 MiB does not fit .* 61440 of 81920 MiB is reserved"):
+    with pytest.raises(Refused, match=r"memory of 30720 MiB does not fit .* 20480 of 81920 MiB is free"):
         node.register(claim(11, "b", memory="30GiB"), now_ns=1)
     node.register(claim(11, "b"), now_ns=1)  # no quota: nothing is promised
 
@@ -168,7 +172,7 @@ def test_on_a_node_of_two_cards_a_tenant_must_fit_on_one() -> None:
 def test_a_list_that_names_one_card_is_reserved_there() -> None:
     node = registry(CARD, CARD2)
     node.register(claim(10, "a", memory="0=60GiB"), now_ns=1)
-    with pytest.raises(Refused, match=str(CARD.uuid)):
+    with pytest.raises(Refused, match="on GPU 0"):
         node.register(claim(11, "b", memory="0=40GiB"), now_ns=1)
     node.register(claim(12, "b", memory="1=40GiB"), now_ns=1)
 
@@ -215,12 +219,72 @@ def test_nobody_can_fill_the_node() -> None:
         node.register(claim(9999), now_ns=1)
     for number in range(MOST_TENANTS_OF_USER - 1):
         node.register(claim(20000 + number, f"t{number}"), now_ns=1)
-    with pytest.raises(Refused, match="tenants already"):
+    with pytest.raises(Refused, match=r"tenants with processes already; .* oldest are a, t0, t1") as refusal:
         node.register(claim(30000, "more"), now_ns=1)
+    assert refusal.value.status == 409
     node.register(claim(30001, "other", uid=1001), now_ns=1)
+
+
+def test_a_tenant_without_processes_holds_nothing() -> None:
+    node = registry()
+    worker, _ = node.register(claim(10, "a", request=60, memory="60GiB"), now_ns=1)
+    node.remove(worker.id, now_ns=2)
+    node.register(claim(11, "b", request=60, memory="60GiB"), now_ns=3)
+    with pytest.raises(Refused, match=r"a: request of 60% .* for b \(60%"):
+        node.register(claim(12, "a", request=60), now_ns=4)
+
+
+def test_a_tenant_that_was_taken_over_holds_what_it_has_until_its_processes_end() -> None:
+    node = registry()
+    before = Held(said(request=60), "environment")
+    node.adopt(Tenant(TenantName("a"), 1000, before, before.quota), now_ns=1)
+    with pytest.raises(Refused, match="request of 60%"):
+        node.register(claim(11, "b", request=60), now_ns=2)
+    node.tenants[TenantName("a")].is_adopted = False
+    node.register(claim(11, "b", request=60), now_ns=3)
+
+
+def test_the_dead_count_for_no_bound_on_tenants() -> None:
+    node = registry()
+    for number in range(MOST_TENANTS):
+        worker, _ = node.register(claim(1000 + number, f"t{number}"), now_ns=1)
+        node.remove(worker.id, now_ns=2 + number)
+    new = claim(9000, "new")
+    assert node.in_the_way(new) is node.tenants[TenantName("t0")]
+    node.forget(TenantName("t0"))
+    node.register(new, now_ns=900)
+    assert node.in_the_way(claim(9001, "t7")) is None  # known: it needs no further place
+
+
+def test_a_name_is_free_for_other_users_once_its_last_process_has_ended() -> None:
+    node = registry()
+    worker, _ = node.register(claim(10, "a", uid=1000), now_ns=1)
+    assert node.in_the_way(claim(11, "a", uid=1001)) is None
+    node.remove(worker.id, now_ns=2)
+    assert node.in_the_way(claim(11, "a", uid=1001)) is node.tenants[TenantName("a")]
+    assert node.in_the_way(claim(12, "a", uid=1000)) is None
+
+
+def test_many_holders_are_counted_and_what_never_fits_names_none() -> None:
+    node = registry()
+    for number in range(6):
+        node.register(claim(10 + number, f"t{number}", memory=f"{5 + number}GiB"), now_ns=1)
+    with pytest.raises(Refused, match=r"for t5 \(10240 MiB\), t4 .*, t3 .*, t2 .* and 2 more$"):
+        node.register(claim(30, "new", memory="70GiB"), now_ns=1)
+    few = registry(CARD)
+    few._overcommit_percent = 50
+    with pytest.raises(Refused, match=r"where 40960 of 40960 MiB is free; ask for less$"):
+        few.register(claim(30, "new", memory="70GiB"), now_ns=1)
+
+
+def test_a_list_without_a_gpu_of_this_node_is_no_passing_trouble() -> None:
+    with pytest.raises(Refused, match=r"names no GPU of this node: 0 \(GPU-") as refusal:
+        registry().register(claim(10, memory="7=4GiB"), now_ns=1)
+    assert refusal.value.status == 422
 
 
 def test_a_refusal_fits_into_a_header() -> None:
     error = Refused(409, "Zeile\r\nSet-Cookie: x\u00e4" + "x" * 500)
     assert str(error).isascii() and str(error).isprintable()
-    assert len(str(error)) <= 200
+    assert len(error.header) <= 200
+    assert len(str(Refused(409, "x" * 5000))) == 1000

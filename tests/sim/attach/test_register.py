@@ -145,6 +145,37 @@ def test_a_daemon_that_says_that_it_is_not_ready_is_asked_again(daemon: Daemon, 
     assert start().ask("init") == "0"
 
 
+FULL = response(409, {"Gpulimit-Error": "60% is held by another"}, b"{}")
+
+
+def test_a_start_waits_for_what_others_hold_where_that_is_asked_for(daemon: Daemon, start: Start) -> None:
+    asked = iter([FULL, FULL])
+    daemon.manners = lambda *_: next(asked, None)
+    process = start(GPULIMIT_WAIT="30", GPULIMIT_LOG="warn")
+    begin = time.monotonic()
+    assert process.ask("init") == "0"
+    assert time.monotonic() - begin >= 0.9
+    [line] = process.end().splitlines()
+    assert "waits for its start: 60% is held by another" in line
+
+
+def test_a_start_that_waited_in_vain_says_why(daemon: Daemon, start: Start) -> None:
+    daemon.manners = lambda *_: FULL
+    process = start(GPULIMIT_WAIT="1.2")
+    begin = time.monotonic()
+    assert process.ask("init") == NOT_PERMITTED
+    assert 0.6 < time.monotonic() - begin < 5
+    [line] = process.end().splitlines()
+    assert "the daemon refuses this process: 60% is held by another" in line
+
+
+@pytest.mark.parametrize("status", [403, 422])
+def test_other_refusals_are_not_waited_for(daemon: Daemon, start: Start, status: int) -> None:
+    asked = iter([response(status, {"Gpulimit-Error": "never"})])
+    daemon.manners = lambda *_: next(asked, None)
+    assert start(GPULIMIT_WAIT="30").ask("init") == NOT_PERMITTED
+
+
 @pytest.mark.parametrize("on_loss", [None, "closed", "open"])
 def test_without_an_answer_the_wait_is_over_in_time_and_on_loss_decides(
     daemon: Daemon, start: Start, on_loss: str | None
