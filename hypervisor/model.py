@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Literal, NewType
 
 from limiter.mig import MigGpu
-from limiter.quota import Priority, Quota
+from limiter.quota import DEFAULT_WEIGHT, Priority, Quota
 from limiter.vgpu import VgpuHost
 
 TenantName = NewType("TenantName", str)
@@ -19,7 +19,6 @@ GpuUuid = NewType("GpuUuid", str)
 Source = Literal["pod", "api", "config", "slices", "default", "environment"]
 """Who said the quota that holds, strongest first."""
 
-DEFAULT_WEIGHT = 100
 NO_QUOTA = Quota()
 
 
@@ -250,13 +249,12 @@ class DeviceQuota:
 def device_quota(quota: Quota, gpu: Gpu) -> DeviceQuota:
     """Return what a quota means on one GPU."""
     memory = quota.memory_bytes(gpu.memory_bytes, index=gpu.quota_index, uuid=gpu.uuid)
-    request = quota.request_percent or 0
     return DeviceQuota(
         memory_bytes=gpu.memory_bytes if memory is None else memory,
         is_memory_limited=memory is not None,
         compute_percent=quota.compute_percent(index=gpu.quota_index, uuid=gpu.uuid),
-        request_percent=request,
-        weight=quota.weight or request or DEFAULT_WEIGHT,
+        request_percent=quota.request_percent or 0,
+        weight=quota.weight or DEFAULT_WEIGHT,
         priority=quota.priority or "normal",
         memory_wait_ns=(quota.memory_wait_s or 0) * 1_000_000_000,
     )

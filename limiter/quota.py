@@ -19,6 +19,8 @@ from limiter.errors import QuotaError
 Priority = Literal["low", "normal", "high"]
 PRIORITIES: tuple[Priority, ...] = ("low", "normal", "high")
 NO_LIMIT_PERCENT = 100
+DEFAULT_WEIGHT = int(lib.GL_DEFAULT_WEIGHT)
+"""Weight of every tenant that is given none, whatever its request."""
 
 
 class PriorityClass(IntEnum):

@@ -42,7 +42,7 @@ struct gl_device *gl_device_add(const uint8_t uuid[16], int index, uint64_t card
 		limit = card_bytes; /* no memory quota at all */
 	*own_limit = limit < card_bytes ? limit : card_bytes;
 	*own_percent = gl_quota_compute_for(&gl_self.quota, index, text);
-	uint32_t hint = 0, percent = *own_percent, weight = gl_self.quota.weight;
+	uint32_t hint = 0, percent = *own_percent, weight = gl_self.quota.weight ? gl_self.quota.weight : GL_DEFAULT_WEIGHT;
 	const struct gl_policy_device *policy = gl_policy_for(uuid, &hint);
 	if (policy) { /* the entry shows the tenant's quota, not this process's */
 		limit = gl_peek(&policy->memory_limit_bytes);

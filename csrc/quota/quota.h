@@ -14,6 +14,7 @@
 /* cffi: begin */
 #define GL_QUOTA_RULES 32
 #define GL_QUOTA_ERROR_BYTES 320
+#define GL_DEFAULT_WEIGHT 100 /* of every tenant that none is given, whatever its request */
 
 enum gl_select { GL_SELECT_ALL = 0, GL_SELECT_INDEX = 1, GL_SELECT_UUID = 2 };
 
@@ -30,7 +31,7 @@ struct gl_quota_rule {
 struct gl_quota {
 	uint32_t set;              /* any quota or tenant was given: the process is under quota */
 	uint32_t memory_rules, compute_rules;
-	uint32_t weight;           /* 1..10000, 0: not given */
+	uint32_t weight;           /* 1..10000, 0: not given, which means GL_DEFAULT_WEIGHT */
 	uint32_t priority;         /* enum gl_priority, 0: not given */
 	uint32_t request;          /* percent, 0: not given */
 	uint32_t memory_wait;      /* seconds that an allocation may wait for memory, 0: not given */

@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from hypervisor.model import DEFAULT_WEIGHT, DeviceQuota, Gpu, device_quota
-from limiter.quota import NO_LIMIT_PERCENT, Quota, Rule
+from hypervisor.model import DeviceQuota, Gpu, device_quota
+from limiter.quota import DEFAULT_WEIGHT, NO_LIMIT_PERCENT, Quota, Rule
 
 Limits = Mapping[Gpu, DeviceQuota]
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from hypervisor.errors import Refused
-from hypervisor.model import Claim, Gpu, GpuUuid, Held, Origin, ProcessKey, TenantName, Wish
+from hypervisor.model import Claim, Gpu, GpuUuid, Held, Origin, ProcessKey, TenantName, Wish, device_quota
 from hypervisor.node.quota_policy import QuotaBook
 from hypervisor.node.registry import MAX_WORKERS, MOST_TENANTS, MOST_TENANTS_OF_USER, Registry, Tenant
 from limiter import quota
@@ -149,6 +149,14 @@ def test_requests_above_the_whole_gpu_are_refused_with_what_is_free() -> None:
     assert refusal.value.status == 409
     assert TenantName("b") not in node.tenants
     node.register(claim(12, "b", request=30), now_ns=1)
+
+
+@pytest.mark.parametrize(
+    ("wish", "weight"), [({}, 100), ({"request": 20}, 100), ({"request": 20, "weight": 7}, 7)]
+)
+def test_a_request_is_no_weight(wish: dict[str, int], weight: int) -> None:
+    assert device_quota(said(**wish), CARD).weight == weight
+    assert device_quota(said(**wish), CARD).priority == "normal"
 
 
 def test_memory_is_reserved_against_the_card() -> None:
