@@ -37,6 +37,22 @@ static CUDA_ARRAY3D_DESCRIPTOR widen_3d_v1(const CUDA_ARRAY3D_DESCRIPTOR_v1 *d)
 					 .Format = d->Format, .NumChannels = d->NumChannels, .Flags = d->Flags};
 }
 
+/* Whether the driver takes such a description at all: a format or number of channels that is not known here is shown to
+ * it in the smallest size.  CUDA_SUCCESS: nothing is wrong with it. */
+static CUresult doubt(const CUDA_ARRAY3D_DESCRIPTOR *d)
+{
+	CUDA_ARRAY3D_DESCRIPTOR tiny = {.Width = 1, .Format = d->Format, .NumChannels = d->NumChannels};
+	CUarray got;
+	if ((d->Flags & CUDA_ARRAY3D_CUBEMAP) && (d->Width != d->Height || !d->Depth || d->Depth % 6))
+		return CUDA_ERROR_INVALID_VALUE;
+	if (gl_array_format_known(d))
+		return CUDA_SUCCESS;
+	CUresult result = REAL(cuArray3DCreate_v2)(&got, &tiny);
+	if (result == CUDA_SUCCESS)
+		REAL(cuArrayDestroy)(got);
+	return result;
+}
+
 /* The four ways to make an array differ in the description alone. */
 #define CREATING(name, description, widened)                                                                           \
 	static CUresult once_##name(CUarray *array, const description *desc)                                           \
@@ -49,7 +65,7 @@ static CUDA_ARRAY3D_DESCRIPTOR widen_3d_v1(const CUDA_ARRAY3D_DESCRIPTOR_v1 *d)
 		if (!has_memory(&wide))                                                                                \
 			return REAL(name)(array, desc);                                                                \
 		if (!gl_charge_begin(&charge, GL_MEM_ARRAY, gl_array_bytes(&wide)))                                    \
-			return CUDA_ERROR_OUT_OF_MEMORY;                                                               \
+			return gl_charge_refused(&charge, doubt(&wide));                                               \
 		CUresult result = REAL(name)(&got, desc);                                                              \
 		if (result != CUDA_SUCCESS)                                                                            \
 			return gl_charge_drop(&charge, result);                                                        \
@@ -74,7 +90,7 @@ static CUresult once_cuMipmappedArrayCreate(CUmipmappedArray *array, const CUDA_
 	if (!array || !desc || !desc->Width || !has_memory(desc))
 		return REAL(cuMipmappedArrayCreate)(array, desc, levels);
 	if (!gl_charge_begin(&charge, GL_MEM_ARRAY, gl_mipmap_bytes(desc, levels)))
-		return CUDA_ERROR_OUT_OF_MEMORY;
+		return gl_charge_refused(&charge, doubt(desc));
 	CUresult result = REAL(cuMipmappedArrayCreate)(&got, desc, levels);
 	if (result != CUDA_SUCCESS)
 		return gl_charge_drop(&charge, result);

@@ -31,6 +31,8 @@ static uint64_t cost_on(const struct gl_gpu *gpu)
 		return GL_PATIENTLY(gpu_of_dev, cost_on(gpu_of_dev), GL_SELDOM, once_##name args);  \
 	}
 
+#define KNOWN_FLAGS 0xffu
+
 /* The versions of cuCtxCreate differ in how the context is described. */
 #define CREATING(name, params, args)                                                                                   \
 	static CUresult once_##name params                                                                             \
@@ -41,8 +43,13 @@ static uint64_t cost_on(const struct gl_gpu *gpu)
 		if (!gpu)                                                                                              \
 			return gl_device_barred(dev) ? GL_FAILED_RESULT : REAL(name) args;                             \
 		gl_lock(&gpu->context_lock);                                                                           \
-		CUresult result = CUDA_ERROR_OUT_OF_MEMORY;                                                            \
-		if (gl_overhead_context_begin(gpu, &cost)) {                                                           \
+		CUresult result = CUDA_ERROR_INVALID_VALUE;                                                            \
+		if (!gl_overhead_context_begin(gpu, &cost)) {                                                          \
+			if (!(flags & ~KNOWN_FLAGS)) { /* else the driver would not make it either */                  \
+				gl_count_refusal(gpu, cost.reserved);                                                  \
+				result = CUDA_ERROR_OUT_OF_MEMORY;                                                     \
+			}                                                                                              \
+		} else {                                                           \
 			ctx = &got; /* which args name */                                                              \
 			CUresult real = REAL(name) args;                                                               \
 			result = gl_context_made(gpu, &cost, real, got);                                               \

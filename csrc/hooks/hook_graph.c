@@ -46,7 +46,7 @@ static void uploaded(void)
 
 static CUresult instantiated(CUgraph graph, const CUgraphExec *exec, CUresult result)
 {
-	if (result != CUDA_SUCCESS)
+	if (result != CUDA_SUCCESS || !exec)
 		return result;
 	uploaded();
 	gl_cost_forget(key_of(*exec));

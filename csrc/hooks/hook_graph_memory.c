@@ -10,11 +10,14 @@ struct addition {
 	uint64_t bytes, need;
 };
 
-/* Takes pool_lock if gpu is set, until `added`.  False: the quota refuses. */
-static bool before_adding(struct addition *add, CUgraph graph, const CUDA_MEM_ALLOC_NODE_PARAMS *np)
+/* Takes pool_lock if gpu is set, until `added`.  False: the quota refuses.  A node that the driver does not take is
+ * refused by the driver, not by the quota; should it take it after all, the launch is charged. */
+static bool before_adding(struct addition *add, CUgraph graph, const CUgraphNode *node,
+			  const CUDA_MEM_ALLOC_NODE_PARAMS *np)
 {
 	*add = (struct addition){.gpu = NULL};
-	if (!graph || !np || !np->bytesize || np->poolProps.location.type != CU_MEM_LOCATION_TYPE_DEVICE)
+	if (!graph || !node || !np || !np->bytesize || np->poolProps.allocType != CU_MEM_ALLOCATION_TYPE_PINNED ||
+	    np->poolProps.location.type != CU_MEM_LOCATION_TYPE_DEVICE)
 		return true;
 	struct gl_gpu *gpu = gl_gpu_of(np->poolProps.location.id);
 	if (!gpu)
@@ -47,7 +50,7 @@ CUresult cuGraphAddMemAllocNode(CUgraphNode *node, CUgraph graph, const CUgraphN
 {
 	GL_ENTER(cuGraphAddMemAllocNode, (node, graph, deps, ndeps, np));
 	struct addition add;
-	if (!before_adding(&add, graph, np))
+	if (!before_adding(&add, graph, node, np))
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	return added(&add, REAL(cuGraphAddMemAllocNode)(node, graph, deps, ndeps, np), graph, np);
 }
@@ -84,7 +87,7 @@ static CUresult added_any(struct addition *add, CUresult result, CUgraph graph, 
 	{                                                                                                              \
 		GL_ENTER(name, args);                                                                                  \
 		struct addition add;                                                                                   \
-		if (!before_adding(&add, graph, allocation(np)))                                                       \
+		if (!before_adding(&add, graph, node, allocation(np)))                                                       \
 			return CUDA_ERROR_OUT_OF_MEMORY;                                                               \
 		return added_any(&add, REAL(name) args, graph, np);                                                    \
 	}

@@ -22,7 +22,7 @@ static CUresult with_primary(struct gl_gpu *gpu, CUgreenCtx *gctx, CUdevResource
 CUresult cuGreenCtxCreate(CUgreenCtx *gctx, CUdevResourceDesc desc, CUdevice dev, unsigned int flags)
 {
 	GL_ENTER(cuGreenCtxCreate, (gctx, desc, dev, flags));
-	struct gl_gpu *gpu = gctx ? gl_gpu_of(dev) : NULL;
+	struct gl_gpu *gpu = gctx && desc ? gl_gpu_of(dev) : NULL;
 	CUgreenCtx got = NULL;
 	CUcontext context = NULL;
 	if (!gpu)

@@ -2,6 +2,9 @@
  *
  * Plain, pitched and managed memory, and the free calls, which take pointers of every kind.  Managed memory is
  * charged in full to the device current at the call, wherever its pages are.  Outputs are written only on success.
+ *
+ * The quota is asked before the driver.  What it refuses and the driver might not have taken at all (`doubt`) is shown
+ * to the driver in the smallest size, so that the answer is the driver's.
  */
 #include "shim.h"
 
@@ -12,8 +15,23 @@ static uint64_t times(uint64_t a, uint64_t b)
 	return __builtin_mul_overflow(a, b, &product) ? UINT64_MAX : product;
 }
 
+/* The driver's answer to a call in a size that takes next to nothing. */
+#define TRIED(try, undo) (__extension__({                                                                              \
+	CUresult tried_ = (try);                                                                                       \
+	if (tried_ == CUDA_SUCCESS)                                                                                    \
+		(undo);                                                                                                \
+	tried_;                                                                                                        \
+}))
+
+static CUresult managed_doubt(unsigned int flags)
+{
+	CUdeviceptr got;
+	return flags == 1 || flags == 2 ? CUDA_SUCCESS
+					: TRIED(REAL(cuMemAllocManaged)(&got, 1, flags), REAL(cuMemFree_v2)(got));
+}
+
 /* A call that allocates `bytes`, which are among `params`; these and `args` are those behind the address. */
-#define ALLOCATING(name, address, kind, undo, params, args)                                                            \
+#define ALLOCATING(name, address, kind, undo, doubt, params, args)                                                            \
 	static CUresult once_##name(address *dptr, GL_REST params)                                                     \
 	{                                                                                                              \
 		struct gl_charge charge;                                                                               \
@@ -21,7 +39,7 @@ static uint64_t times(uint64_t a, uint64_t b)
 		if (!dptr || !bytes)                                                                                   \
 			return REAL(name)(dptr, GL_REST args);                                                         \
 		if (!gl_charge_begin(&charge, kind, bytes))                                                            \
-			return CUDA_ERROR_OUT_OF_MEMORY;                                                               \
+			return gl_charge_refused(&charge, doubt);                                                      \
 		CUresult result = REAL(name)(&got, GL_REST args);                                                      \
 		if (result != CUDA_SUCCESS)                                                                            \
 			return gl_charge_drop(&charge, result);                                                        \
@@ -34,9 +52,10 @@ static uint64_t times(uint64_t a, uint64_t b)
 	}                                                                                                              \
 	GL_PATIENT_HOOK(name, (address *dptr, GL_REST params), (dptr, GL_REST args), gl_gpu_current(), bytes)
 
-ALLOCATING(cuMemAlloc_v2, CUdeviceptr, GL_MEM_PLAIN, cuMemFree_v2, (size_t bytes), (bytes))
-ALLOCATING(cuMemAlloc, CUdeviceptr_v1, GL_MEM_PLAIN, cuMemFree, (unsigned int bytes), (bytes))
-ALLOCATING(cuMemAllocManaged, CUdeviceptr, GL_MEM_MANAGED, cuMemFree_v2, (size_t bytes, unsigned int flags), (bytes, flags))
+ALLOCATING(cuMemAlloc_v2, CUdeviceptr, GL_MEM_PLAIN, cuMemFree_v2, CUDA_SUCCESS, (size_t bytes), (bytes))
+ALLOCATING(cuMemAlloc, CUdeviceptr_v1, GL_MEM_PLAIN, cuMemFree, CUDA_SUCCESS, (unsigned int bytes), (bytes))
+ALLOCATING(cuMemAllocManaged, CUdeviceptr, GL_MEM_MANAGED, cuMemFree_v2, managed_doubt(flags),
+	   (size_t bytes, unsigned int flags), (bytes, flags))
 
 /* Rows are padded to 512 bytes on the cards known; the driver's answer then corrects the guess. */
 static uint64_t guess_pitched(uint64_t width, uint64_t height)
@@ -46,7 +65,7 @@ static uint64_t guess_pitched(uint64_t width, uint64_t height)
 
 static bool keep_pitched(struct gl_charge *charge, CUdeviceptr got, uint64_t pitch, uint64_t height)
 {
-	if (gl_charge_correct(charge, times(pitch, height)))
+	if (!pitch || gl_charge_correct(charge, times(pitch, height)))
 		return gl_charge_keep(charge, GL_SPACE_POINTER, got);
 	gl_charge_drop(charge, CUDA_SUCCESS);
 	return false;
@@ -58,19 +77,25 @@ static bool keep_pitched(struct gl_charge *charge, CUdeviceptr got, uint64_t pit
 	{                                                                                                              \
 		struct gl_charge charge;                                                                               \
 		address got;                                                                                           \
-		size got_pitch;                                                                                        \
-		if (!dptr || !pitch || !width || !height)                                                              \
+		size got_pitch = 0;                                                                                    \
+		if (!dptr || !width || !height)                                                                        \
 			return REAL(name)(dptr, pitch, width, height, element);                                        \
 		if (!gl_charge_begin(&charge, GL_MEM_PLAIN, guess_pitched(width, height)))                             \
-			return CUDA_ERROR_OUT_OF_MEMORY;                                                               \
-		CUresult result = REAL(name)(&got, &got_pitch, width, height, element);                                \
+			return gl_charge_refused(                                                                      \
+				&charge, pitch && (element == 4 || element == 8 || element == 16)                      \
+						 ? CUDA_SUCCESS                                                        \
+						 : TRIED(REAL(name)(&got, pitch ? &got_pitch : NULL, 1, 1, element),   \
+							 REAL(undo)(got)));                                            \
+		CUresult result = REAL(name)(&got, pitch ? &got_pitch : NULL, width, height, element);                 \
 		if (result != CUDA_SUCCESS)                                                                            \
 			return gl_charge_drop(&charge, result);                                                        \
 		if (!keep_pitched(&charge, got, got_pitch, height)) {                                                  \
 			REAL(undo)(got);                                                                               \
 			return CUDA_ERROR_OUT_OF_MEMORY;                                                               \
 		}                                                                                                      \
-		*dptr = got, *pitch = got_pitch;                                                                       \
+		*dptr = got;                                                                                           \
+		if (pitch)                                                                                             \
+			*pitch = got_pitch;                                                                            \
 		return CUDA_SUCCESS;                                                                                   \
 	}                                                                                                              \
 	GL_PATIENT_HOOK(name, (address *dptr, size *pitch, size width, size height, unsigned int element),             \

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * NVML's process lists: a tenant sees its own processes, by the pids that they have in the caller's namespace, and
- * no other.  The compute lists are written from the tenant's slots, because NVML in a container names processes by
- * pids of the host; the real call only says whether there is such a list.  Lists that the slots know nothing of are
- * the real ones, with everybody else's rows taken out.
+ * no other.  The compute lists are written from the tenant's slots, because NVML names processes by pids of the
+ * caller's namespace or of the host, as its version is; the real call only says whether there is such a list.  Lists
+ * that the slots know nothing of are the real ones, fetched into memory of ours, with everybody else's rows taken out:
+ * neither a row nor a number of rows that is written is another tenant's.
  */
 #include <string.h>
 
@@ -13,17 +14,17 @@
 
 /* ---- the tenant's processes ---- */
 
-/* A slot in use whose process the caller can name: same pid namespace. */
+/* A slot in use whose process the caller can see from its pid namespace. */
 static bool read_slot(uint32_t i, uint32_t *pid, uint32_t *host_pid)
 {
 	struct gl_slot *slot = &gl_self.usage->slot[i];
 	uint64_t generation = gl_load(&slot->generation);
 
-	if (!(generation & 1) || gl_peek(&slot->pid_namespace) != gl_self.own->pid_namespace)
+	if (!(generation & 1))
 		return false;
-	*pid = gl_peek(&slot->pid);
+	*pid = gl_segment_pid(i);
 	*host_pid = gl_peek(&slot->host_pid);
-	return gl_load(&slot->generation) == generation;
+	return *pid && gl_load(&slot->generation) == generation;
 }
 
 static uint32_t slots_used(void)
@@ -67,18 +68,23 @@ static unsigned int count_rows(const struct gl_card *card)
 	return count;
 }
 
-/* The pid to show for a row that NVML gave, or 0 for another tenant's.  NVML names processes by the host's pids;
- * where the slot does not know its own, it is the same number, or nvml_usage.c has found out. */
+/* The pid to show for a row that NVML gave, or 0 for another tenant's.  NVML names processes by the pids of the
+ * caller's namespace (driver 580) or by the host's; nvml_usage.c finds out which where this process has a context. */
 static uint32_t own_pid_of(uint32_t nvml_pid)
 {
-	uint32_t pid, host_pid, listed = gl_peek(&gl_self.listed_pid);
+	uint32_t pid, host_pid, found = 0, listed = gl_peek(&gl_self.listed_pid);
 
 	if (listed && listed == nvml_pid)
 		return gl_self.pid;
-	for (uint32_t i = 0; i < slots_used(); i++)
-		if (read_slot(i, &pid, &host_pid) && (host_pid ? host_pid : pid) == nvml_pid)
+	for (uint32_t i = 0; i < slots_used(); i++) {
+		if (!read_slot(i, &pid, &host_pid))
+			continue;
+		if (pid == nvml_pid)
 			return pid;
-	return 0;
+		if (host_pid == nvml_pid && listed != gl_self.pid)
+			found = pid;
+	}
+	return found;
 }
 
 /* ---- compute lists ---- */
@@ -140,12 +146,20 @@ static bool has_list(nvmlReturn_t result)
 	return result == NVML_SUCCESS || result == NVML_ERROR_INSUFFICIENT_SIZE;
 }
 
+/* Room without an address: the driver's own word, should it have one. */
+static nvmlReturn_t no_rows(nvmlReturn_t result)
+{
+	return has_list(result) ? NVML_ERROR_INVALID_ARGUMENT : result;
+}
+
 #define COMPUTE_LIST(name, type, layout)                                                                     \
 	nvmlReturn_t name(nvmlDevice_t device, unsigned int *count, type *infos)                             \
 	{                                                                                                    \
-		unsigned int none = 0;                                                                       \
-		if (gl_begin_nvml() != GL_ATTACHED || !count || (*count && !infos))                          \
+		unsigned int none = 0, asked = count ? *count : 0;                                           \
+		if (gl_begin_nvml() != GL_ATTACHED || !count)                                                \
 			return REAL(name)(device, count, infos);                                             \
+		if (asked && !infos)                                                                         \
+			return no_rows(REAL(name)(device, &asked, infos));                                   \
 		nvmlReturn_t result = REAL(name)(device, &none, NULL);                                       \
 		return has_list(result) ? list_own(device, count, infos, layout) : result;                   \
 	}
@@ -156,37 +170,129 @@ COMPUTE_LIST(nvmlDeviceGetComputeRunningProcesses_v3, nvmlProcessInfo_v2_t, LAYO
 
 /* ---- real lists with the rows of others taken out ---- */
 
-/* Moves the rows that are the tenant's to the front, with the pids to show, and blanks the rest.  pid_at: offset of
- * the pid in a row. */
-static unsigned int keep_own(void *rows, unsigned int count, size_t size, size_t pid_at)
+/* The real call: *count is the room, then the number. */
+struct question {
+	nvmlReturn_t (*ask)(const struct question *question, unsigned int *count, void *rows);
+	nvmlDevice_t device;
+	void *call;               /* the real function, where one `ask` serves several */
+	unsigned long long since; /* and what else it is given */
+	unsigned int version, mode;
+	size_t size, pid_at; /* of a row */
+};
+
+enum { FEW = 128, MORE = 64, MOST = 1 << 16, LARGEST_ROW = 64 };
+
+struct rows {
+	void *at;
+	size_t mapped;
+	unsigned int count;
+	char few[FEW * LARGEST_ROW];
+};
+
+static void rows_free(struct rows *rows)
+{
+	if (rows->mapped)
+		munmap(rows->at, rows->mapped);
+}
+
+static bool rows_room(struct rows *rows, unsigned int count, size_t size)
+{
+	rows->at = rows->few;
+	rows->mapped = 0;
+	rows->count = FEW;
+	if (count <= FEW)
+		return true;
+	rows->count = count;
+	rows->mapped = count * size;
+	rows->at = mmap(NULL, rows->mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	if (rows->at != MAP_FAILED)
+		return true;
+	rows->mapped = 0;
+	return false;
+}
+
+/* All the rows that the driver has.  What it says of their number is never believed beyond the room that it was given. */
+static nvmlReturn_t fetch(const struct question *question, struct rows *rows)
+{
+	unsigned int wanted = FEW;
+
+	for (;;) {
+		if (!rows_room(rows, wanted, question->size))
+			return NVML_ERROR_UNKNOWN;
+		unsigned int room = rows->count, count = room;
+		nvmlReturn_t result = question->ask(question, &count, rows->at);
+		if (result == NVML_SUCCESS) {
+			rows->count = count < room ? count : room;
+			return result;
+		}
+		rows_free(rows);
+		if (result != NVML_ERROR_INSUFFICIENT_SIZE)
+			return result;
+		if (count <= room || count > MOST)
+			return NVML_ERROR_UNKNOWN;
+		wanted = count + MORE;
+	}
+}
+
+/* Moves the rows that are the tenant's to the front, with the pids to show. */
+static unsigned int keep_own(const struct question *question, struct rows *rows)
 {
 	unsigned int kept = 0;
 
 	gl_segment_reap();
-	for (unsigned int i = 0; i < count; i++) {
-		char *row = (char *)rows + i * size;
+	for (unsigned int i = 0; i < rows->count; i++) {
+		char *row = (char *)rows->at + i * question->size;
 		uint32_t pid;
-		memcpy(&pid, row + pid_at, sizeof(pid));
+		memcpy(&pid, row + question->pid_at, sizeof(pid));
 		pid = own_pid_of(pid);
 		if (!pid)
 			continue;
-		memmove((char *)rows + kept * size, row, size);
-		memcpy((char *)rows + kept++ * size + pid_at, &pid, sizeof(pid));
+		char *to = (char *)rows->at + kept++ * question->size;
+		memmove(to, row, question->size);
+		memcpy(to + question->pid_at, &pid, sizeof(pid));
 	}
-	memset((char *)rows + kept * size, 0, (count - kept) * size);
 	return kept;
 }
 
-/* With too little room the caller learns how many rows the card has, not whose.  No rows are then written. */
+/* NVML's protocol with the tenant's rows alone.  empty: the answer where there is none. */
+static nvmlReturn_t filtered(const struct question *question, unsigned int *count, void *out, nvmlReturn_t empty)
+{
+	struct rows rows;
+	unsigned int room = *count;
+	nvmlReturn_t result = fetch(question, &rows);
+
+	if (result != NVML_SUCCESS)
+		return result;
+	unsigned int kept = keep_own(question, &rows);
+	*count = kept;
+	if (!kept)
+		result = empty;
+	else if (kept > room || !out)
+		result = NVML_ERROR_INSUFFICIENT_SIZE;
+	else
+		memcpy(out, rows.at, kept * question->size);
+	rows_free(&rows);
+	return result;
+}
+
+typedef nvmlReturn_t list_call(nvmlDevice_t device, unsigned int *count, void *infos);
+
+static nvmlReturn_t ask_list(const struct question *question, unsigned int *count, void *rows)
+{
+	return ((list_call *)question->call)(question->device, count, rows);
+}
+
 #define FILTERED_LIST(name, type)                                                                            \
 	nvmlReturn_t name(nvmlDevice_t device, unsigned int *count, type *infos)                             \
 	{                                                                                                    \
-		nvmlReturn_t result;                                                                         \
-		int state = gl_begin_nvml();                                                                 \
-		result = REAL(name)(device, count, infos);                                                   \
-		if (state == GL_ATTACHED && result == NVML_SUCCESS && count && infos)                        \
-			*count = keep_own(infos, *count, sizeof(*infos), offsetof(type, pid));               \
-		return result;                                                                               \
+		unsigned int asked = count ? *count : 0;                                                     \
+		if (gl_begin_nvml() != GL_ATTACHED || !count)                                                \
+			return REAL(name)(device, count, infos);                                             \
+		if (asked && !infos)                                                                         \
+			return no_rows(REAL(name)(device, &asked, infos));                                   \
+		struct question question = {.ask = ask_list, .device = device, .call = (void *)REAL(name),   \
+					    .size = sizeof(type), .pid_at = offsetof(type, pid)};            \
+		return filtered(&question, count, infos, NVML_SUCCESS);                                      \
 	}
 
 FILTERED_LIST(nvmlDeviceGetGraphicsRunningProcesses, nvmlProcessInfo_v1_t)
@@ -198,48 +304,71 @@ FILTERED_LIST(nvmlDeviceGetMPSComputeRunningProcesses_v3, nvmlProcessInfo_v2_t)
 
 #define DETAIL_V1 ((unsigned int)(sizeof(nvmlProcessDetailList_t) | (1u << 24)))
 #define UTILIZATION_V1 ((unsigned int)(sizeof(nvmlProcessesUtilizationInfo_t) | (1u << 24)))
+_Static_assert(sizeof(nvmlProcessDetail_v1_t) <= LARGEST_ROW && sizeof(nvmlProcessUtilizationInfo_v1_t) <= LARGEST_ROW &&
+		       sizeof(nvmlProcessUtilizationSample_t) <= LARGEST_ROW,
+	       "rows");
 
+static nvmlReturn_t ask_details(const struct question *question, unsigned int *count, void *rows)
+{
+	nvmlProcessDetailList_t list = {question->version, question->mode, *count, rows};
+	nvmlReturn_t result = REAL(nvmlDeviceGetRunningProcessDetailList)(question->device, &list);
+	*count = list.numProcArrayEntries;
+	return result;
+}
+
+/* Rows of a version that is not known here cannot be told apart, so they are not shown. */
 nvmlReturn_t nvmlDeviceGetRunningProcessDetailList(nvmlDevice_t device, nvmlProcessDetailList_t *list)
 {
-	if (gl_begin_nvml() != GL_ATTACHED || !list || list->version != DETAIL_V1 ||
-	    (list->numProcArrayEntries && !list->procArray))
+	if (gl_begin_nvml() != GL_ATTACHED || !list)
 		return REAL(nvmlDeviceGetRunningProcessDetailList)(device, list);
-	if (list->mode == NVML_PROCESS_MODE_COMPUTE) {
-		nvmlProcessDetailList_t none = {list->version, list->mode, 0, NULL};
-		nvmlReturn_t result = REAL(nvmlDeviceGetRunningProcessDetailList)(device, &none);
-		if (!has_list(result))
-			return result;
-		return list_own(device, &list->numProcArrayEntries, list->procArray, LAYOUT_DETAIL);
-	}
-	nvmlReturn_t result = REAL(nvmlDeviceGetRunningProcessDetailList)(device, list);
-	if (result == NVML_SUCCESS && list->procArray)
-		list->numProcArrayEntries = keep_own(list->procArray, list->numProcArrayEntries,
-						     sizeof(*list->procArray), offsetof(nvmlProcessDetail_v1_t, pid));
-	return result;
+	if (list->version != DETAIL_V1)
+		return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
+	struct question question = {.ask = ask_details, .device = device, .version = list->version, .mode = list->mode,
+				    .size = sizeof(nvmlProcessDetail_v1_t),
+				    .pid_at = offsetof(nvmlProcessDetail_v1_t, pid)};
+	unsigned int none = 0;
+	if (list->numProcArrayEntries && !list->procArray)
+		return no_rows(ask_details(&question, &none, NULL));
+	if (list->mode != NVML_PROCESS_MODE_COMPUTE)
+		return filtered(&question, &list->numProcArrayEntries, list->procArray, NVML_SUCCESS);
+	nvmlReturn_t result = ask_details(&question, &none, NULL);
+	return has_list(result) ? list_own(device, &list->numProcArrayEntries, list->procArray, LAYOUT_DETAIL) : result;
+}
+
+static nvmlReturn_t ask_samples(const struct question *question, unsigned int *count, void *rows)
+{
+	return REAL(nvmlDeviceGetProcessUtilization)(question->device, rows, count, question->since);
 }
 
 nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t device, nvmlProcessUtilizationSample_t *samples,
 					     unsigned int *count, unsigned long long since)
 {
-	int state = gl_begin_nvml();
-	nvmlReturn_t result = REAL(nvmlDeviceGetProcessUtilization)(device, samples, count, since);
+	if (gl_begin_nvml() != GL_ATTACHED || !count)
+		return REAL(nvmlDeviceGetProcessUtilization)(device, samples, count, since);
+	struct question question = {.ask = ask_samples, .device = device, .since = since, .size = sizeof(*samples),
+				    .pid_at = offsetof(nvmlProcessUtilizationSample_t, pid)};
+	return filtered(&question, count, samples, NVML_ERROR_NOT_FOUND);
+}
 
-	if (state != GL_ATTACHED || result != NVML_SUCCESS || !samples || !count)
-		return result;
-	*count = keep_own(samples, *count, sizeof(*samples), offsetof(nvmlProcessUtilizationSample_t, pid));
-	return *count ? NVML_SUCCESS : NVML_ERROR_NOT_FOUND;
+static nvmlReturn_t ask_utilization(const struct question *question, unsigned int *count, void *rows)
+{
+	nvmlProcessesUtilizationInfo_t info = {.version = question->version, .processSamplesCount = *count,
+					       .lastSeenTimeStamp = question->since, .procUtilArray = rows};
+	nvmlReturn_t result = REAL(nvmlDeviceGetProcessesUtilizationInfo)(question->device, &info);
+	*count = info.processSamplesCount;
+	return result;
 }
 
 nvmlReturn_t nvmlDeviceGetProcessesUtilizationInfo(nvmlDevice_t device, nvmlProcessesUtilizationInfo_t *info)
 {
-	int state = gl_begin_nvml();
-	nvmlReturn_t result = REAL(nvmlDeviceGetProcessesUtilizationInfo)(device, info);
-
-	if (state != GL_ATTACHED || result != NVML_SUCCESS || !info->procUtilArray || info->version != UTILIZATION_V1)
-		return result;
-	info->processSamplesCount = keep_own(info->procUtilArray, info->processSamplesCount, sizeof(*info->procUtilArray),
-					     offsetof(nvmlProcessUtilizationInfo_v1_t, pid));
-	return info->processSamplesCount ? NVML_SUCCESS : NVML_ERROR_NOT_FOUND;
+	if (gl_begin_nvml() != GL_ATTACHED || !info)
+		return REAL(nvmlDeviceGetProcessesUtilizationInfo)(device, info);
+	if (info->version != UTILIZATION_V1)
+		return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
+	struct question question = {.ask = ask_utilization, .device = device, .version = info->version,
+				    .since = info->lastSeenTimeStamp, .size = sizeof(*info->procUtilArray),
+				    .pid_at = offsetof(nvmlProcessUtilizationInfo_v1_t, pid)};
+	return filtered(&question, &info->processSamplesCount, info->procUtilArray, NVML_ERROR_NOT_FOUND);
 }
 
 /* nvidia-smi gets its process table through NVML's private export table, past these hooks, and shows every process of

@@ -230,7 +230,7 @@ CUresult cuMemPoolImportFromShareableHandle(CUmemoryPool *pool, void *handle, CU
 {
 	GL_ENTER(cuMemPoolImportFromShareableHandle, (pool, handle, type, flags));
 	CUresult result = REAL(cuMemPoolImportFromShareableHandle)(pool, handle, type, flags);
-	if (result == CUDA_SUCCESS)
+	if (result == CUDA_SUCCESS && pool)
 		(void)gl_pool_add(*pool, NULL, GL_MEM_POOL);
 	return result;
 }

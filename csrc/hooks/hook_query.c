@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * What a tenant is told about memory: the quota as the total, the tenant's own use as what is taken.  Free never
- * wraps, and never passes what the card really has free.
+ * wraps, and never passes what the card really has free.  The driver takes either address to be missing (seen on a
+ * card: 0), so each output is written by itself.
  */
 #include "shim.h"
 
@@ -24,7 +25,7 @@ CUresult cuMemGetInfo_v2(size_t *free, size_t *total)
 	GL_ENTER(cuMemGetInfo_v2, (free, total));
 	struct gl_gpu *gpu = gl_gpu_current();
 	size_t card_free, card_total;
-	if (!gpu || !free || !total)
+	if (!gpu || (!free && !total))
 		return REAL(cuMemGetInfo_v2)(free, total);
 	gl_pools_refresh(gpu);
 	gl_overhead_refresh(gpu);
@@ -32,7 +33,10 @@ CUresult cuMemGetInfo_v2(size_t *free, size_t *total)
 	if (result == CUDA_SUCCESS) {
 		uint64_t f, t;
 		view(gpu, card_free, &f, &t);
-		*free = f, *total = t;
+		if (free)
+			*free = f;
+		if (total)
+			*total = t;
 	}
 	return result;
 }
@@ -42,13 +46,18 @@ CUresult cuMemGetInfo(unsigned int *free, unsigned int *total)
 	GL_ENTER(cuMemGetInfo, (free, total));
 	struct gl_gpu *gpu = gl_gpu_current();
 	unsigned int card_free, card_total;
-	if (!gpu || !free || !total)
+	if (!gpu || (!free && !total))
 		return REAL(cuMemGetInfo)(free, total);
+	gl_pools_refresh(gpu);
+	gl_overhead_refresh(gpu);
 	CUresult result = REAL(cuMemGetInfo)(&card_free, &card_total);
 	if (result == CUDA_SUCCESS) {
 		uint64_t f, t;
 		view(gpu, card_free, &f, &t);
-		*free = narrow(f), *total = narrow(t);
+		if (free)
+			*free = narrow(f);
+		if (total)
+			*total = narrow(t);
 	}
 	return result;
 }
@@ -57,7 +66,7 @@ CUresult cuDeviceTotalMem_v2(size_t *bytes, CUdevice dev)
 {
 	GL_ENTER(cuDeviceTotalMem_v2, (bytes, dev));
 	CUresult result = REAL(cuDeviceTotalMem_v2)(bytes, dev);
-	struct gl_gpu *gpu = result == CUDA_SUCCESS ? gl_gpu_of(dev) : NULL;
+	struct gl_gpu *gpu = result == CUDA_SUCCESS && bytes ? gl_gpu_of(dev) : NULL;
 	if (gpu)
 		*bytes = gl_limit_bytes(gpu);
 	return result;
@@ -67,7 +76,7 @@ CUresult cuDeviceTotalMem(unsigned int *bytes, CUdevice dev)
 {
 	GL_ENTER(cuDeviceTotalMem, (bytes, dev));
 	CUresult result = REAL(cuDeviceTotalMem)(bytes, dev);
-	struct gl_gpu *gpu = result == CUDA_SUCCESS ? gl_gpu_of(dev) : NULL;
+	struct gl_gpu *gpu = result == CUDA_SUCCESS && bytes ? gl_gpu_of(dev) : NULL;
 	if (gpu)
 		*bytes = narrow(gl_limit_bytes(gpu));
 	return result;

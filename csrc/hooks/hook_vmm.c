@@ -10,6 +10,8 @@
  */
 #include "shim.h"
 
+#define GRANULE ((size_t)2 << 20)
+
 static bool add_reference(struct gl_block *block, void *unused)
 {
 	(void)unused;
@@ -69,6 +71,19 @@ static struct gl_gpu *gpu_of(const CUmemAllocationProp *prop)
 	return prop && prop->location.type == CU_MEM_LOCATION_TYPE_DEVICE ? gl_gpu_of(prop->location.id) : NULL;
 }
 
+/* What the driver says of a request that it may not take at all, in the smallest size.  CUDA_SUCCESS: nothing is wrong. */
+static CUresult doubt(size_t size, const CUmemAllocationProp *prop, unsigned long long flags)
+{
+	CUmemGenericAllocationHandle got;
+	size_t odd = size % GRANULE;
+	if (!flags && !odd && prop->type == CU_MEM_ALLOCATION_TYPE_PINNED && !(prop->requestedHandleTypes & ~1))
+		return CUDA_SUCCESS;
+	CUresult result = REAL(cuMemCreate)(&got, odd ? odd : GRANULE, prop, flags);
+	if (result == CUDA_SUCCESS)
+		REAL(cuMemRelease)(got);
+	return result;
+}
+
 static CUresult once_cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size, const CUmemAllocationProp *prop,
 		     unsigned long long flags)
 {
@@ -80,7 +95,7 @@ static CUresult once_cuMemCreate(CUmemGenericAllocationHandle *handle, size_t si
 			       ? GL_FAILED_RESULT
 			       : REAL(cuMemCreate)(handle, size, prop, flags);
 	if (!gl_charge_begin_on(&charge, gpu, GL_MEM_VMM, size))
-		return CUDA_ERROR_OUT_OF_MEMORY;
+		return gl_charge_refused(&charge, doubt(size, prop, flags));
 	CUresult result = REAL(cuMemCreate)(&got, size, prop, flags);
 	if (result != CUDA_SUCCESS)
 		return gl_charge_drop(&charge, result);
@@ -172,7 +187,7 @@ CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, void 
 	CUresult result = REAL(cuMemRetainAllocationHandle)(handle, addr);
 	struct search search = {(uintptr_t)addr, 0};
 	struct gl_block mapping;
-	if (result != CUDA_SUCCESS || gl_block_update(GL_SPACE_VMM_HANDLE, *handle, add_reference, NULL))
+	if (result != CUDA_SUCCESS || !handle || gl_block_update(GL_SPACE_VMM_HANDLE, *handle, add_reference, NULL))
 		return result;
 	if (gl_block_get(GL_SPACE_VMM_MAPPING, search.address, &mapping))
 		search.id = mapping.other;

@@ -71,14 +71,22 @@ static struct answer look_up_hook(void *handle, const char *name, int id, const 
 	return (struct answer){real(RTLD_NEXT, name), 1};
 }
 
+/* The next library behind the caller's has a dlsym of its own: another preloaded one that takes it over. */
+static bool another_is_next(const char *name, const void *caller, const void *ours)
+{
+	Dl_info info;
+	dladdr_type *find = (dladdr_type *)gl_elf_libc_symbol("dladdr");
+	return find && find(caller, &info) && gl_elf_next_is_foreign(info.dli_fbase, name, ours);
+}
+
 /* dlsym and dlvsym themselves, as foreign-function interfaces and other preloaded libraries ask for them: given
  * libc's own, their callers would get the driver's pointers.  Ours never calls on to another library's dlsym, so
  * however many stand in a row there is no endless chain. */
-static struct answer look_up_look_up(void *handle, const char *name, bool versioned)
+static struct answer look_up_look_up(void *handle, const char *name, const void *caller, bool versioned)
 {
 	struct answer pass = {NULL, 0}, ours = {name[2] == 'v' ? (void *)dlvsym : (void *)dlsym, 1};
 	if (handle == RTLD_NEXT) /* ours has no version, so that one that asks for one would go past it */
-		return versioned ? ours : pass;
+		return !versioned && another_is_next(name, caller, ours.value) ? pass : ours;
 	void *found = ((dlsym_type *)gl_real_dlsym)(handle, name);
 	return found && (found == gl_real_dlsym || found == gl_real_dlvsym || found == ours.value) ? ours : pass;
 }
@@ -93,7 +101,7 @@ static struct answer decide(void *handle, const char *name, const void *caller, 
 	if (!name || !gl_real_dlsym)
 		return gl_real_dlsym ? pass : (struct answer){NULL, 1};
 	if (name[0] == 'd' && (same(name, "dlsym") || same(name, "dlvsym")))
-		return look_up_look_up(handle, name, versioned);
+		return look_up_look_up(handle, name, caller, versioned);
 	if (!(name[0] == 'c' && name[1] == 'u') && !(name[0] == 'n' && name[1] == 'v'))
 		return pass;
 	int id = gl_hook_by_name(name);

@@ -14,6 +14,8 @@
 /* ---- elf.c: looking symbols up without calling libc ---- */
 
 void *gl_elf_libc_symbol(const char *name);
+/* The first object behind the one loaded at `base` that defines the function is another library's than libc's and ours. */
+bool gl_elf_next_is_foreign(const void *base, const char *name, const void *ours);
 
 /* ---- driver.c: the real functions ---- */
 

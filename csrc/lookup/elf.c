@@ -155,3 +155,17 @@ void *gl_elf_libc_symbol(const char *name)
 	(void)dl_iterate_phdr(look_in, &search);
 	return search.found;
 }
+
+/* Where the loader's list ends without one, what RTLD_NEXT still finds is libc's: that was loaded first. */
+bool gl_elf_next_is_foreign(const void *base, const char *name, const void *ours)
+{
+	const struct link_map *object = first_object();
+	while (object && (const void *)object->l_addr != base)
+		object = object->l_next;
+	while (object && (object = object->l_next)) {
+		void *found = function_in(object, name);
+		if (found)
+			return found != ours && !is_libc(object->l_name);
+	}
+	return false;
+}

@@ -4,8 +4,6 @@
  */
 #include "memory/array_size.h"
 
-#include <stdbool.h>
-
 /* Bits of one element of one channel; 0: the format fixes the channels too. */
 static unsigned int bits_per_channel(int format)
 {
@@ -63,6 +61,13 @@ static unsigned int bits_per_pixel(int format)
 	default:
 		return 0;
 	}
+}
+
+bool gl_array_format_known(const CUDA_ARRAY3D_DESCRIPTOR *d)
+{
+	if (bits_per_channel(d->Format))
+		return d->NumChannels == 1 || d->NumChannels == 2 || d->NumChannels == 4;
+	return bits_per_pixel(d->Format) != 0;
 }
 
 static bool block_compressed(int format)

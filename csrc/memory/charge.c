@@ -27,7 +27,7 @@ static bool current(struct gl_gpu **gpu, CUcontext *context)
 
 static bool reserve(struct gl_charge *charge)
 {
-	if (gl_reserve(charge->gpu, charge->kind, charge->bytes) != 0)
+	if (gl_reserve_uncounted(charge->gpu, charge->kind, charge->bytes) != 0)
 		return false;
 	gl_moving(charge->gpu);
 	return charge->moving = true;
@@ -45,6 +45,15 @@ bool gl_charge_begin_on(struct gl_charge *charge, struct gl_gpu *gpu, enum gl_me
 {
 	*charge = (struct gl_charge){.gpu = gpu, .kind = kind, .bytes = bytes};
 	return reserve(charge);
+}
+
+CUresult gl_charge_refused(const struct gl_charge *charge, CUresult verdict)
+{
+	if (verdict != CUDA_SUCCESS && verdict != CUDA_ERROR_OUT_OF_MEMORY)
+		return verdict;
+	if (charge->gpu)
+		gl_count_refusal(charge->gpu, charge->bytes);
+	return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
 bool gl_charge_correct(struct gl_charge *charge, uint64_t bytes)
@@ -73,8 +82,11 @@ bool gl_charge_keep(struct gl_charge *charge, enum gl_space space, uint64_t key)
 {
 	/* The driver made a context of its own accord: charge what now exists. */
 	if (!charge->gpu && (!current(&charge->gpu, &charge->context) ||
-			     (charge->gpu && !reserve(charge))))
+			     (charge->gpu && !reserve(charge)))) {
+		(void)gl_charge_refused(charge, CUDA_SUCCESS);
+		charge->gpu = NULL;
 		return false;
+	}
 	if (!charge->gpu)
 		return true;
 	struct gl_block old, block = {

@@ -91,8 +91,10 @@ bool gl_primary_active(const struct gl_gpu *gpu)
 static CUresult make_primary(struct gl_gpu *gpu, CUcontext *context)
 {
 	struct gl_context_cost cost;
-	if (!gl_overhead_context_begin(gpu, &cost))
+	if (!gl_overhead_context_begin(gpu, &cost)) {
+		gl_count_refusal(gpu, cost.reserved);
 		return CUDA_ERROR_OUT_OF_MEMORY;
+	}
 	CUresult real = REAL(cuDevicePrimaryCtxRetain)(context, gpu->ordinal);
 	CUresult result = gl_context_made(gpu, &cost, real, *context);
 	if (real == CUDA_SUCCESS && result != CUDA_SUCCESS) {

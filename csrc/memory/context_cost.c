@@ -28,7 +28,7 @@ bool gl_overhead_context_begin(struct gl_gpu *gpu, struct gl_context_cost *cost)
 		(void)gl_overhead_measure(gpu);
 	cost->reserved = gl_load(&gpu->device->context_bytes);
 	cost->overhead_before = gl_peek(&gpu->overhead_bytes);
-	if (gl_reserve(gpu, GL_MEM_OVERHEAD, cost->reserved) != 0)
+	if (gl_reserve_uncounted(gpu, GL_MEM_OVERHEAD, cost->reserved) != 0)
 		return false;
 	gl_lock(&gpu->overhead_lock);
 	gl_put(&gpu->overhead_bytes, gpu->overhead_bytes + cost->reserved);

@@ -15,6 +15,8 @@ int gl_account_add(struct gl_gpu *gpu, enum gl_memory_kind kind, int64_t delta, 
 /* Takes bytes out of the quota.  0, or -ENOMEM with nothing taken (and the refusal counted).
  * Tries hard first: gives back what dead processes held, and what this process's pools hold unused. */
 int gl_reserve(struct gl_gpu *gpu, enum gl_memory_kind kind, uint64_t bytes);
+/* The same without counting the refusal, for who has yet to see what it is. */
+int gl_reserve_uncounted(struct gl_gpu *gpu, enum gl_memory_kind kind, uint64_t bytes);
 void gl_release(struct gl_gpu *gpu, enum gl_memory_kind kind, uint64_t bytes);
 /* Moves a reservation from `from` to `to` bytes, above the limit if need be: for what already happened. */
 void gl_recharge(struct gl_gpu *gpu, enum gl_memory_kind kind, uint64_t from, uint64_t to);
@@ -133,6 +135,9 @@ struct gl_charge {
 bool gl_charge_begin(struct gl_charge *charge, enum gl_memory_kind kind, uint64_t bytes);
 /* The same on a gpu named by the caller, for memory that no context takes with it. */
 bool gl_charge_begin_on(struct gl_charge *charge, struct gl_gpu *gpu, enum gl_memory_kind kind, uint64_t bytes);
+/* What to answer when the quota refuses.  `verdict`: what the driver says of a call that it may not take at all; that
+ * is then the answer, and no refusal is counted.  CUDA_SUCCESS: there is nothing wrong with the call. */
+CUresult gl_charge_refused(const struct gl_charge *charge, CUresult verdict);
 /* Corrects the amount to what it turned out to be.  False: over the quota; undo. */
 bool gl_charge_correct(struct gl_charge *charge, uint64_t bytes);
 /* The driver gave it: writes the block down.  False: it cannot be kept; the charge is gone, the caller gives the
@@ -162,7 +167,8 @@ uint64_t gl_overhead_watch(struct gl_gpu *gpu);
 bool gl_overhead_fits(struct gl_gpu *gpu, uint64_t before);
 /* After an allocation: false if so little is left that the card's rounding may pass the quota, and does; undo. */
 bool gl_overhead_fits_rounded(struct gl_gpu *gpu);
-/* Around the making of a context: begin reserves what one was seen to cost (false: the quota refuses); end measures
+/* Around the making of a context: begin reserves what one was seen to cost (false: the quota refuses, and the caller
+ * counts that); end measures
  * and learns (false: the truth is over the quota; end the context, then measure again). */
 struct gl_context_cost {
 	uint64_t reserved, overhead_before, card_before;

@@ -3,8 +3,10 @@
  * What NVML says of the card: the memory that this process holds there, and what is used in all.  Only real NVML
  * functions are called, never our hooks, and NVML is started once per process (7 ms).
  *
- * NVML names processes by pid.  In a pid namespace of its own a process may be listed under its pid outside, which
- * it cannot know; then the one process that appears in the list while our first context is made is us.
+ * NVML names processes by pid: driver 580 by the pids of the caller's namespace, and lists none that cannot be seen
+ * from there; others may name them by the host's, which the daemon knows.  So the process that appears in
+ * the list while our first context is made is us; where that is not clear, ours is the row of our own pid, else of
+ * the host's.
  */
 #include <string.h>
 
@@ -94,21 +96,27 @@ static bool list_mps(nvmlDevice_t device, struct list *list)
 		       device, list);
 }
 
-static uint32_t listed_pid(void)
+static uint32_t host_pid(void)
 {
-	uint32_t host = gl_self.own ? gl_peek(&gl_self.own->host_pid) : 0;
-	uint32_t learned = gl_peek(&gl_self.listed_pid);
-	return host ? host : learned ? learned : gl_self.pid;
+	return gl_self.own ? gl_peek(&gl_self.own->host_pid) : 0;
 }
 
 static bool find(const struct list *list, uint32_t pid, uint64_t *bytes)
 {
-	for (unsigned int i = 0; i < list->count; i++)
+	for (unsigned int i = 0; pid && i < list->count; i++)
 		if (list->info[i].pid == pid && list->info[i].usedGpuMemory != UINT64_MAX) {
 			*bytes = list->info[i].usedGpuMemory;
 			return true;
 		}
 	return false;
+}
+
+static bool find_own(const struct list *list, uint64_t *bytes)
+{
+	uint32_t learned = gl_peek(&gl_self.listed_pid);
+	if (learned)
+		return find(list, learned, bytes);
+	return find(list, gl_self.pid, bytes) || find(list, host_pid(), bytes);
 }
 
 bool gl_card_own_bytes(struct gl_gpu *gpu, uint64_t *bytes)
@@ -119,11 +127,11 @@ bool gl_card_own_bytes(struct gl_gpu *gpu, uint64_t *bytes)
 	nvmlDevice_t device = nvml_started() ? handle_of(gpu) : NULL;
 	*bytes = 0;
 	if (device && list_compute(device, &list)) {
-		found = find(&list, listed_pid(), bytes);
+		found = find_own(&list, bytes);
 		list_free(&list);
 	}
 	if (device && !found && list_mps(device, &list)) {
-		found = find(&list, listed_pid(), bytes);
+		found = find_own(&list, bytes);
 		list_free(&list);
 	}
 	errno = kept;
@@ -164,21 +172,34 @@ static bool was_there(const struct gl_card_listing *listing, uint32_t pid)
 	return false;
 }
 
+/* Which of those that appeared is us: by either of our pids, else the only one. */
+static uint32_t recognised(const struct list *list, const struct gl_card_listing *before)
+{
+	uint32_t appeared = 0, last = 0, host = host_pid();
+	bool as_host = false;
+	for (unsigned int i = 0; i < list->count; i++) {
+		uint32_t pid = list->info[i].pid;
+		if (was_there(before, pid))
+			continue;
+		if (pid == gl_self.pid)
+			return pid;
+		as_host |= pid == host;
+		appeared++;
+		last = pid;
+	}
+	return as_host ? host : appeared == 1 ? last : 0;
+}
+
 void gl_card_recognise(struct gl_gpu *gpu, const struct gl_card_listing *before)
 {
 	struct list list;
 	uint64_t bytes;
-	uint32_t appeared = 0, pid = 0;
 	nvmlDevice_t device = nvml_started() ? handle_of(gpu) : NULL;
 	if (!device || before->count == UINT32_MAX || !list_compute(device, &list))
 		return;
-	bool known = find(&list, listed_pid(), &bytes);
-	for (unsigned int i = 0; i < list.count; i++)
-		if (!was_there(before, list.info[i].pid)) {
-			appeared++;
-			pid = list.info[i].pid;
-		}
-	list_free(&list);
-	if (!known && appeared == 1)
+	uint32_t pid = recognised(&list, before);
+	/* A stranger that appeared at the same time is not us as long as we are there by a pid of our own. */
+	if (pid && (pid == gl_self.pid || pid == host_pid() || !find_own(&list, &bytes)))
 		gl_put(&gl_self.listed_pid, pid);
+	list_free(&list);
 }

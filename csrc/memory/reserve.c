@@ -24,15 +24,21 @@ static int change_trying_hard(struct gl_gpu *gpu, enum gl_memory_kind kind, uint
 	return r;
 }
 
-int gl_reserve(struct gl_gpu *gpu, enum gl_memory_kind kind, uint64_t bytes)
+int gl_reserve_uncounted(struct gl_gpu *gpu, enum gl_memory_kind kind, uint64_t bytes)
 {
 	gl_overhead_refresh(gpu);
-	if (change_trying_hard(gpu, kind, bytes) == 0) {
-		GL_TEST_POINT("reserved");
-		return 0;
-	}
-	gl_count_refusal(gpu, bytes);
-	return -ENOMEM;
+	if (change_trying_hard(gpu, kind, bytes) != 0)
+		return -ENOMEM;
+	GL_TEST_POINT("reserved");
+	return 0;
+}
+
+int gl_reserve(struct gl_gpu *gpu, enum gl_memory_kind kind, uint64_t bytes)
+{
+	int r = gl_reserve_uncounted(gpu, kind, bytes);
+	if (r != 0)
+		gl_count_refusal(gpu, bytes);
+	return r;
 }
 
 int gl_recharge_within(struct gl_gpu *gpu, enum gl_memory_kind kind, uint64_t from, uint64_t to)

@@ -305,6 +305,18 @@ int gl_segment_reap(void)
 	return cleared;
 }
 
+/* By who holds the slot's lock.  Without the segment's descriptor only those of the same namespace can be named. */
+uint32_t gl_segment_pid(uint32_t slot)
+{
+	struct flock range = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = (off_t)gl_slot_offset(slot), .l_len = 1};
+	const struct gl_slot *s = &gl_self.usage->slot[slot];
+	if ((int)slot == gl_self.slot)
+		return gl_self.pid;
+	if (still_ours() && gl_syscall(SYS_fcntl, gl_self.fd, F_GETLK, &range) == 0)
+		return range.l_type == F_UNLCK || range.l_pid < 0 ? 0 : (uint32_t)range.l_pid;
+	return gl_peek(&s->pid_namespace) == gl_self.own->pid_namespace ? gl_peek(&s->pid) : 0;
+}
+
 struct gl_device *gl_segment_find_device(const uint8_t uuid[16], uint32_t *index)
 {
 	for (uint32_t i = 0; i < GL_MAX_DEVICES; i++) {

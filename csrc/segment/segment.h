@@ -23,6 +23,8 @@ struct gl_device *gl_segment_find_device(const uint8_t uuid[16], uint32_t *index
 int gl_segment_attach(void);
 /* Gives back what dead processes held.  Returns the number of slots cleared. */
 int gl_segment_reap(void);
+/* The pid of the slot's process in this process's pid namespace; 0: it is dead, or cannot be seen from here. */
+uint32_t gl_segment_pid(uint32_t slot);
 /* Entry for a device, added if new (limits only set when added by the first living process). */
 struct gl_device *gl_segment_device(const uint8_t uuid[16], uint64_t card_bytes, uint64_t limit_bytes,
 				    uint32_t compute_percent, uint32_t weight, uint32_t *index);

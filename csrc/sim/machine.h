@@ -166,7 +166,7 @@ bool sim_attach(uint32_t kind);
 void sim_machine_lock(void);
 void sim_machine_unlock(void);
 void sim_sweep(bool force); /* locked: drop what dead processes held */
-int sim_slot_pid(uint32_t slot); /* locked: the pid as the caller's namespace sees it, 0 if dead */
+int sim_slot_pid(uint32_t slot); /* locked: the pid as the caller's namespace sees it, 0 if dead or out of its sight */
 uint64_t sim_gpu_used(uint32_t gpu); /* locked */
 uint64_t sim_proc_used(uint32_t slot, uint32_t gpu); /* locked */
 void sim_complain(const char *format, ...) __attribute__((format(printf, 1, 2)));

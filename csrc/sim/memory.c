@@ -168,6 +168,7 @@ SIM_EXPORT CUresult cuMemFree(CUdeviceptr_v1 dptr)
 	return release(dptr);
 }
 
+/* Either address may be missing, as on a card. */
 static CUresult get_info(uint64_t *free_bytes, uint64_t *total)
 {
 	SIM_CURRENT(ctx);
@@ -186,11 +187,11 @@ SIM_EXPORT CUresult cuMemGetInfo_v2(size_t *free_bytes, size_t *total)
 	SIM_ENTER(cuMemGetInfo_v2);
 	uint64_t f, t;
 
-	if (!free_bytes || !total)
-		return CUDA_ERROR_INVALID_VALUE;
 	SIM_TRY(get_info(&f, &t));
-	*free_bytes = f;
-	*total = t;
+	if (free_bytes)
+		*free_bytes = f;
+	if (total)
+		*total = t;
 	return CUDA_SUCCESS;
 }
 
@@ -199,11 +200,11 @@ SIM_EXPORT CUresult cuMemGetInfo(unsigned int *free_bytes, unsigned int *total)
 	SIM_ENTER(cuMemGetInfo);
 	uint64_t f, t;
 
-	if (!free_bytes || !total)
-		return CUDA_ERROR_INVALID_VALUE;
 	SIM_TRY(get_info(&f, &t));
-	*free_bytes = f > UINT32_MAX ? UINT32_MAX : (unsigned int)f;
-	*total = t > UINT32_MAX ? UINT32_MAX : (unsigned int)t;
+	if (free_bytes)
+		*free_bytes = f > UINT32_MAX ? UINT32_MAX : (unsigned int)f;
+	if (total)
+		*total = t > UINT32_MAX ? UINT32_MAX : (unsigned int)t;
 	return CUDA_SUCCESS;
 }
 

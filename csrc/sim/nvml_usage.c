@@ -61,15 +61,17 @@ static unsigned int add_processes(uint32_t gpu, struct process *out, unsigned in
 
 	for (uint32_t i = 0; i < SIM_MAX_PROCS && n < SIM_MAX_PROCS; i++) {
 		const struct sim_proc *p = &sim_machine->procs[i];
-		if (p->kind != SIM_SLOT_CUDA || !p->contexts[gpu])
+		int pid = p->kind == SIM_SLOT_CUDA && p->contexts[gpu] ? sim_slot_pid(i) : 0;
+		if (!pid)
 			continue;
-		out[n++] = (struct process){ (unsigned int)sim_slot_pid(i), sim_proc_used(i, gpu), i,
+		out[n++] = (struct process){ (unsigned int)pid, sim_proc_used(i, gpu), i,
 			sim_is_mig(gpu) ? g->gpu_instance : UINT32_MAX, sim_is_mig(gpu) ? g->compute_instance : UINT32_MAX };
 	}
 	return n;
 }
 
-/* The processes that have a context on the card, or on a part of it, in the caller's pid namespace. */
+/* The processes that have a context on the card, or on a part of it, by their pids in the caller's namespace; those
+ * that cannot be seen from there are not listed (driver 580). */
 static unsigned int processes(uint32_t gpu, struct process *out)
 {
 	sim_machine_lock();

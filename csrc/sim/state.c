@@ -94,7 +94,7 @@ int sim_slot_pid(uint32_t slot)
 	if (is_me(p))
 		return p->pid;
 	int owner = lock_owner(slot);
-	return owner < 0 ? p->pid : owner;
+	return owner < 0 ? 0 : owner;
 }
 
 static void drop_slot(uint32_t slot)

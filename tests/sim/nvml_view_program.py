@@ -8,12 +8,17 @@ from __future__ import annotations
 
 import ctypes
 import json
+import os
 import sys
 from typing import Any
 
 import pynvml
 
 CANARY = 0xA5
+SPIN = (
+    b".version 7.0\n.target sm_70\n.address_size 64\n"
+    b".visible .entry gpulimit_spin(.param .u64 ns, .param .u64 out)\n{ ret; }\n"
+)
 cuda: Any = None
 nvml: Any = ctypes.CDLL("libnvidia-ml.so.1")
 
@@ -97,6 +102,48 @@ def utilization(index: int = 0) -> list[int]:
     return [sample.pid for sample in pynvml.nvmlDeviceGetProcessUtilization(handle(index), 0)]
 
 
+def samples(room: int, infos: bool = True) -> dict[str, Any]:
+    """Ask for utilisation with so much room, canaries behind it."""
+    row = pynvml.c_nvmlProcessUtilizationSample_t
+    count = ctypes.c_uint(room)
+    size = ctypes.sizeof(row) * room
+    buffer = (ctypes.c_ubyte * (size + 4096))(*[CANARY] * (size + 4096))
+    result = nvml.nvmlDeviceGetProcessUtilization(
+        handle(0), buffer if infos else None, ctypes.byref(count), ctypes.c_ulonglong(0)
+    )
+    written = [
+        row.from_buffer(buffer, i * ctypes.sizeof(row)) for i in range(count.value if not result else 0)
+    ]
+    return {
+        "result": result,
+        "count": count.value,
+        "canaries": int(all(byte == CANARY for byte in buffer[size:])),
+        "pids": [one.pid for one in written],
+    }
+
+
+def versioned(call: str, version: int) -> int:
+    """Return the result of a call whose structure begins with so unknown a version."""
+    room = (ctypes.c_uint * 64)(version)
+    return int(getattr(nvml, call)(handle(0), room))
+
+
+def spin(milliseconds: int) -> int:
+    """Keep the card busy for so long."""
+    cuda, module, function = driver(), ctypes.c_void_p(), ctypes.c_void_p()
+    assert cuda.cuModuleLoadData(ctypes.byref(module), SPIN) == 0
+    assert cuda.cuModuleGetFunction(ctypes.byref(function), module, b"gpulimit_spin") == 0
+    length, out = ctypes.c_uint64(5_000_000), ctypes.c_uint64(0)
+    parameters = (ctypes.c_void_p * 2)(*(ctypes.addressof(one) for one in (length, out)))
+    for _ in range(milliseconds // 5):
+        cuda.cuLaunchKernel(function, 1, 1, 1, 32, 1, 1, 0, None, parameters, None)
+    return int(cuda.cuCtxSynchronize())
+
+
+def pid() -> int:
+    return os.getpid()
+
+
 def uuid(index: int = 0) -> str:
     return str(pynvml.nvmlDeviceGetUUID(handle(index)))
 
@@ -113,7 +160,10 @@ def raw(call: str) -> int:
 
 def main() -> None:
     pynvml.nvmlInit()
-    commands = (alloc, cuda_info, memory, memory_v2, processes, utilization, uuid, name, raw)
+    commands = (
+        *(alloc, cuda_info, memory, memory_v2, processes, utilization, uuid, name, raw),
+        *(samples, versioned, spin, pid),
+    )
     known = {one.__name__: one for one in commands}
     print(json.dumps("ready"), flush=True)
     for line in sys.stdin:

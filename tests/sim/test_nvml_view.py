@@ -213,31 +213,118 @@ def test_killed_process_leaves_the_list(start: Start) -> None:
     assert two("processes", COMPUTE, 8)["rows"] == []
 
 
-@pytest.mark.skipif(shutil.which("unshare") is None, reason="no unshare")
-def test_process_of_another_pid_namespace_is_counted_but_not_listed(
-    start: Start, limited_env: dict[str, str], start_process: Any
-) -> None:
-    env = limited_env | {"GPULIMIT_SIM_PROFILE": "small", "GPULIMIT_MEMORY": "1GiB"}
-    probe = start_process(["unshare", "--user", "--map-root-user", "--pid", "--fork", "true"], env=env)
+NAMESPACE = ("unshare", "--user", "--map-root-user", "--pid", "--fork", "--mount-proc")
+
+
+@pytest.fixture
+def start_inside(limited_env: dict[str, str], start_process: Any) -> Callable[..., Client]:
+    """Start a limited client in so many pid namespaces, one inside the other."""
+    if shutil.which("unshare") is None:
+        pytest.skip("not installed: unshare")
+    probe = start_process([*NAMESPACE, "true"], env=limited_env)
     if probe.wait(timeout=10) != 0:
         pytest.skip("pid namespaces cannot be made here")
-    inside_argv = [
-        "unshare",
-        "--user",
-        "--map-root-user",
-        "--pid",
-        "--fork",
-        "--mount-proc",
-        sys.executable,
-        PROGRAM,
-    ]
-    inside = Client(start_process(inside_argv, env=env, stdin=-1))
+
+    def begin(depth: int = 1, **environ: str) -> Client:
+        env = limited_env | {"GPULIMIT_SIM_PROFILE": "small"} | environ
+        argv = [*(NAMESPACE * depth), sys.executable, PROGRAM]
+        return Client(start_process(argv, env=env, stdin=-1))
+
+    return begin
+
+
+@pytest.mark.parametrize("depth", [1, 2])
+def test_a_process_of_an_inner_pid_namespace_is_listed_under_the_reader_s_pids(
+    start: Start, start_inside: Start, depth: int
+) -> None:
+    """As the driver lists them: from outside by the pid there, from inside only what can be seen."""
+    inside = start_inside(depth, GPULIMIT_MEMORY="1GiB")
     outside = start(GPULIMIT_MEMORY="1GiB")
     assert inside("alloc", 64 * MIB) == 0
     assert outside("alloc", 32 * MIB) == 0
+    assert inside("pid") == 1
     assert [row["pid"] for row in inside("processes", COMPUTE, 8)["rows"]] == [1]
-    assert [row["pid"] for row in outside("processes", COMPUTE, 8)["rows"]] == [outside.pid]
+    listed = {row["pid"]: row["usedGpuMemory"] for row in outside("processes", COMPUTE, 8)["rows"]}
+    child = innermost(inside.pid)
+    assert listed == {outside.pid: 32 * MIB, child: 64 * MIB}
+    assert outside("name", child) == SUCCESS
     assert inside("memory")["used"] == outside("memory")["used"] == 96 * MIB
+
+
+def innermost(pid: int) -> int:
+    """Return the last of a line of only children."""
+    while children := Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
+        pid = int(children[0])
+    return pid
+
+
+def test_utilisation_is_shown_under_the_reader_s_pids(start: Start, start_inside: Start) -> None:
+    inside = start_inside(1, GPULIMIT_MEMORY="1GiB")
+    outside = start(GPULIMIT_MEMORY="1GiB")
+    assert inside("spin", 1500) == 0
+    assert outside("samples", 8)["pids"] == [innermost(inside.pid)]
+    assert inside("samples", 8)["pids"] == [1]
+
+
+def test_the_simulated_driver_names_processes_by_the_reader_s_pids(
+    sim_env: dict[str, str], start_process: Any, start_inside: Start
+) -> None:
+    """Driver 580 in a pid namespace: those that can be seen there, by the pids they have there."""
+    raw = {"LD_PRELOAD": ""}
+    inside = start_inside(1, **raw)
+    env = sim_env | {"GPULIMIT_SIM_PROFILE": "small"}
+    outside = Client(start_process([sys.executable, PROGRAM], env=env, stdin=-1))
+    assert inside("alloc", MIB) == outside("alloc", MIB) == 0
+    assert [row["pid"] for row in inside("processes", COMPUTE, 8)["rows"]] == [1]
+    both = {row["pid"] for row in outside("processes", COMPUTE, 8)["rows"]}
+    assert both == {outside.pid, innermost(inside.pid)}
+
+
+@pytest.fixture
+def lying(compile_c: Any, built: Any, tmp_path: Path, start: Start) -> Client:
+    """Start a client whose NVML says that it has written more rows than there was room for."""
+    sources = Path(__file__).resolve().parent.parent / "c"
+    flags = ("-shared", "-fPIC", "-D_GNU_SOURCE", f"-I{sources.parent.parent / 'csrc'}", "-ldl")
+    library = compile_c(
+        sources / "lying" / "nvml.c", *flags, "-Wl,-soname,libnvidia-ml.so.1", name="lying.so"
+    )
+    folder = tmp_path / "lying"
+    folder.mkdir()
+    shutil.copy(library, folder / "libnvidia-ml.so.1")
+    return start(
+        GPULIMIT_MEMORY="1GiB",
+        LD_LIBRARY_PATH=f"{folder}:{built.sim}",
+        REAL_NVML=str(built.sim / "libnvidia-ml.so.1"),
+    )
+
+
+@pytest.mark.parametrize("room", [1, 8, 200])
+def test_a_number_of_rows_beyond_the_room_is_not_believed(lying: Client, room: int) -> None:
+    """Nothing is read or written behind the caller's rows, whatever the driver says of their number."""
+    answer = lying("samples", room)
+    assert (answer["canaries"], answer["pids"]) == (1, [])
+    answer = lying("processes", "nvmlDeviceGetGraphicsRunningProcesses_v3", room)
+    assert answer["canaries"] == 1
+    assert answer["count"] <= room
+
+
+def test_the_number_of_other_tenants_rows_is_not_told(start: Start, tenant: str) -> None:
+    other = start(GPULIMIT_TENANT=f"{tenant}-b", GPULIMIT_MEMORY="1GiB")
+    assert other("spin", 1500) == 0
+    client = start(GPULIMIT_MEMORY="1GiB")
+    for infos in (True, False):
+        assert client("samples", 0, infos)["count"] == 0
+    assert other("samples", 0)["count"] == 1
+    for call in LISTS:
+        answer = client("processes", call, 3, 0, False)
+        assert (answer["result"], answer["count"]) == (INVALID_ARGUMENT, 3)
+
+
+@pytest.mark.parametrize(
+    "call", ["nvmlDeviceGetRunningProcessDetailList", "nvmlDeviceGetProcessesUtilizationInfo"]
+)
+def test_rows_of_an_unknown_version_are_refused_inside_a_tenant(start: Start, call: str) -> None:
+    assert start(GPULIMIT_MEMORY="1GiB")("versioned", call, 0x07000040) == VERSION_MISMATCH
 
 
 def test_graphics_and_mps_lists_are_empty(start: Start) -> None:

@@ -196,6 +196,21 @@ def test_a_program_is_held_to_its_quota_in_whichever_way_it_reaches_the_driver(
     )
 
 
+@pytest.mark.parametrize("how", ["dlopened", "linked", "preloaded"])
+def test_a_look_up_by_another_library_s_next_dlsym_lands_in_the_library(
+    program: Program, compile_c: Any, run_process: Any, limited_env: dict[str, str], how: str
+) -> None:
+    flags = ("-shared", "-fPIC", "-D_GNU_SOURCE", "-ldl")
+    library = compile_c(SOURCES / "ways" / "looks_up.c", *flags, name="looks_up.so")
+    binary = program(
+        "ways/reach", *(("-Wl,--no-as-needed", str(library)) if how == "linked" else ()), link=False
+    )
+    env = limited_env | QUOTA | {"LOOKS_UP": str(library)}
+    if how == "preloaded":
+        env["LD_PRELOAD"] = f"{env['LD_PRELOAD']}:{library}"
+    assert reach(run_process, binary, env, "library") == "refused"
+
+
 @pytest.mark.parametrize(
     "flags", [(), ("-no-pie", "-fno-pie"), ("-Wl,-z,now",), ("-Wl,-z,lazy",), ("-rdynamic",)]
 )

@@ -3,7 +3,7 @@
  * A program that reaches the driver in one way only, takes memory up to the quota of 64 MiB and tries to go over it,
  * and launches a kernel.  It says "refused" when the last allocation gave out of memory, else what happened.
  *
- * Usage: reach WAY   (linked handle default next null dlvsym proc1 proc2 chain ptsz)
+ * Usage: reach WAY   (linked handle default next null dlvsym proc1 proc2 chain ptsz library)
  *        reach thread WAY: the first call of the process comes from another thread than main
  */
 #include <dlfcn.h>
@@ -70,6 +70,8 @@ static void *get(const char *name)
 		found = dlsym(RTLD_DEFAULT, newest);
 	else if (!strcmp(way, "next"))
 		found = dlsym(RTLD_NEXT, newest);
+	else if (!strcmp(way, "library")) /* another library's look-up, by the look-up that it finds next */
+		found = ((void *(*)(void *, const char *))dlsym(dlopen(getenv("LOOKS_UP"), RTLD_NOW), "look_up"))(cuda, newest);
 	else if (!strcmp(way, "null"))
 		found = dlsym(dlopen(NULL, RTLD_NOW), newest);
 #ifdef __GLIBC__
