@@ -90,12 +90,21 @@ class Survival:
         limits, is_suspended = self._tenancy.in_force(opened)
         if not limits or not opened.usage.count_living():
             return
+        if not self._is_trusted(tenant):
+            is_suspended = is_suspended or tenant.is_suspended
         if is_suspended != tenant.is_suspended:
             tenant.is_suspended = is_suspended
             text = f"is {'suspended' if is_suspended else 'not suspended'}, as it was before this daemon"
             note(self._events, "state_recovered", text, tenant=tenant.name, level=logging.WARNING)
-        if not says_the_same(tenant.held.quota, limits):
+        if self._is_trusted(tenant) and not says_the_same(tenant.held.quota, limits):
             self._keep_quota(tenant, limits)
+
+    def _is_trusted(self, tenant: Tenant) -> bool:
+        """True if no process of the tenant could write its policy.
+
+        Without a read-only mount, root in a container could. What it wrote must not outlive this daemon.
+        """
+        return self._tenancy.has_read_only_policies or not (tenant.pod_uid or tenant.containers)
 
     def _keep_quota(self, tenant: Tenant, limits: Limits) -> None:
         book, name = self._registry.book, tenant.name

@@ -71,6 +71,11 @@ class Tenancy:
         self._number = 0
         self._retired: list[tuple[int, Open]] = []
 
+    @property
+    def has_read_only_policies(self) -> bool:
+        """True if root in a container cannot write the policies that it is handed."""
+        return self._view.is_read_only
+
     def open(
         self, tenant: Tenant, before_publishing: Callable[[Tenant, Open], None] = lambda *_: None
     ) -> Open:

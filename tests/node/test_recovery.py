@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Recovery from a policy segment: believed only where a tenant's own processes could not write it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from hypervisor.model import DeviceQuota, Gpu, GpuUuid, Held, TenantName, device_quota
+from hypervisor.node.events import EventLog
+from hypervisor.node.quota_policy import QuotaBook
+from hypervisor.node.recovery import Survival
+from hypervisor.node.registry import Registry, Tenant
+from hypervisor.node.state_store import Store
+from limiter.quota import Quota, Rule
+
+GIB = 1 << 30
+GPU = Gpu(GpuUuid("GPU-a"), 0, 80 * GIB)
+SAVED = Quota(memory=(Rule("*", 2 * GIB),))
+WRITTEN = device_quota(Quota(memory=(Rule("*", 64 * GIB),)), GPU)
+
+
+class Segments:
+    """Segments of one tenant with a living process, whose policy says `limits`."""
+
+    def __init__(self, limits: dict[Gpu, DeviceQuota], *, is_suspended: bool, is_read_only: bool) -> None:
+        self._found = limits, is_suspended
+        self.has_read_only_policies = is_read_only
+
+    def open(self, tenant: Tenant, before_publishing: Any) -> Any:
+        opened = SimpleNamespace(usage=SimpleNamespace(count_living=lambda: 1))
+        before_publishing(tenant, opened)
+        return opened
+
+    def in_force(self, _: Any) -> tuple[dict[Gpu, DeviceQuota], bool]:
+        return self._found
+
+
+def recovered(tmp_path: Path, tenant: Tenant, segments: Segments) -> Tenant:
+    registry = Registry(QuotaBook(admission="propose"), boot="boot", overcommit_percent=100)
+    registry.book.api[tenant.name] = tenant.held.quota
+    anything: Any = segments
+    Survival(Store(str(tmp_path)), registry, anything, anything, EventLog()).open(tenant)
+    return tenant
+
+
+@pytest.mark.parametrize(
+    ("is_read_only", "containers", "memory"),
+    [
+        (True, {"c"}, 64 * GIB),
+        (False, set(), 64 * GIB),
+        (False, {"c"}, 2 * GIB),  # root of the container could have written it
+    ],
+)
+def test_a_policy_that_a_container_could_write_raises_nothing(
+    tmp_path: Path, is_read_only: bool, containers: set[str], memory: int
+) -> None:
+    tenant = Tenant(TenantName("t"), 0, Held(SAVED, "api"), Quota(), containers=containers)
+    segments = Segments({GPU: WRITTEN}, is_suspended=False, is_read_only=is_read_only)
+    found = recovered(tmp_path, tenant, segments)
+    assert device_quota(found.held.quota, GPU).memory_bytes == memory
+
+
+@pytest.mark.parametrize(("saved", "found", "after"), [(True, False, True), (False, True, True)])
+def test_such_a_policy_never_ends_a_suspension(tmp_path: Path, saved: bool, found: bool, after: bool) -> None:
+    tenant = Tenant(TenantName("t"), 0, Held(SAVED, "api"), Quota(), containers={"c"}, is_suspended=saved)
+    segments = Segments({GPU: device_quota(SAVED, GPU)}, is_suspended=found, is_read_only=False)
+    assert recovered(tmp_path, tenant, segments).is_suspended == after
