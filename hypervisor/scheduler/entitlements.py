@@ -14,7 +14,6 @@ from limiter.units import PERCENT
 
 BEHIND_QUANTA = 2
 """How far behind a tenant may be when it comes back: it does not save time up."""
-"""The class whose work others wait for."""
 
 
 class Parts:
