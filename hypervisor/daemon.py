@@ -28,7 +28,7 @@ from hypervisor.collector.collector import Observer, Options, kind_of_reason
 from hypervisor.config import settings as config
 from hypervisor.config.secrets import read_token
 from hypervisor.config.settings import Config, Settings
-from hypervisor.dispatcher.dispatcher import Arbitration, ArbitrationThread
+from hypervisor.dispatcher.dispatcher import Dispatcher, DispatcherThread
 from hypervisor.entrypoint import run_program
 from hypervisor.errors import ConfigError
 from hypervisor.exporter import health, scrape
@@ -41,7 +41,7 @@ from hypervisor.node.node import Node
 from hypervisor.node.tenant_segments import Tenancy
 from hypervisor.nvml.client import Nvml, environment_of_child
 from hypervisor.pods.controller import Kubernetes
-from hypervisor.scheduler.types import Pace
+from hypervisor.scheduler.types import SchedulerConfig
 from hypervisor.shm.fd_passing import ReadOnlyView
 from hypervisor.shm.segments import DIRECTORY, Segments
 from limiter import about
@@ -68,13 +68,13 @@ class Daemon:
         self.rejected: Counter[str] = Counter()
         self.segments = Segments(self._set_aside)
         state = self.segments.state(settings.state_segment)
-        self.arbitration = Arbitration(
-            Pace(settings.tick, settings.quantum, settings.run_ahead),
+        self.arbitration = Dispatcher(
+            SchedulerConfig(settings.tick, settings.quantum, settings.run_ahead),
             start_ns=time.time_ns(),
             placed=lambda name, gpus: self._from_thread(self.node.placed, name, gpus),
             broken=lambda name, reason: self._from_thread(self.node.spoiled, name, reason),
         )
-        self.thread = ArbitrationThread(self.arbitration, self._arbitration_failed)
+        self.thread = DispatcherThread(self.arbitration, self._arbitration_failed)
         view = ReadOnlyView(DIRECTORY, settings.shm_read_only)
         if not view.is_read_only:
             logger.warning("no read-only mount to hand policies over by: containers' root can change its own")

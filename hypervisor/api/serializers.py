@@ -7,7 +7,7 @@ import dataclasses
 from collections.abc import Container, Iterable, Mapping
 from typing import Any
 
-from hypervisor.dispatcher.run_queue import Share
+from hypervisor.dispatcher.run_queue import TenantShare
 from hypervisor.metrics.snapshot import ClientView, GpuView, Snapshot
 from hypervisor.model import DeviceQuota, GpuSample, GpuUuid, Held, TenantName, Worker
 from hypervisor.node.events import Event
@@ -25,7 +25,7 @@ def tenant_data(
     tenant: Tenant,
     quotas: Mapping[GpuUuid, DeviceQuota],
     usage: Usage | None,
-    shares: Mapping[GpuUuid, Mapping[TenantName, Share]],
+    shares: Mapping[GpuUuid, Mapping[TenantName, TenantShare]],
 ) -> dict[str, Any]:
     """Return a tenant; `usage` None: its books cannot be read."""
     return {
@@ -66,7 +66,7 @@ def worker_data(worker: Worker, usage: Usage | None, gpus: Iterable[GpuUuid]) ->
 
 
 def gpu_of_tenant(
-    gpu: GpuUuid, quota: DeviceQuota, usage: Usage | None, share: Share | None
+    gpu: GpuUuid, quota: DeviceQuota, usage: Usage | None, share: TenantShare | None
 ) -> dict[str, Any]:
     """Return a tenant on one GPU."""
     devices = usage.devices if usage is not None else ()
@@ -102,11 +102,11 @@ def gpu_of_tenant(
             "shared": share.grant.is_shared,
             "turn": share.has_turn,
         }
-    if share is not None and share.rating is not None:
+    if share is not None and share.status is not None:
         data |= {
-            "takes_turns": share.rating.takes_turns,
-            "part": round(share.rating.part, 4),
-            "rate": round(share.rating.rate, 4),
+            "takes_turns": share.status.takes_turns,
+            "part": round(share.status.share, 4),
+            "rate": round(share.status.rate, 4),
         }
     return data
 

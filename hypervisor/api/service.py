@@ -19,7 +19,7 @@ from hypervisor.api.serializers import (
     quota_data,
     tenant_data,
 )
-from hypervisor.dispatcher.dispatcher import Arbitration
+from hypervisor.dispatcher.dispatcher import Dispatcher
 from hypervisor.errors import Refused
 from hypervisor.host import tcp_peer as connections
 from hypervisor.host.tcp_endpoints import Ends
@@ -37,7 +37,7 @@ from limiter.tenants import start_ticks
 class Api:
     """The calls, on a node; `seen` gives what metrics are made of."""
 
-    def __init__(self, node: Node, arbitration: Arbitration, seen: Callable[[], Snapshot]) -> None:
+    def __init__(self, node: Node, arbitration: Dispatcher, seen: Callable[[], Snapshot]) -> None:
         self._node = node
         self._arbitration = arbitration
         self._seen = seen

@@ -19,7 +19,7 @@ from typing import TypeVar
 from hypervisor.collector.ratio_file import RatioFile
 from hypervisor.collector.tenants import Survey
 from hypervisor.config.settings import Settings
-from hypervisor.dispatcher.dispatcher import Arbitration
+from hypervisor.dispatcher.dispatcher import Dispatcher
 from hypervisor.metrics.clients import Clients
 from hypervisor.metrics.gpus import NO_WAITS, Card, Schedulers, gpu_view, mig_view, vgpu_host_view
 from hypervisor.metrics.observations import Look
@@ -71,7 +71,7 @@ class Observer:
     def __init__(
         self,
         node: Node,
-        arbitration: Arbitration,
+        arbitration: Dispatcher,
         nvml: Nvml,
         options: Options,
         *,
@@ -173,8 +173,8 @@ class Observer:
             self._clients.windows,
             self._clients.entitled,
             overcommit_percent=self._options.overcommit_percent,
-            tally=turns.tally() if turns is not None else None,
-            memory_tally=queue.tally if queue is not None else NO_WAITS,
+            tally=turns.counters() if turns is not None else None,
+            memory_tally=queue.counters if queue is not None else NO_WAITS,
         )
 
     # ---- cards ----

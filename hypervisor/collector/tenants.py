@@ -10,8 +10,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from hypervisor.collector.ratio_file import RatioFile
-from hypervisor.dispatcher.dispatcher import Arbitration
-from hypervisor.dispatcher.run_queue import Share
+from hypervisor.dispatcher.dispatcher import Dispatcher
+from hypervisor.dispatcher.run_queue import TenantShare
 from hypervisor.host.names import Names
 from hypervisor.host.systemd_unit import unit_of
 from hypervisor.host.unregistered import Stranger, look_at
@@ -21,7 +21,7 @@ from hypervisor.model import DeviceQuota, Gpu, GpuUuid, PodPlace, Worker
 from hypervisor.node.node import Node
 from hypervisor.node.registry import Tenant
 from hypervisor.node.tenant_segments import Open, terms_of
-from hypervisor.scheduler.types import Terms
+from hypervisor.scheduler.types import SchedParams
 from limiter import segment
 from limiter.errors import LayoutMismatch
 from limiter.segment import Account, Device, Process, Usage
@@ -43,7 +43,7 @@ class Survey:
     def __init__(
         self,
         node: Node,
-        arbitration: Arbitration,
+        arbitration: Dispatcher,
         ratios: RatioFile,
         pods: Callable[[Tenant], PodPlace | None] = lambda _: None,
     ) -> None:
@@ -186,7 +186,7 @@ class Survey:
             yield Look(
                 who=who,
                 gpu=gpu,
-                terms=Terms(limit_percent=min(100, device.compute_limit_percent), weight=device.weight),
+                terms=SchedParams(limit_percent=min(100, device.compute_limit_percent), weight=device.weight),
                 memory_quota_bytes=device.memory_limit_bytes if is_limited else 0,
                 source="env",
                 state="standalone",
@@ -200,13 +200,13 @@ def look_of(
     who: Identity,
     gpu: Gpu,
     quota: DeviceQuota,
-    terms: Terms,
+    terms: SchedParams,
     *,
     source: str,
     state: State,
     books: Books | None,
     held: list[Held],
-    share: Share | None,
+    share: TenantShare | None,
     ratio: float | None,
 ) -> Look:
     """Return a registered tenant on a card."""

@@ -13,21 +13,21 @@ from typing import Any
 from limiter._native import ffi, lib
 
 from hypervisor.model import TenantName
-from hypervisor.scheduler.types import UsedUp, Vigil
+from hypervisor.scheduler.types import QuantumExpiry, TurnWatch
 
 RINGS_PER_S = 2000
 BURST = 200
-MOST_COUNTED = 10 * BURST
+MAX_COUNTED = 10 * BURST
 """Rings that are counted at once: a tenant can write any number."""
 NEVER = (1 << 32) - 1
-MOST = (1 << 64) - 1
-MOST_BELLS = int(lib.GL_MAX_BELLS)
-MOST_VIGILS = int(lib.GL_MAX_NODE_DEVICES)
-WORN_OUT, UNHEARD = 1, 2
+UINT64_MAX = (1 << 64) - 1
+MAX_BELLS = int(lib.GL_MAX_BELLS)
+MAX_WATCHES = int(lib.GL_MAX_NODE_DEVICES)
+RATE_LIMITED, MUTED = 1, 2
 """Why a bell is ignored: its tenant has rung too often; what it rings for is no news."""
 
 
-class Allowance:
+class RingBudget:
     """How often one tenant may still ring."""
 
     def __init__(self, now_ns: int) -> None:
@@ -49,13 +49,13 @@ class Doorbells:
 
     def __init__(self, *, poll: bool = False) -> None:
         self._own: Any = ffi.new("uint32_t *")
-        self._bells: Any = ffi.new("struct gl_bell[]", MOST_BELLS)
-        self._rang: Any = ffi.new("uint8_t[]", MOST_BELLS)
+        self._bells: Any = ffi.new("struct gl_bell[]", MAX_BELLS)
+        self._rang: Any = ffi.new("uint8_t[]", MAX_BELLS)
         self._bells[0].word = self._own
-        self._vigils: Any = ffi.new("struct gl_vigil[]", MOST_VIGILS)
-        self._vigil_count = 0
+        self._watches: Any = ffi.new("struct gl_vigil[]", MAX_WATCHES)
+        self._watch_count = 0
         self._places: dict[TenantName, int] = {}
-        self._allowances: dict[TenantName, Allowance] = {}
+        self._budgets: dict[TenantName, RingBudget] = {}
         self._poll = poll
 
     def ring(self) -> None:
@@ -64,12 +64,12 @@ class Doorbells:
 
     def listen(self, words: Mapping[TenantName, Any]) -> None:
         """Listen to these tenants' bells and no others; all count as rung until they are looked at."""
-        names = list(words)[: MOST_BELLS - 1]
+        names = list(words)[: MAX_BELLS - 1]
         self._places = {name: place for place, name in enumerate(names, start=1)}
         for name, place in self._places.items():
             bell = self._bells[place]
             bell.word, bell.seen, bell.ignored = words[name], NEVER, 0
-        self._allowances.clear()  # how often a bell rang is not known before the first look
+        self._budgets.clear()  # how often a bell rang is not known before the first look
 
     def silence(self) -> None:
         """Take note of the daemon's own bell; call it before looking at what a ring announces."""
@@ -86,53 +86,53 @@ class Doorbells:
         if place is None:
             return
         bell = self._bells[place]
-        allowance = self._allowances.get(tenant)
-        if allowance is None:
-            allowance = self._allowances[tenant] = Allowance(now_ns)
+        budget = self._budgets.get(tenant)
+        if budget is None:
+            budget = self._budgets[tenant] = RingBudget(now_ns)
         else:
-            allowance.take(now_ns, min((value - bell.seen) % (1 << 32), MOST_COUNTED))
-        worn_out = 0 if allowance.is_left else WORN_OUT
-        bell.seen, bell.ignored = value, bell.ignored & UNHEARD | worn_out
+            budget.take(now_ns, min((value - bell.seen) % (1 << 32), MAX_COUNTED))
+        rate_limited = 0 if budget.is_left else RATE_LIMITED
+        bell.seen, bell.ignored = value, bell.ignored & MUTED | rate_limited
 
     def ignore(self, tenant: TenantName) -> None:
         """Do not listen to a tenant any more."""
         place = self._places.get(tenant)
         if place is not None:
-            self._bells[place].ignored |= WORN_OUT
+            self._bells[place].ignored |= RATE_LIMITED
 
-    def hush(self, tenant: TenantName, *, is_unheard: bool) -> None:
+    def mute(self, tenant: TenantName, *, is_muted: bool) -> None:
         """Do not wake up for a tenant's bell, though `hear` tells of it; or do so again."""
         place = self._places.get(tenant)
         if place is not None:
             bell = self._bells[place]
-            bell.ignored = bell.ignored & WORN_OUT | (UNHEARD if is_unheard else 0)
+            bell.ignored = bell.ignored & RATE_LIMITED | (MUTED if is_muted else 0)
 
-    def keep_vigil(self, place: int, vigil: Vigil | None, usage: Any = None, device: int = 0) -> None:
+    def set_turn_watch(self, place: int, watch: TurnWatch | None, usage: Any = None, device: int = 0) -> None:
         """Wake up when this one is over too. One at each place; `usage` must stay mapped meanwhile."""
-        if vigil is None:
-            none = self._vigils[place]
+        if watch is None:
+            none = self._watches[place]
             none.usage, none.over, none.used_up_ns = ffi.NULL, 0, 0
             return
-        self._vigil_count = max(self._vigil_count, place + 1)
-        figures = (min(max(0, figure), MOST) for figure in vigil[1:])  # a tenant can write any number
-        self._vigils[place] = (usage, device, 0, *figures)
+        self._watch_count = max(self._watch_count, place + 1)
+        figures = (min(max(0, figure), UINT64_MAX) for figure in watch[1:])  # a tenant can write any number
+        self._watches[place] = (usage, device, 0, *figures)
 
-    def is_over(self, place: int) -> bool:
+    def is_expired(self, place: int) -> bool:
         """The vigil kept at a place is over."""
-        return bool(self._vigils[place].over)
+        return bool(self._watches[place].over)
 
-    def used_up(self, place: int) -> UsedUp | None:
+    def quantum_expiry(self, place: int) -> QuantumExpiry | None:
         """Return what the vigil kept at a place has found of the grant."""
-        vigil = self._vigils[place]
-        return UsedUp(vigil.used_up_ns, vigil.left_ns) if vigil.used_up_ns else None
+        watch = self._watches[place]
+        return QuantumExpiry(watch.used_up_ns, watch.left_ns) if watch.used_up_ns else None
 
-    def end_vigils(self) -> None:
+    def clear_turn_watches(self) -> None:
         """Keep none any more."""
-        for place in range(self._vigil_count):
-            self.keep_vigil(place, None)
-        self._vigil_count = 0
+        for place in range(self._watch_count):
+            self.set_turn_watch(place, None)
+        self._watch_count = 0
 
     def wait(self, deadline_ns: int) -> None:
         """Sleep until a bell rings, or until the deadline by CLOCK_MONOTONIC."""
         count = len(self._places) + 1
-        lib.gl_bells_wait(self._bells, count, self._vigils, self._vigil_count, deadline_ns, self._poll)
+        lib.gl_bells_wait(self._bells, count, self._watches, self._watch_count, deadline_ns, self._poll)

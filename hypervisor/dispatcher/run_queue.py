@@ -10,82 +10,91 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from hypervisor.dispatcher.usage import Figures
+from hypervisor.dispatcher.usage import DeviceUsage
 from hypervisor.errors import SegmentError
 from hypervisor.model import GpuUuid, TenantName
-from hypervisor.scheduler.memory_wait_queue import MemoryQueue, MemorySeen
-from hypervisor.scheduler.scheduler import Arbiter
-from hypervisor.scheduler.statistics import Turns
-from hypervisor.scheduler.types import Decision, Grant, Pace, Rating, Seen, Terms, UsedUp, Vigil
+from hypervisor.scheduler.memory_wait_queue import MemoryWaitQueue, MemoryWaitState
+from hypervisor.scheduler.scheduler import Scheduler
+from hypervisor.scheduler.statistics import SchedulerStats
+from hypervisor.scheduler.types import (
+    Decision,
+    EntityStatus,
+    Grant,
+    QuantumExpiry,
+    SchedParams,
+    SchedulerConfig,
+    TenantUsage,
+    TurnWatch,
+)
 from hypervisor.shm.segments import PolicySegment, UsageSegment
 
 logger = logging.getLogger(__name__)
-BEAT_NS = 100_000_000
+HEARTBEAT_NS = 100_000_000
 """The longest between two looks."""
-MOST_NS = (1 << 64) - 1
+UINT64_MAX = (1 << 64) - 1
 """A tenant that says it has spent this much is granted no more than fits."""
-SHOWN_NS = 50_000_000
+STATUS_MAX_AGE_NS = 50_000_000
 """How old what people are shown may be."""
 
 
 @dataclass(frozen=True, slots=True)
-class Member:
+class TenantHandle:
     """One tenant in the roster."""
 
     tenant: TenantName
     usage: UsageSegment
     policy: PolicySegment
-    terms: Mapping[GpuUuid, Terms]
+    terms: Mapping[GpuUuid, SchedParams]
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
+class TenantShare:
     """A tenant on one GPU at the last look, for people and metrics."""
 
-    seen: Seen
+    seen: TenantUsage
     grant: Grant
     has_turn: bool
-    rating: Rating | None = None
+    status: EntityStatus | None = None
     """None: it is alone."""
 
 
-class Division:
+class RunQueue:
     """One GPU, whose place in every policy is `entry`."""
 
-    def __init__(self, pace: Pace, gpu: GpuUuid, entry: int) -> None:
+    def __init__(self, config: SchedulerConfig, gpu: GpuUuid, entry: int) -> None:
         self.gpu = gpu
         self.entry = entry
         self.due_ns = 0
         """When it is to be divided anew, if nobody rings before."""
-        self.watched: Collection[TenantName] = ()
+        self.polled: Collection[TenantName] = ()
         """Who is to be looked at before that."""
-        self.unheard: frozenset[TenantName] = frozenset()
+        self.muted: frozenset[TenantName] = frozenset()
         """Whose rings are no news."""
-        self.preempting: frozenset[TenantName] = frozenset()
+        self.preemptors: frozenset[TenantName] = frozenset()
         """Whose rings have the holder make room before anything else is looked at."""
-        self.vigil: Vigil | None = None
+        self.turn_watch: TurnWatch | None = None
         """When it is over, the GPU is to be divided anew too."""
-        self.turns = Turns(pace.quantum_ns)
-        self.memory = MemoryQueue()
-        self.shares: Mapping[TenantName, Share] = {}
+        self.turns = SchedulerStats(config.quantum_ns)
+        self.memory = MemoryWaitQueue()
+        self.shares: Mapping[TenantName, TenantShare] = {}
         """Replaced and never changed, so that any thread may read it."""
-        self._pace = pace
-        self._arbiter = Arbiter(pace)
-        self._members: dict[TenantName, Member] = {}
-        self._seen: dict[TenantName, Seen] = {}
-        self._terms: dict[TenantName, Terms] = {}
+        self._config = config
+        self._scheduler = Scheduler(config)
+        self._members: dict[TenantName, TenantHandle] = {}
+        self._seen: dict[TenantName, TenantUsage] = {}
+        self._terms: dict[TenantName, SchedParams] = {}
         self._published: dict[TenantName, Grant] = {}
-        self._memory_seen: dict[TenantName, MemorySeen] = {}
+        self._memory_seen: dict[TenantName, MemoryWaitState] = {}
         self._wanted: dict[TenantName, bool] = {}
         self._is_memory_news = True
-        self._shown_at_ns = -SHOWN_NS
+        self._status_at_ns = -STATUS_MAX_AGE_NS
         self._holder: TenantName | None = None
 
     @property
     def is_empty(self) -> bool:
         return not self._members
 
-    def note(self, member: Member, figures: Figures) -> None:
+    def update(self, member: TenantHandle, figures: DeviceUsage) -> None:
         """A tenant is on the GPU, under these terms and with these figures."""
         name = member.tenant
         self._members[name] = member
@@ -96,7 +105,7 @@ class Division:
             self._memory_seen[name] = figures.memory
             self._is_memory_news = True
 
-    def leave(self, name: TenantName) -> None:
+    def dequeue(self, name: TenantName) -> None:
         """A tenant is on the GPU no more."""
         if self._members.pop(name, None) is not None:
             del self._seen[name], self._terms[name], self._memory_seen[name]
@@ -108,27 +117,27 @@ class Division:
         self._wanted.pop(name, None)
         self._is_memory_news = True
 
-    def divide(self, now_ns: int, *, used_up: UsedUp | None, is_freed_elsewhere: bool) -> None:
+    def schedule(self, now_ns: int, *, used_up: QuantumExpiry | None, is_freed_elsewhere: bool) -> None:
         """Decide anew, and publish it. `used_up`: what the vigil has found; `is_freed_elsewhere`: memory came
         free that is in nobody's books.
         """
         if self._members:
-            self._divide_time(now_ns, used_up)
+            self._schedule_time(now_ns, used_up)
         else:
-            self._arbiter = Arbiter(self._pace)
-            self.shares, self.watched, self.due_ns = {}, (), now_ns + BEAT_NS
-            self.unheard, self.preempting, self.vigil = frozenset(), frozenset(), None
-            self._shown_at_ns = -SHOWN_NS
+            self._scheduler = Scheduler(self._config)
+            self.shares, self.polled, self.due_ns = {}, (), now_ns + HEARTBEAT_NS
+            self.muted, self.preemptors, self.turn_watch = frozenset(), frozenset(), None
+            self._status_at_ns = -STATUS_MAX_AGE_NS
         due_ns = self.memory.is_due_at_ns
         if self._is_memory_news or is_freed_elsewhere or (due_ns is not None and due_ns <= now_ns):
             self._offer_memory(now_ns, is_freed_elsewhere)
             due_ns = self.memory.is_due_at_ns
         if due_ns is not None:
             self.due_ns = min(self.due_ns, due_ns)
-        if self.memory.tally.waiting:  # memory that is given back is news
-            self.unheard = frozenset()
+        if self.memory.counters.waiting:  # memory that is given back is news
+            self.muted = frozenset()
 
-    def make_room(self) -> None:
+    def preempt(self) -> None:
         """The holder is to submit no more until the GPU is divided anew, which is about to be done."""
         name = self._holder
         if name in self._members and name in self._published:
@@ -141,8 +150,8 @@ class Division:
         """Return a tenant's usage segment as C sees it, and the GPU's place there."""
         return self._members[name].usage.view, self._memory_seen[name].entry
 
-    def _divide_time(self, now_ns: int, used_up: UsedUp | None) -> None:
-        decision = self._arbiter.step(now_ns, self._seen, self._terms, used_up)
+    def _schedule_time(self, now_ns: int, used_up: QuantumExpiry | None) -> None:
+        decision = self._scheduler.step(now_ns, self._seen, self._terms, used_up)
         published = self._published
         changed = [
             name
@@ -154,18 +163,18 @@ class Division:
         for name in changed:
             published[name] = grant = decision.grants[name]
             publish(self._members[name], self.entry, grant)
-        self.turns.take(now_ns, self._seen, self._terms, decision)
-        self.watched, self.due_ns = decision.watched, decision.next_at_ns
-        self.unheard, self.vigil = decision.unheard, decision.vigil
-        self.preempting, self._holder = decision.preempting, decision.turn
-        if now_ns - self._shown_at_ns >= SHOWN_NS:
-            self._shown_at_ns = now_ns
+        self.turns.record(now_ns, self._seen, self._terms, decision)
+        self.polled, self.due_ns = decision.polled, decision.next_at_ns
+        self.muted, self.turn_watch = decision.muted, decision.turn_watch
+        self.preemptors, self._holder = decision.preemptors, decision.turn
+        if now_ns - self._status_at_ns >= STATUS_MAX_AGE_NS:
+            self._status_at_ns = now_ns
             self.shares = self._shares_of(decision)
 
-    def _shares_of(self, decision: Decision) -> dict[TenantName, Share]:
-        ratings = self._arbiter.ratings()
+    def _shares_of(self, decision: Decision) -> dict[TenantName, TenantShare]:
+        statuses = self._scheduler.statuses()
         return {
-            name: Share(figures, decision.grants[name], decision.turn == name, ratings.get(name))
+            name: TenantShare(figures, decision.grants[name], decision.turn == name, statuses.get(name))
             for name, figures in self._seen.items()
         }
 
@@ -178,18 +187,18 @@ class Division:
                 if self._wanted.get(name) != decision.is_wanted:
                     member.policy.want_memory(self.entry, is_wanted=decision.is_wanted)
                     self._wanted[name] = decision.is_wanted
-                if name in decision.tell:
+                if name in decision.notify:
                     member.usage.memory_changed(self._memory_seen[name].entry)
             except SegmentError as error:
                 logger.warning("%s", error)
 
 
-def publish(member: Member, entry: int, grant: Grant) -> None:
+def publish(member: TenantHandle, entry: int, grant: Grant) -> None:
     """Tell a tenant how far it may go on one GPU."""
     try:
         member.policy.grant(
             entry,
-            granted_ns=min(grant.granted_ns, MOST_NS),
+            granted_ns=min(grant.granted_ns, UINT64_MAX),
             run_ahead_ns=grant.run_ahead_ns,
             is_shared=grant.is_shared,
             exclusive_from_ns=grant.exclusive_from_ns,

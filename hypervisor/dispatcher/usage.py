@@ -9,20 +9,20 @@ from typing import Any, NamedTuple
 from limiter._native import ffi
 
 from hypervisor.model import GpuUuid
-from hypervisor.scheduler.memory_wait_queue import MemorySeen
-from hypervisor.scheduler.types import Seen
+from hypervisor.scheduler.memory_wait_queue import MemoryWaitState
+from hypervisor.scheduler.types import TenantUsage
 
 
-class Figures(NamedTuple):
+class DeviceUsage(NamedTuple):
     """Of one GPU."""
 
-    time: Seen
-    memory: MemorySeen
+    time: TenantUsage
+    memory: MemoryWaitState
 
 
-def figures_in(sample: Any, gpus: Mapping[bytes, GpuUuid]) -> dict[GpuUuid, Figures]:
+def device_usage(sample: Any, gpus: Mapping[bytes, GpuUuid]) -> dict[GpuUuid, DeviceUsage]:
     """Return a tenant's figures on the node's GPUs; other entries, or a second for one, are not heard."""
-    found: dict[GpuUuid, Figures] = {}
+    found: dict[GpuUuid, DeviceUsage] = {}
     if not sample.slots:
         return found
     for entry, device in enumerate(sample.device):
@@ -30,14 +30,14 @@ def figures_in(sample: Any, gpus: Mapping[bytes, GpuUuid]) -> dict[GpuUuid, Figu
             break  # entries are added one after the other and stay
         gpu = gpus.get(ffi.buffer(device.uuid)[:])
         if gpu is not None and gpu not in found:
-            found[gpu] = Figures(
-                Seen(
+            found[gpu] = DeviceUsage(
+                TenantUsage(
                     device.spent_ns,
                     device.outstanding_ns,
                     device.waiting,
                     device.queue_end_ns,
                     device.processes,
                 ),
-                MemorySeen(entry, device.memory_waiting, device.memory_freed, device.memory_waits),
+                MemoryWaitState(entry, device.memory_waiting, device.memory_freed, device.memory_waits),
             )
     return found

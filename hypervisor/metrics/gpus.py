@@ -9,13 +9,13 @@ from dataclasses import dataclass, field, replace
 from hypervisor.metrics.observations import Key, Look, Window, in_use, tracked_by
 from hypervisor.metrics.snapshot import GpuView, SchedulerView
 from hypervisor.model import NONE, Gpu, GpuSample
-from hypervisor.scheduler.memory_wait_queue import MemoryTally
-from hypervisor.scheduler.statistics import Tally
+from hypervisor.scheduler.memory_wait_queue import MemoryWaitCounters
+from hypervisor.scheduler.statistics import SchedulerCounters
 from limiter.mig import MigGpu
 from limiter.units import PERCENT
 from limiter.vgpu import VgpuHost
 
-NO_WAITS = MemoryTally()
+NO_WAITS = MemoryWaitCounters()
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,8 +122,8 @@ class Schedulers:
         entitled: Mapping[Key, float],
         *,
         overcommit_percent: int,
-        tally: Tally | None,
-        memory_tally: MemoryTally = NO_WAITS,
+        tally: SchedulerCounters | None,
+        memory_tally: MemoryWaitCounters = NO_WAITS,
     ) -> SchedulerView:
         """Return how a card's time and memory are divided."""
         gpu = card.sample.gpu
@@ -143,7 +143,7 @@ class Schedulers:
             "scheduler_memory_safe_limit_bytes": safe,
             "scheduler_memory_overloaded": int(held > min(safe, gpu.memory_bytes)),
             "scheduler_wait_for_mem_total": memory_tally.waits,
-            "scheduler_mem_available_total": memory_tally.told,
+            "scheduler_mem_available_total": memory_tally.notified,
             "scheduler_jain_index": jain(here, windows, entitled),
         }
         return SchedulerView(gpu.uuid, gpu.index, values, tally)

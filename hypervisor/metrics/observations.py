@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from hypervisor.metrics.snapshot import Identity, State
 from hypervisor.model import Gpu
-from hypervisor.scheduler.types import Terms
+from hypervisor.scheduler.types import SchedParams
 
 LAUNCHES = ("kernel", "cooperative", "graph")
 MOST_COUNT = 1 << 62
@@ -51,7 +51,7 @@ class Look:
 
     who: Identity
     gpu: Gpu
-    terms: Terms
+    terms: SchedParams
     memory_quota_bytes: int
     """0: none."""
     source: str

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from hypervisor.scheduler.statistics import Tally
+from hypervisor.scheduler.statistics import SchedulerCounters
 from limiter.mig import MigGpu
 from limiter.vgpu import VgpuHost
 
@@ -74,7 +74,7 @@ class SchedulerView:
     gpu_uuid: str
     gpu_index: int
     values: Mapping[str, float | None] = field(default_factory=dict)
-    tally: Tally | None = None
+    tally: SchedulerCounters | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,12 +12,12 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from hypervisor.dispatcher.dispatcher import Arbitration, Roster
-from hypervisor.dispatcher.run_queue import Member
+from hypervisor.dispatcher.dispatcher import Dispatcher, TenantList
+from hypervisor.dispatcher.run_queue import TenantHandle
 from hypervisor.errors import SegmentError
 from hypervisor.model import DeviceQuota, Gpu, GpuUuid, TenantName, device_quota
 from hypervisor.node.registry import Tenant
-from hypervisor.scheduler.types import Terms
+from hypervisor.scheduler.types import SchedParams
 from hypervisor.shm import fd_passing as hand_over
 from hypervisor.shm.fd_passing import ReadOnlyView
 from hypervisor.shm.segments import (
@@ -55,7 +55,7 @@ class Tenancy:
     def __init__(
         self,
         segments: Segments,
-        arbitration: Arbitration,
+        arbitration: Dispatcher,
         state: StateSegment,
         reaped: Callable[[int], None],
         view: ReadOnlyView,
@@ -143,7 +143,7 @@ class Tenancy:
         self._number += 1
         members = tuple(member_of(name, o) for name, o in self.open_tenants.items() if o.quotas)
         gpus = tuple(gpu.uuid for gpu in self.gpus)
-        self._arbitration.replace(Roster(self._number, gpus, members, self._state))
+        self._arbitration.replace(TenantList(self._number, gpus, members, self._state))
 
     def hand_over(self, name: TenantName, connection: Any) -> None:
         """Send a tenant's segments over a connection of its process. Raises OSError."""
@@ -197,7 +197,7 @@ class Tenancy:
         """Close what no other thread looks at any more."""
         left = []
         for number, opened in self._retired:
-            if self._arbitration.adopted >= number and opened.reaping is None:
+            if self._arbitration.applied_generation >= number and opened.reaping is None:
                 opened.close()
             else:
                 left.append((number, opened))
@@ -214,15 +214,15 @@ class Tenancy:
         self._view.close()
 
 
-def member_of(name: TenantName, opened: Open) -> Member:
+def member_of(name: TenantName, opened: Open) -> TenantHandle:
     """Return a tenant as the arbitration sees it."""
     terms = {gpu: terms_of(quota, opened.is_suspended) for gpu, quota in opened.quotas.items()}
-    return Member(name, opened.usage, opened.policy, terms)
+    return TenantHandle(name, opened.usage, opened.policy, terms)
 
 
-def terms_of(quota: DeviceQuota, is_suspended: bool) -> Terms:
+def terms_of(quota: DeviceQuota, is_suspended: bool) -> SchedParams:
     """Return what the arbiter has to know of a quota."""
-    return Terms(
+    return SchedParams(
         limit_percent=quota.compute_percent,
         request_percent=quota.request_percent,
         weight=quota.weight,

@@ -6,17 +6,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from hypervisor.model import TenantName
-from hypervisor.scheduler.entity import Standing
-from hypervisor.scheduler.fair_share import entitlements, filled
-from hypervisor.scheduler.types import Terms
+from hypervisor.scheduler.entity import Entity
+from hypervisor.scheduler.fair_share import entitlements, water_fill
+from hypervisor.scheduler.types import SchedParams
 from limiter.quota import PriorityClass
 from limiter.units import PERCENT
 
-BEHIND_QUANTA = 2
+MAX_LAG_QUANTA = 2
 """How far behind a tenant may be when it comes back: it does not save time up."""
 
 
-class Parts:
+class Entitlements:
     """Sets the standings' `entitled`, `part` and `behind_ns`."""
 
     def __init__(self, quantum_ns: int) -> None:
@@ -24,50 +24,50 @@ class Parts:
         self.has_high = False
         """Some tenant's work others may have to wait for."""
         self._quantum_ns = quantum_ns
-        self._active: dict[TenantName, Terms] = {}
-        self._wishes: list[float] = []
+        self._active: dict[TenantName, SchedParams] = {}
+        self._demands: list[float] = []
         self._is_stale = True
 
-    def forget(self) -> None:
+    def invalidate(self) -> None:
         """A tenant has come or gone, or has other terms."""
         self._is_stale = True
 
-    def divide(self, standings: Mapping[TenantName, Standing]) -> list[Standing]:
+    def update(self, entities: Mapping[TenantName, Entity]) -> list[Entity]:
         """Divide the GPU among those who want it; return these."""
-        active = {name: s for name, s in standings.items() if s.is_active and s.may_run}
+        active = {name: s for name, s in entities.items() if s.is_active and s.is_runnable}
         if self._is_stale or active.keys() != self._active.keys():
-            self._active = {name: standing.terms for name, standing in active.items()}
-            self._entitle(standings)
+            self._active = {name: entity.terms for name, entity in active.items()}
+            self._update_entitlements(entities)
             self._is_stale = True
-        wishes = [standing.wish for standing in active.values()]
-        if self._is_stale or wishes != self._wishes:
-            self._wishes = wishes
-            self._set(standings)
+        demands = [entity.demand for entity in active.values()]
+        if self._is_stale or demands != self._demands:
+            self._demands = demands
+            self._update_shares(entities)
         self._is_stale = False
         return list(active.values())
 
-    def _entitle(self, standings: Mapping[TenantName, Standing]) -> None:
+    def _update_entitlements(self, entities: Mapping[TenantName, Entity]) -> None:
         """What each gets if all want all they can get; one that does not, as if it did."""
         entitled = entitlements(self._active)
-        for name, standing in standings.items():
+        for name, entity in entities.items():
             own = entitled.get(name)
             if own is None:
-                own = entitlements({**self._active, name: standing.terms})[name]
-            standing.entitled = own
-            standing.behind_ns = BEHIND_QUANTA * self._quantum_ns / max(own, 0.01)
-        terms = [standing.terms for standing in standings.values()]
+                own = entitlements({**self._active, name: entity.terms})[name]
+            entity.entitlement = own
+            entity.max_lag_ns = MAX_LAG_QUANTA * self._quantum_ns / max(own, 0.01)
+        terms = [entity.terms for entity in entities.values()]
         self.has_requests = any(t.request_percent for t in terms)
         self.has_high = any(t.priority >= PriorityClass.HIGH and t.request_percent for t in terms)
 
-    def _set(self, standings: Mapping[TenantName, Standing]) -> None:
+    def _update_shares(self, entities: Mapping[TenantName, Entity]) -> None:
         """That, or more if others want less."""
         active = self._active
         wanted = {
-            name: min(terms.limit_percent / PERCENT, wish)
-            for (name, terms), wish in zip(active.items(), self._wishes, strict=True)
+            name: min(terms.limit_percent / PERCENT, demand)
+            for (name, terms), demand in zip(active.items(), self._demands, strict=True)
         }
-        shared = filled(active, wanted)
-        for name, standing in standings.items():
-            part = max(standing.entitled, shared.get(name, 0.0))
-            if part != standing.part:
-                standing.part, standing.rests_until_ns = part, 0
+        shared = water_fill(active, wanted)
+        for name, entity in entities.items():
+            share = max(entity.entitlement, shared.get(name, 0.0))
+            if share != entity.share:
+                entity.share, entity.parked_until_ns = share, 0

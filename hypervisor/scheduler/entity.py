@@ -11,61 +11,68 @@ from __future__ import annotations
 
 import math
 
-from hypervisor.scheduler.token_bucket import Bucket
-from hypervisor.scheduler.turn_utilization import Fill
-from hypervisor.scheduler.types import MAX_USAGE_STEP_NS, MS, TURN_IDLE_TIMEOUT_NS, Grant, Seen, Terms
+from hypervisor.scheduler.token_bucket import TokenBucket
+from hypervisor.scheduler.turn_utilization import TurnUtilization
+from hypervisor.scheduler.types import (
+    MAX_USAGE_STEP_NS,
+    MS,
+    TURN_IDLE_TIMEOUT_NS,
+    Grant,
+    SchedParams,
+    TenantUsage,
+)
 from limiter.units import PERCENT
 
-HEAVY_NS, LIGHT_NS, MOST_DEMAND_NS = 8 * MS, 1 * MS, 12 * MS
-DRAIN = 0.5
+BACKLOGGED_AT_NS, NOT_BACKLOGGED_AT_NS, MAX_DEMAND_NS = 8 * MS, 1 * MS, 12 * MS
+DEMAND_DECAY = 0.5
 """Of a GPU: who demands less than this for long is light."""
-FED = 0.85
+SATURATED_FRACTION = 0.85
 """Beside others a card gives everybody an equal slice, whatever its part is: on a full GPU, who uses so much
 of that demands more.
 """
-MOST_HOLD_UP_NS = 20 * MS
-AT_IT_NS = 2 * MS
-BEHIND_NS, CAUGHT_UP_NS = 3 * MS, MS // 2
+MAX_PAUSE_OTHERS_NS = 20 * MS
+RECENT_USE_NS = 2 * MS
+STARVED_AT_NS, RECOVERED_AT_NS = 3 * MS, MS // 2
 """What one that slips in must have queued for the others to wait, and until when."""
 RATE_WINDOW_NS = 50 * MS
 ACTIVE_NS = 50 * MS
 """Who has done nothing for so long does not count among those who want the GPU."""
-LATELY_NS = 1_000 * MS
-KEEP_LIMIT_NS, RESUME_LIMIT_NS = 100 * MS, 20 * MS
-KEEP_REQUEST_NS, DEBT_REQUEST_NS = 50 * MS, 20 * MS
-LEAST_DEBT_REQUEST_NS = 20 * MS
+RECENTLY_ACTIVE_NS = 1_000 * MS
+LIMIT_BURST_NS, LIMIT_RESUME_NS = 100 * MS, 20 * MS
+REQUEST_BURST_NS, REQUEST_MAX_DEBT_NS = 50 * MS, 20 * MS
+REQUEST_MIN_DEBT_NS = 20 * MS
 """More than a turn."""
-KEEP_SLIP_NS, DEBT_SLIP_NS = 20 * MS, 100 * MS
-PIECE_NS = 1 * MS
+INTERLEAVE_BURST_NS, INTERLEAVE_MAX_DEBT_NS = 20 * MS, 100 * MS
+MIN_GRANT_NS = 1 * MS
 """What a tenant that slips in must have in hand to go on after it was held back."""
-QUEUES_WINDOW_NS, MOST_QUEUES = 200 * MS, 16.0
-PARKED_NS = 5 * MS
+QUEUES_WINDOW_NS, MAX_QUEUES = 200 * MS, 16.0
+PARK_NS = 5 * MS
 """How long one that waits with nothing granted is left as it stands, where time alone may change that."""
-RESTING_NS = 500 * MS
+IDLE_PARK_NS = 500 * MS
 """And where it will not."""
-LINGER_NS = MS // 4
+LAUNCH_GAP_NS = MS // 4
 """Between two launches of one request."""
 
 
-class Standing:
+class Entity:
     """One tenant. `part` is what it may have of the GPU now, set by the arbiter.
 
     What follows from its books and the clock is worked out once, when they are taken in, since the arbiter
     asks for it many times over.
     """
 
-    def __init__(self, seen: Seen, now_ns: int) -> None:
-        self.terms = Terms()
-        self.entitled = 1.0
-        self.part = 1.0
-        self.behind_ns = 0.0
+    def __init__(self, seen: TenantUsage, now_ns: int) -> None:
+        self.terms = SchedParams()
+        self.entitlement = 1.0
+        self.share = 1.0
+        self.max_lag_ns = 0.0
         """How far its virtual time may be behind, set by the arbiter."""
         self.seen = seen
-        self.virtual_ns = 0.0
+        self.vruntime_ns = 0.0
         """GPU time over entitlement; who has least is next."""
         self.rate = 0.0
-        self.is_heavy = False
-        self.fill = Fill()
+        self.is_backlogged = False
+        self.utilization = TurnUtilization()
         self.was_blocked_at_ns = -ACTIVE_NS
         self.grant = Grant(seen.spent_ns, 0, is_shared=True)
         self._demand_ns = 0.0
@@ -78,24 +85,28 @@ class Standing:
         """In the last step."""
         self._spent_at_ns = now_ns - ACTIVE_NS
         self._at_ns = now_ns
-        self.slip = Bucket(KEEP_SLIP_NS, level_ns=2 * MS, debt_ns=DEBT_SLIP_NS)
-        self._limit = Bucket(KEEP_LIMIT_NS, level_ns=RESUME_LIMIT_NS / 2)
-        self._request = Bucket(KEEP_REQUEST_NS, debt_ns=DEBT_REQUEST_NS, least_debt_ns=LEAST_DEBT_REQUEST_NS)
+        self.interleave_bucket = TokenBucket(
+            INTERLEAVE_BURST_NS, level_ns=2 * MS, max_debt_ns=INTERLEAVE_MAX_DEBT_NS
+        )
+        self._limit = TokenBucket(LIMIT_BURST_NS, level_ns=LIMIT_RESUME_NS / 2)
+        self._request = TokenBucket(
+            REQUEST_BURST_NS, max_debt_ns=REQUEST_MAX_DEBT_NS, min_debt_ns=REQUEST_MIN_DEBT_NS
+        )
         self._is_out_of_limit = False
-        self._may_hold_up_ns = 0
+        self._pause_credit_ns = 0
         """No longer than it is charged for, whatever it says that is queued."""
-        self.slice = 1.0
+        self.hardware_share = 1.0
         """Part of the GPU that the card gives it while it slips in; set by the arbiter."""
-        self.is_behind = False
+        self.is_starved = False
         """It slips in, inside its request, and more comes together than it is served of."""
-        self.holds_up_others = False
+        self.pauses_others = False
         """They wait for it to catch up; set by the arbiter."""
         self._queues = 1.0
-        self.rests_until_ns = 0
+        self.parked_until_ns = 0
         """Its books unchanged, it is not taken in again before."""
-        self.conclude()
+        self.derive()
 
-    def take_in(self, seen: Seen, now_ns: int, *, charged: float = 0.0) -> int:
+    def update(self, seen: TenantUsage, now_ns: int, *, charge_rate: float = 0.0) -> int:
         """Bring everything up to now; return the GPU time spent since the last call.
 
         `charged`: seconds that all are charged in a second, lately; see the arbiter.
@@ -114,15 +125,15 @@ class Standing:
             self.queue_end_ns = max(self.queue_end_ns, now_ns - elapsed_ns) + spent_ns
         if self.waits_for_grant:
             self.was_blocked_at_ns = now_ns
-        self._count(spent_ns, elapsed_ns, max(1.0, charged), is_full=charged >= FED)
+        self._count(spent_ns, elapsed_ns, max(1.0, charge_rate), is_full=charge_rate >= SATURATED_FRACTION)
         self.spent_last_ns = spent_ns
-        self.conclude()
+        self.derive()
         return spent_ns
 
-    def lasts_longer(self, ns: int) -> None:
+    def extend_work(self, ns: int) -> None:
         """Its work takes so much longer, since the GPU does as much for others, in whatever order."""
         self._work_end_ns += ns
-        self.conclude()
+        self.derive()
 
     @property
     def queues(self) -> int:
@@ -135,7 +146,7 @@ class Standing:
             return
         lost = min(1.0, elapsed_ns / QUEUES_WINDOW_NS) * (self._queues - waiting)
         self._queues = float(waiting) if waiting > self._queues else self._queues - lost
-        self._queues = min(MOST_QUEUES, self._queues)
+        self._queues = min(MAX_QUEUES, self._queues)
 
     @property
     def waits_for_grant(self) -> bool:
@@ -143,7 +154,7 @@ class Standing:
         seen, grant = self.seen, self.grant
         return seen.waiting > 0 and grant.is_shared and grant.granted_ns <= seen.spent_ns
 
-    def rest(self) -> None:
+    def park(self) -> None:
         """Work out until when nothing but its books, its quota or its part can change where it stands.
 
         It waits, with nothing granted and nothing under way, until a bucket is filled again; or it has done
@@ -151,80 +162,86 @@ class Standing:
         """
         if self.seen.waiting:
             is_still = self.waits_for_grant and self.queue_end_ns <= self._at_ns and not self._is_out_of_limit
-            rest_ns = self._parked_ns() if is_still else 0
+            park_ns = self._park_ns() if is_still else 0
         else:
-            is_still = not self.is_active and not self.is_working and not self.seen.outstanding_ns
-            rest_ns = RESTING_NS if is_still else 0
-        self.rests_until_ns = self._at_ns + rest_ns
+            is_still = not self.is_active and not self.has_gpu_work and not self.seen.outstanding_ns
+            park_ns = IDLE_PARK_NS if is_still else 0
+        self.parked_until_ns = self._at_ns + park_ns
 
-    def _parked_ns(self) -> int:
+    def _park_ns(self) -> int:
         if not self.takes_turns:
-            return min(PARKED_NS, self.slip.wall_ns_until(self.piece_ns, self.part))
+            return min(PARK_NS, self.interleave_bucket.wall_ns_until(self.min_grant_ns, self.share))
         if not self.terms.request_percent or self.is_inside_request:
-            return RESTING_NS
+            return IDLE_PARK_NS
         until_inside_ns = self._request.wall_ns_until(1, self.terms.request_percent / PERCENT)
-        return min(RESTING_NS, max(PARKED_NS, until_inside_ns))
+        return min(IDLE_PARK_NS, max(PARK_NS, until_inside_ns))
 
     @property
-    def piece_ns(self) -> int:
+    def min_grant_ns(self) -> int:
         """What must have come together before one that slips in and was held back goes on."""
-        return min(PIECE_NS, int(KEEP_SLIP_NS * self.part / 2))
+        return min(MIN_GRANT_NS, int(INTERLEAVE_BURST_NS * self.share / 2))
 
     def _count(self, spent_ns: int, elapsed_ns: int, inflation: float, *, is_full: bool) -> None:
         # Who waits, for time or for its own work to finish, demands as much as it did before.
-        is_fed = is_full and not self.is_inside_request and self.rate >= FED * self.slice
-        drained_ns = 0.0 if self.seen.waiting or is_fed else elapsed_ns * DRAIN
-        self._demand_ns = min(MOST_DEMAND_NS, max(0.0, self._demand_ns + spent_ns - drained_ns))
-        self.is_heavy = self._demand_ns >= (LIGHT_NS if self.is_heavy else HEAVY_NS)
+        is_fed = (
+            is_full and not self.is_inside_request and self.rate >= SATURATED_FRACTION * self.hardware_share
+        )
+        drained_ns = 0.0 if self.seen.waiting or is_fed else elapsed_ns * DEMAND_DECAY
+        self._demand_ns = min(MAX_DEMAND_NS, max(0.0, self._demand_ns + spent_ns - drained_ns))
+        self.is_backlogged = self._demand_ns >= (
+            NOT_BACKLOGGED_AT_NS if self.is_backlogged else BACKLOGGED_AT_NS
+        )
         if elapsed_ns:
             gain = 1.0 - math.exp(-elapsed_ns / RATE_WINDOW_NS)
             self.rate += (spent_ns / elapsed_ns - self.rate) * gain
         limit = self.terms.limit_percent / PERCENT
-        self._limit.settle(elapsed_ns, spent_ns, limit)
-        self._request.settle(elapsed_ns, spent_ns, self.terms.request_percent / PERCENT)
-        held_up_ns = elapsed_ns if self.holds_up_others else 0
-        self._may_hold_up_ns = min(MOST_HOLD_UP_NS, self._may_hold_up_ns + spent_ns - held_up_ns)
-        self.slip.settle(elapsed_ns, spent_ns / inflation, self.part)
-        self.virtual_ns += spent_ns / max(self.entitled, 0.01)
-        enough = 0.0 if not self._is_out_of_limit else RESUME_LIMIT_NS * limit
+        self._limit.advance(elapsed_ns, spent_ns, limit)
+        self._request.advance(elapsed_ns, spent_ns, self.terms.request_percent / PERCENT)
+        paused_ns = elapsed_ns if self.pauses_others else 0
+        self._pause_credit_ns = min(MAX_PAUSE_OTHERS_NS, self._pause_credit_ns + spent_ns - paused_ns)
+        self.interleave_bucket.advance(elapsed_ns, spent_ns / inflation, self.share)
+        self.vruntime_ns += spent_ns / max(self.entitlement, 0.01)
+        enough = 0.0 if not self._is_out_of_limit else LIMIT_RESUME_NS * limit
         self._is_out_of_limit = limit < 1.0 and self._limit.level_ns <= enough
 
-    def conclude(self) -> None:
+    def derive(self) -> None:
         """Work out what follows from all that; again when `fill` has changed."""
         seen, terms, at_ns = self.seen, self.terms, self._at_ns
         is_waiting, idle_ns = seen.waiting > 0, at_ns - self._spent_at_ns
-        self.takes_turns = self.is_heavy and self.fill.takes_turns(at_ns)
+        self.takes_turns = self.is_backlogged and self.utilization.takes_turns(at_ns)
         """It keeps the GPU busy when it is let."""
-        self.may_run = not terms.is_suspended and not self._is_out_of_limit
+        self.is_runnable = not terms.is_suspended and not self._is_out_of_limit
         """Neither suspended nor over its limit."""
-        self.contends = is_waiting and self.takes_turns and self.may_run
+        self.wants_turn = is_waiting and self.takes_turns and self.is_runnable
         """It waits for a turn."""
         self.is_active = is_waiting or idle_ns < ACTIVE_NS
         """It wants the GPU, or did a moment ago."""
-        self.was_lately_active = is_waiting or idle_ns < LATELY_NS
+        self.was_lately_active = is_waiting or idle_ns < RECENTLY_ACTIVE_NS
         """It may come back any time."""
         self.is_inside_request = terms.request_percent > 0 and self._request.level_ns > 0
         """It has had less than it is guaranteed."""
         self.rank = -terms.priority if self.is_inside_request else 0
         """Classes inside their requests come first; the lower the sooner."""
         end_ns = min(max(seen.queue_end_ns, self.queue_end_ns), self._work_end_ns)
-        self.queued_ns = max(0, min(seen.outstanding_ns, end_ns - at_ns))
+        self.backlog_ns = max(0, min(seen.outstanding_ns, end_ns - at_ns))
         """GPU time of work that should still be under way: less than is outstanding, if time has passed
         since. When it ends is its own word, between the bounds that its charges give.
         """
-        least_ns = CAUGHT_UP_NS if self.is_behind else BEHIND_NS
-        may_be = self.is_inside_request and self.may_run and not self.takes_turns and self._may_hold_up_ns > 0
+        least_ns = RECOVERED_AT_NS if self.is_starved else STARVED_AT_NS
+        may_be = (
+            self.is_inside_request and self.is_runnable and not self.takes_turns and self._pause_credit_ns > 0
+        )
         # What nobody looked at stays outstanding, so who launches no more has to be believed that it is done.
-        is_at_it = self.queued_ns > 0 or idle_ns < AT_IT_NS
-        self.is_behind = may_be and is_at_it and seen.outstanding_ns >= least_ns
+        is_at_it = self.backlog_ns > 0 or idle_ns < RECENT_USE_NS
+        self.is_starved = may_be and is_at_it and seen.outstanding_ns >= least_ns
         if not seen.outstanding_ns:
             self._work_end_ns = min(self._work_end_ns, at_ns)
-        self.work_left_ns = self._work_end_ns - at_ns
+        self.remaining_ns = self._work_end_ns - at_ns
         """How long its work lasts at most; less than 0 if it has ended."""
-        self.is_working = is_waiting or self.work_left_ns > -LINGER_NS
+        self.has_gpu_work = is_waiting or self.remaining_ns > -LAUNCH_GAP_NS
         """It has work on the GPU, had until just now, or waits to put some there."""
         wants_more = self.takes_turns or at_ns - self.was_blocked_at_ns < ACTIVE_NS
-        self.wish = 1.0 if wants_more else round(self.rate * 1.25 + 0.02, 2)
+        self.demand = 1.0 if wants_more else round(self.rate * 1.25 + 0.02, 2)
         """Part of the GPU that it would take if it could."""
 
     @property
@@ -238,9 +255,9 @@ class Standing:
         """What its limit still allows now."""
         if self.terms.limit_percent >= PERCENT:
             return 1 << 62
-        return max(0, int(self._limit.level_ns)) if self.may_run else 0
+        return max(0, int(self._limit.level_ns)) if self.is_runnable else 0
 
     def limit_wait_ns(self) -> int:
         """Return how long until its limit allows it to go on."""
         limit = self.terms.limit_percent / PERCENT
-        return self._limit.wall_ns_until(RESUME_LIMIT_NS * limit, limit)
+        return self._limit.wall_ns_until(LIMIT_RESUME_NS * limit, limit)

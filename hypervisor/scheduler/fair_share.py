@@ -6,11 +6,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from hypervisor.model import TenantName
-from hypervisor.scheduler.types import Terms
+from hypervisor.scheduler.types import SchedParams
 from limiter.units import PERCENT
 
 
-def entitlements(terms: Mapping[TenantName, Terms]) -> dict[TenantName, float]:
+def entitlements(terms: Mapping[TenantName, SchedParams]) -> dict[TenantName, float]:
     """Return each one's part if all want all they can get: the request, and of the rest by weight.
 
     Parts are cut to limits, and what that frees goes to the others; they sum up to 1 unless limits forbid.
@@ -19,30 +19,30 @@ def entitlements(terms: Mapping[TenantName, Terms]) -> dict[TenantName, float]:
     scale = PERCENT / requested if requested > PERCENT else 1.0
     base = {name: t.request_percent * scale / PERCENT for name, t in terms.items()}
     wanted = {name: t.limit_percent / PERCENT for name, t in terms.items()}
-    return filled(terms, wanted, base=base)
+    return water_fill(terms, wanted, base=base)
 
 
-def filled(
-    terms: Mapping[TenantName, Terms],
+def water_fill(
+    terms: Mapping[TenantName, SchedParams],
     wanted: Mapping[TenantName, float],
     *,
     base: Mapping[TenantName, float] | None = None,
 ) -> dict[TenantName, float]:
     """Divide 1 by weight on top of `base`, giving nobody more than it wants."""
-    part = {name: min((base or {}).get(name, 0.0), wanted[name]) for name in terms}
-    open_names = {name for name in terms if wanted[name] > part[name]}
+    share = {name: min((base or {}).get(name, 0.0), wanted[name]) for name in terms}
+    open_names = {name for name in terms if wanted[name] > share[name]}
     while open_names:
-        spare = 1.0 - sum(part.values())
+        spare = 1.0 - sum(share.values())
         if spare <= 1e-9:
             break
         weights = sum(terms[name].weight for name in open_names)
         full = set()
         for name in open_names:
-            part[name] += spare * terms[name].weight / weights
-            if part[name] >= wanted[name]:
-                part[name] = wanted[name]
+            share[name] += spare * terms[name].weight / weights
+            if share[name] >= wanted[name]:
+                share[name] = wanted[name]
                 full.add(name)
         if not full:
             break
         open_names -= full
-    return part
+    return share

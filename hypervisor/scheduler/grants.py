@@ -6,49 +6,51 @@ A grant that is near enough stays the same: each change costs the tenant a wake-
 
 from __future__ import annotations
 
-from hypervisor.scheduler.entity import PIECE_NS, Standing
+from hypervisor.scheduler.entity import MIN_GRANT_NS, Entity
 from hypervisor.scheduler.types import MS, Grant
 
-SLIP_AHEAD_NS = 2 * MS
+INTERLEAVED_RUN_AHEAD_NS = 2 * MS
 """What a tenant that slips in may have queued."""
-MOST_SLIP_NS = 4 * MS
+MAX_INTERLEAVED_GRANT_NS = 4 * MS
 """What it is granted at a time."""
-REQUESTED_AHEAD_NS, MOST_REQUESTED_NS = 8 * MS, 12 * MS
+GUARANTEED_RUN_AHEAD_NS, MAX_GUARANTEED_GRANT_NS = 8 * MS, 12 * MS
 """The same for one inside its request: a program whose host is the slow side must be able to run ahead."""
 
 
-def held_back(standing: Standing) -> Grant:
+def no_grant(entity: Entity) -> Grant:
     """Return a grant of nothing more; the same as before if that is already so."""
-    was = standing.grant
-    if was.is_shared and was.granted_ns <= standing.seen.spent_ns:
+    was = entity.grant
+    if was.is_shared and was.granted_ns <= entity.seen.spent_ns:
         return was
-    return Grant(standing.seen.spent_ns, SLIP_AHEAD_NS, is_shared=True)
+    return Grant(entity.seen.spent_ns, INTERLEAVED_RUN_AHEAD_NS, is_shared=True)
 
 
-def slip(standing: Standing, *, is_inside: bool) -> Grant:
+def interleaved_grant(entity: Entity, *, is_inside: bool) -> Grant:
     """Return what one has come to that slips in. `is_inside`: its request, and nobody above may come."""
-    spent_ns, was = standing.seen.spent_ns, standing.grant
+    spent_ns, was = entity.seen.spent_ns, entity.grant
     most_ns, ahead_ns = (
-        (MOST_REQUESTED_NS, REQUESTED_AHEAD_NS) if is_inside else (MOST_SLIP_NS, SLIP_AHEAD_NS)
+        (MAX_GUARANTEED_GRANT_NS, GUARANTEED_RUN_AHEAD_NS)
+        if is_inside
+        else (MAX_INTERLEAVED_GRANT_NS, INTERLEAVED_RUN_AHEAD_NS)
     )
-    allowed_ns = min(most_ns, int(standing.slip.level_ns), standing.limit_left_ns)
-    if standing.waits_for_grant and allowed_ns < standing.piece_ns:
-        return held_back(standing)
+    allowed_ns = min(most_ns, int(entity.interleave_bucket.level_ns), entity.limit_left_ns)
+    if entity.waits_for_grant and allowed_ns < entity.min_grant_ns:
+        return no_grant(entity)
     left_ns = was.granted_ns - spent_ns
-    is_near = allowed_ns / 2 <= left_ns <= allowed_ns + PIECE_NS // 4
+    is_near = allowed_ns / 2 <= left_ns <= allowed_ns + MIN_GRANT_NS // 4
     if was.is_shared and was.run_ahead_ns == ahead_ns and is_near:
         return was
     return Grant(spent_ns + max(0, allowed_ns), ahead_ns, is_shared=True)
 
 
-def turn(
-    standing: Standing, run_ahead_ns: int, turn_left_ns: int | None, quantum_ns: int, start_ns: int
+def turn_grant(
+    entity: Entity, run_ahead_ns: int, turn_left_ns: int | None, quantum_ns: int, start_ns: int
 ) -> Grant:
     """Return the rest of a turn that begins at `start_ns`; None: nobody else wants one, and there are to be
     few changes.
     """
-    spent_ns, was = standing.seen.spent_ns, standing.grant
-    left_ns = min(4 * quantum_ns if turn_left_ns is None else turn_left_ns, standing.limit_left_ns)
+    spent_ns, was = entity.seen.spent_ns, entity.grant
+    left_ns = min(4 * quantum_ns if turn_left_ns is None else turn_left_ns, entity.limit_left_ns)
     had_ns = was.granted_ns - spent_ns
     is_near = quantum_ns <= had_ns <= left_ns if turn_left_ns is None else abs(had_ns - left_ns) < MS // 4
     if was.is_shared and was.run_ahead_ns == run_ahead_ns and was.start_ns == start_ns and is_near:

@@ -13,13 +13,13 @@ from typing import NamedTuple
 
 from hypervisor.model import TenantName
 
-SHORTEST_NS = 5_000_000
+MIN_NOTIFY_INTERVAL_NS = 5_000_000
 """Between two words to those who wait: a tenant that gives back all the time must not wear them out."""
-MOST_WAITS = 1 << 20
+MAX_WAITS = 1 << 20
 """Between two looks; books that say more are wrong."""
 
 
-class MemorySeen(NamedTuple):
+class MemoryWaitState(NamedTuple):
     """What a tenant's books say of one GPU: all of it may be wrong."""
 
     entry: int
@@ -33,12 +33,12 @@ class MemorySeen(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class MemoryTally:
+class MemoryWaitCounters:
     """Counts of one GPU."""
 
     waits: int = 0
     """Allocations that were made to wait."""
-    told: int = 0
+    notified: int = 0
     """Tenants told that memory may have come free."""
     waiting: int = 0
     """Tenants that wait now."""
@@ -50,42 +50,42 @@ class MemoryDecision:
 
     is_wanted: bool
     """Tenants on the GPU are to ring when they give memory back."""
-    tell: frozenset[TenantName]
+    notify: frozenset[TenantName]
 
 
 @dataclass(slots=True)
-class MemoryQueue:
+class MemoryWaitQueue:
     """One GPU. Replaces `tally`, and never changes it, so that any thread may read it."""
 
-    tally: MemoryTally = MemoryTally()
-    _seen: dict[TenantName, MemorySeen] = field(default_factory=dict)
-    _told_at_ns: int = -SHORTEST_NS
+    counters: MemoryWaitCounters = MemoryWaitCounters()
+    _seen: dict[TenantName, MemoryWaitState] = field(default_factory=dict)
+    _notified_at_ns: int = -MIN_NOTIFY_INTERVAL_NS
     _is_news: bool = False
 
     def step(
-        self, now_ns: int, seen: Mapping[TenantName, MemorySeen], *, freed_elsewhere: bool = False
+        self, now_ns: int, seen: Mapping[TenantName, MemoryWaitState], *, freed_elsewhere: bool = False
     ) -> MemoryDecision:
         """Take in what the books say now. `freed_elsewhere`: memory came free that is in nobody's books, or
         a dead process's.
         """
         before, self._seen = self._seen, dict(seen)
         waits = sum(
-            min(MOST_WAITS, max(0, now.waits - before[name].waits if name in before else now.waiting))
+            min(MAX_WAITS, max(0, now.waits - before[name].waits if name in before else now.waiting))
             for name, now in seen.items()
         )
         waiting = frozenset(name for name, now in seen.items() if now.waiting)
         has_freed = any(name in before and now.freed != before[name].freed for name, now in seen.items())
         self._is_news |= has_freed or freed_elsewhere or not before.keys() <= seen.keys()
-        tell: frozenset[TenantName] = frozenset()
+        notify: frozenset[TenantName] = frozenset()
         if not waiting:
             self._is_news = False
-        elif self._is_news and now_ns - self._told_at_ns >= SHORTEST_NS:
-            self._is_news, self._told_at_ns, tell = False, now_ns, waiting
-        old = self.tally
-        self.tally = MemoryTally(old.waits + waits, old.told + len(tell), len(waiting))
-        return MemoryDecision(bool(waiting), tell)
+        elif self._is_news and now_ns - self._notified_at_ns >= MIN_NOTIFY_INTERVAL_NS:
+            self._is_news, self._notified_at_ns, notify = False, now_ns, waiting
+        old = self.counters
+        self.counters = MemoryWaitCounters(old.waits + waits, old.notified + len(notify), len(waiting))
+        return MemoryDecision(bool(waiting), notify)
 
     @property
     def is_due_at_ns(self) -> int | None:
         """When there is something to tell, or None."""
-        return self._told_at_ns + SHORTEST_NS if self._is_news else None
+        return self._notified_at_ns + MIN_NOTIFY_INTERVAL_NS if self._is_news else None

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from hypervisor.model import TenantName
-from hypervisor.scheduler.types import MS, Decision, Seen, Terms
+from hypervisor.scheduler.types import MS, Decision, SchedParams, TenantUsage
 from limiter.units import PERCENT
 
 
@@ -39,7 +39,7 @@ def milliseconds(*bounds: float) -> Histogram:
 
 
 @dataclass(frozen=True, slots=True)
-class Tally:
+class SchedulerCounters:
     """The counts of one GPU at one moment."""
 
     rounds: int
@@ -49,7 +49,7 @@ class Tally:
     release: Histogram
 
 
-class Turns:
+class SchedulerStats:
     """Watches one GPU's decisions."""
 
     def __init__(self, quantum_ns: int) -> None:
@@ -65,11 +65,11 @@ class Turns:
         self._held_since_ns: dict[TenantName, int] = {}
         self._draining: dict[TenantName, int] = {}
 
-    def take(
+    def record(
         self,
         now_ns: int,
-        seen: Mapping[TenantName, Seen],
-        terms: Mapping[TenantName, Terms],
+        seen: Mapping[TenantName, TenantUsage],
+        terms: Mapping[TenantName, SchedParams],
         decision: Decision,
     ) -> None:
         """Count one decision."""
@@ -84,7 +84,7 @@ class Turns:
             self._release.add(max(0, now_ns - self._draining.pop(name)))
 
     def _end_turn(
-        self, now_ns: int, seen: Mapping[TenantName, Seen], terms: Mapping[TenantName, Terms]
+        self, now_ns: int, seen: Mapping[TenantName, TenantUsage], terms: Mapping[TenantName, SchedParams]
     ) -> None:
         name = self._holder
         if name is None:
@@ -99,8 +99,8 @@ class Turns:
         self,
         name: TenantName,
         now_ns: int,
-        seen: Mapping[TenantName, Seen],
-        terms: Mapping[TenantName, Terms],
+        seen: Mapping[TenantName, TenantUsage],
+        terms: Mapping[TenantName, SchedParams],
     ) -> str:
         if name not in seen:
             return "left"
@@ -113,7 +113,7 @@ class Turns:
             return "idle"
         return "limit" if terms[name].limit_percent < PERCENT else "preempted"
 
-    def _note_waits(self, now_ns: int, seen: Mapping[TenantName, Seen], decision: Decision) -> None:
+    def _note_waits(self, now_ns: int, seen: Mapping[TenantName, TenantUsage], decision: Decision) -> None:
         held, grants = self._held_since_ns, decision.grants
         for name, figures in seen.items():
             grant = grants[name]
@@ -125,9 +125,9 @@ class Turns:
         for name in [n for n in self._held_since_ns if n not in seen]:
             del self._held_since_ns[name]
 
-    def tally(self) -> Tally:
+    def counters(self) -> SchedulerCounters:
         """Return the counts; from any thread: each number is right, the sums may be one decision apart."""
-        return Tally(
+        return SchedulerCounters(
             self._rounds,
             dict(self._dropped),
             self._turn.copy(),

@@ -23,7 +23,7 @@ MAX_USAGE_STEP_NS = int(lib.GL_MAX_USAGE_STEP_NS)
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class SchedulerConfig:
     """Settings of an arbiter, in ns of GPU time where nothing else is said."""
 
     tick_ns: int = 2 * MS
@@ -35,7 +35,7 @@ class Pace:
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
+class SchedParams:
     """A tenant's quota on one GPU."""
 
     limit_percent: int = 100
@@ -46,7 +46,7 @@ class Terms:
     is_suspended: bool = False
 
 
-class Seen(NamedTuple):
+class TenantUsage(NamedTuple):
     """What a tenant's processes have written down: all of it may be wrong."""
 
     spent_ns: int
@@ -76,18 +76,18 @@ class Grant(NamedTuple):
     """Processes of all that have work on the GPU, at most; 0: not known."""
 
 
-class Rating(NamedTuple):
+class EntityStatus(NamedTuple):
     """What the arbiter thinks of a tenant, for people."""
 
     takes_turns: bool
     """It keeps the GPU busy when it is let; others slip their work in beside."""
-    part: float
+    share: float
     """Of the GPU, that it may have now."""
     rate: float
     """Of the GPU, that it had lately."""
 
 
-class UsedUp(NamedTuple):
+class QuantumExpiry(NamedTuple):
     """That a vigil has found a turn's grant used up."""
 
     at_ns: int
@@ -95,7 +95,7 @@ class UsedUp(NamedTuple):
     """What was queued then."""
 
 
-class Vigil(NamedTuple):
+class TurnWatch(NamedTuple):
     """Over one tenant's books on one GPU."""
 
     tenant: TenantName
@@ -116,8 +116,8 @@ class Vigil(NamedTuple):
     """What was queued then."""
 
     @property
-    def used_up(self) -> UsedUp | None:
-        return UsedUp(self.used_up_ns, self.left_ns) if self.used_up_ns else None
+    def used_up(self) -> QuantumExpiry | None:
+        return QuantumExpiry(self.used_up_ns, self.left_ns) if self.used_up_ns else None
 
 
 class Decision(NamedTuple):
@@ -128,13 +128,13 @@ class Decision(NamedTuple):
     """Who has the GPU to itself, tenants that slip in apart."""
     next_at_ns: int
     """When to look again, if no doorbell rings before."""
-    watched: frozenset[TenantName] = frozenset()
+    polled: frozenset[TenantName] = frozenset()
     """Who is to be looked at next time even if it does not ring."""
-    unheard: frozenset[TenantName] = frozenset()
+    muted: frozenset[TenantName] = frozenset()
     """Whose rings are no reason to look before: nothing that they can tell would change the decision."""
-    preempting: frozenset[TenantName] = frozenset()
+    preemptors: frozenset[TenantName] = frozenset()
     """Who may have work any time that the holder has to make room for: if one of them rings, it is not to
     submit more until that has been looked at.
     """
-    vigil: Vigil | None = None
+    turn_watch: TurnWatch | None = None
     """What to look at meanwhile, without deciding; when it is over, a decision is due."""

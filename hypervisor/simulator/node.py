@@ -15,7 +15,7 @@ from hypervisor.metrics.gpus import Schedulers, gpu_view, mig_view, vgpu_host_vi
 from hypervisor.metrics.observations import Books, Held, Look
 from hypervisor.metrics.snapshot import Identity, PartView, SchedulerView, Snapshot
 from hypervisor.model import Gpu, GpuSample
-from hypervisor.scheduler.types import Terms
+from hypervisor.scheduler.types import SchedParams
 from hypervisor.simulator.gpus import MIB, Card, Use, card_sample, made_card, part_sample
 from hypervisor.simulator.load import Wish, divided, pod_name, wishes
 from hypervisor.simulator.spec import Plan
@@ -130,7 +130,7 @@ class Node:
         return Look(
             who=tenant.who,
             gpu=tenant.gpu,
-            terms=Terms(wish.limit_percent, wish.request_percent, wish.weight),
+            terms=SchedParams(wish.limit_percent, wish.request_percent, wish.weight),
             memory_quota_bytes=tenant.quota_bytes,
             source="annotation",
             state="enforced",

@@ -19,7 +19,7 @@ from hypervisor.dispatcher.doorbells import BURST, Doorbells
 from hypervisor.host import processes as procs
 from hypervisor.model import TenantName
 from hypervisor.node.events import MINUTE_NS, EventLog
-from hypervisor.scheduler.types import Vigil
+from hypervisor.scheduler.types import TurnWatch
 from tests.daemon.conftest import eventually
 
 NAME = TenantName("a")
@@ -115,13 +115,13 @@ def test_a_bell_whose_ring_is_no_news_wakes_nobody_and_is_heard_all_the_same() -
     bells, word = Doorbells(), ffi.new("uint32_t *")
     bells.listen({NAME: word})
     bells.looked_at(NAME, 0, time.monotonic_ns())
-    bells.hush(NAME, is_unheard=True)
+    bells.mute(NAME, is_muted=True)
     lib.gl_bell_ring(word)
     begin = time.monotonic_ns()
     bells.wait(begin + 50_000_000)
     assert time.monotonic_ns() - begin >= 49_000_000
     assert bells.hear() == [NAME]
-    bells.hush(NAME, is_unheard=False)
+    bells.mute(NAME, is_muted=False)
     begin = time.monotonic_ns()
     bells.wait(begin + 5_000_000_000)
     assert time.monotonic_ns() - begin < 1_000_000_000
@@ -131,22 +131,22 @@ def test_a_bell_whose_ring_is_no_news_wakes_nobody_and_is_heard_all_the_same() -
 def test_a_vigil_that_is_over_wakes_the_sleeper(poll: bool) -> None:
     bells, books, place = Doorbells(poll=poll), ffi.new("struct gl_usage *"), 5
     now = time.monotonic_ns()
-    bells.keep_vigil(place, Vigil(NAME, 0, now, now, 1000, 0), books, 0)
+    bells.set_turn_watch(place, TurnWatch(NAME, 0, now, now, 1000, 0), books, 0)
     books.header.slots_used = books.slot[0].generation = books.slot[0].account[0].waiting = 1
     bells.wait(now + 50_000_000)
     assert time.monotonic_ns() >= now + 50_000_000  # looks, and sleeps on
-    assert not bells.is_over(place)
+    assert not bells.is_expired(place)
     threading.Timer(0.05, lambda: setattr(books.device[0], "spent_ns", 1000)).start()
     bells.wait(now + 5_000_000_000)
     assert time.monotonic_ns() < now + 1_000_000_000
-    assert bells.is_over(place)
-    assert bells.used_up(place)
+    assert bells.is_expired(place)
+    assert bells.quantum_expiry(place)
     begin = time.monotonic_ns()
     bells.wait(begin + 5_000_000_000)
     assert time.monotonic_ns() - begin < 1_000_000_000  # until something is done about it
-    bells.end_vigils()
-    assert not bells.is_over(place)
-    assert not bells.used_up(place)
+    bells.clear_turn_watches()
+    assert not bells.is_expired(place)
+    assert not bells.quantum_expiry(place)
 
 
 def test_a_vigil_over_books_that_were_cut_short_is_over(tmp_path) -> None:

@@ -17,8 +17,8 @@ from hypervisor.metrics.snapshot import (
 )
 from hypervisor.model import Gpu, GpuSample, GpuUuid, TenantName
 from hypervisor.nvml.readings import readings_of
-from hypervisor.scheduler.statistics import Turns
-from hypervisor.scheduler.types import MS, Decision, Grant, Seen, Terms
+from hypervisor.scheduler.statistics import SchedulerStats
+from hypervisor.scheduler.types import MS, Decision, Grant, SchedParams, TenantUsage
 from tests.metrics import guests, partitioned
 
 GIB, MIB = 1 << 30, 1 << 20
@@ -56,7 +56,7 @@ def held(pid: int, *, tracked: int, nvml: int | None, spent_ns: int = 0, name: s
 
 def look(who: Identity, *, spent_ns: int, throttled_ns: int = 0, gpu: Gpu = GPU, **changed: object) -> Look:
     values: dict[str, object] = {
-        "terms": Terms(limit_percent=50, request_percent=20, weight=100),
+        "terms": SchedParams(limit_percent=50, request_percent=20, weight=100),
         "memory_quota_bytes": 4 * GIB,
         "source": "env",
         "state": "enforced",
@@ -89,19 +89,19 @@ def looks(spent_ns: int, throttled_ns: int) -> list[Look]:
     ]
 
 
-def turns() -> Turns:
+def turns() -> SchedulerStats:
     """Two turns, one used up, and one wait."""
-    watched = Turns(10 * MS)
-    terms = {A: Terms(), B: Terms()}
+    watched = SchedulerStats(10 * MS)
+    terms = {A: SchedParams(), B: SchedParams()}
     steps = (
         (0, A, 0, 0, 1),
         (12 * MS, B, 12 * MS, 0, 0),
         (16 * MS, None, 12 * MS, 4 * MS, 0),
     )
     for now_ns, turn, spent_a, spent_b, waiting in steps:
-        seen = {A: Seen(spent_a), B: Seen(spent_b, 0, waiting)}
+        seen = {A: TenantUsage(spent_a), B: TenantUsage(spent_b, 0, waiting)}
         grants = {A: Grant(99 * MS, 0, is_shared=True), B: Grant(4 * MS * (turn is B), 0, is_shared=True)}
-        watched.take(now_ns, seen, terms, Decision(grants, turn, now_ns))
+        watched.record(now_ns, seen, terms, Decision(grants, turn, now_ns))
     return watched
 
 
@@ -121,7 +121,7 @@ def snapshot() -> Snapshot:
         clients.windows,
         clients.entitled,
         overcommit_percent=100,
-        tally=turns().tally(),
+        tally=turns().counters(),
     )
     return Snapshot(
         gpus=tuple(gpu_view(card, now, {11, 12}) for card in cards),

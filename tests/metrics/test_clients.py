@@ -10,7 +10,7 @@ from hypervisor.metrics.clients import Clients
 from hypervisor.metrics.gpus import jain
 from hypervisor.metrics.observations import Books, Look
 from hypervisor.metrics.snapshot import ClientView, Identity
-from hypervisor.scheduler.types import MS, Terms
+from hypervisor.scheduler.types import MS, SchedParams
 from tests.metrics.full import GIB, GPU, MIB, SECOND_NS, held, look
 
 WHO = Identity(tenant="a")
@@ -104,7 +104,7 @@ def test_energy_goes_by_gpu_time_and_what_idling_costs_is_nobodys() -> None:
 
 def test_entitlements_are_of_those_active_now() -> None:
     watch = Watch()
-    free = Terms(weight=100)
+    free = SchedParams(weight=100)
     watch.step(look(WHO, spent_ns=0, terms=free), look(OTHER, spent_ns=0, terms=free, waiting=0))
     one, idle = watch.step(look(WHO, spent_ns=MS, terms=free), look(OTHER, spent_ns=0, terms=free, waiting=0))
     assert one.values["client_share_entitled_ratio"] == 1
@@ -113,7 +113,7 @@ def test_entitlements_are_of_those_active_now() -> None:
 
 
 def test_a_suspended_tenant_may_have_nothing() -> None:
-    view = Watch().step(look(WHO, spent_ns=0, terms=Terms(is_suspended=True)))[0]
+    view = Watch().step(look(WHO, spent_ns=0, terms=SchedParams(is_suspended=True)))[0]
     assert view.values["client_core_quota_effective_percent"] == 0
     assert view.values["client_core_quota_config_percent"] == 100
 
@@ -179,7 +179,7 @@ def test_processes_of_a_tenant_have_their_own_memory_and_time() -> None:
 
 def test_fairness_is_of_those_who_wanted_more() -> None:
     watch = Watch()
-    free = Terms()
+    free = SchedParams()
     names = [Identity(tenant=name) for name in "abc"]
     watch.step(*(look(who, spent_ns=0, terms=free) for who in names))
     looks = [

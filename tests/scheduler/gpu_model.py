@@ -15,9 +15,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from hypervisor.model import TenantName
-from hypervisor.scheduler.scheduler import Arbiter
-from hypervisor.scheduler.turn_watch import OVER, look
-from hypervisor.scheduler.types import Decision, Grant, Pace, Seen, Terms, Vigil
+from hypervisor.scheduler.scheduler import Scheduler
+from hypervisor.scheduler.turn_watch import EXPIRED, poll
+from hypervisor.scheduler.types import Decision, Grant, SchedParams, SchedulerConfig, TenantUsage, TurnWatch
 
 US, MS, S = 1_000, 1_000_000, 1_000_000_000
 LAUNCH_NS = 4 * US
@@ -196,13 +196,13 @@ class Tenant:
 class World:
     """Card, tenants and daemon."""
 
-    pace: Pace = field(default_factory=Pace)
+    config: SchedulerConfig = field(default_factory=SchedulerConfig)
 
     def __post_init__(self) -> None:
         self.now_ns = 0
         self.tenants: dict[TenantName, Tenant] = {}
-        self.terms: dict[TenantName, Terms] = {}
-        self.arbiter = Arbiter(self.pace)
+        self.terms: dict[TenantName, SchedParams] = {}
+        self.scheduler = Scheduler(self.config)
         self.busy_ns = 0.0
         self.decisions: list[tuple[int, Decision]] = []
         self.steps = self.changes = 0
@@ -212,11 +212,11 @@ class World:
         self._card_number = 0
         self._step_at_ns: int | None = None
         self._stepped_at_ns = -S
-        self._seen: dict[TenantName, Seen] = {}
+        self._seen: dict[TenantName, TenantUsage] = {}
         self._rang: set[TenantName] = set()
-        self._watched: frozenset[TenantName] = frozenset()
-        self._unheard: frozenset[TenantName] = frozenset()
-        self._vigil: Vigil | None = None
+        self._polled: frozenset[TenantName] = frozenset()
+        self._muted: frozenset[TenantName] = frozenset()
+        self._turn_watch: TurnWatch | None = None
         self._vigil_number = 0
         self._beat_at_ns = -S
 
@@ -226,7 +226,7 @@ class World:
     def add(self, name: str, script: Iterator[Step], cost: float = 1.0, **terms: int) -> Tenant:
         tenant = Tenant(self, name, script, cost)
         self.tenants[tenant.name] = tenant
-        self.terms[tenant.name] = Terms(**terms)  # type: ignore[arg-type]
+        self.terms[tenant.name] = SchedParams(**terms)  # type: ignore[arg-type]
         self.after(0, tenant.go)
         self.ring()
         return tenant
@@ -288,7 +288,7 @@ class World:
     def ring(self, who: TenantName | None = None) -> None:
         """Somebody rings, or the daemon looks at all of them by itself."""
         self._rang.update([who] if who is not None else self.tenants)
-        if who not in self._unheard:
+        if who not in self._muted:
             self._wake_daemon(max(self.now_ns + WAKE_NS, self._stepped_at_ns + DAEMON_GAP_NS))
 
     def _wake_daemon(self, at_ns: int) -> None:
@@ -306,10 +306,10 @@ class World:
             return
         self._look()
         seen = {name: self._seen[name] for name in self.tenants}
-        used_up = self._vigil.used_up if self._vigil else None
-        decision = self.arbiter.step(self.now_ns, seen, self.terms, used_up)
-        self._watched, self._unheard = decision.watched, decision.unheard
-        self._keep_vigil(decision.vigil)
+        used_up = self._turn_watch.used_up if self._turn_watch else None
+        decision = self.scheduler.step(self.now_ns, seen, self.terms, used_up)
+        self._polled, self._muted = decision.polled, decision.muted
+        self._keep_vigil(decision.turn_watch)
         self.decisions.append((self.now_ns, decision))
         for name, grant in decision.grants.items():
             if grant != self.tenants[name].grant:
@@ -317,26 +317,26 @@ class World:
                 self.tenants[name].granted(grant)
         self._wake_daemon(max(decision.next_at_ns + WAKE_NS // 2, self.now_ns + DAEMON_GAP_NS))
 
-    def _keep_vigil(self, vigil: Vigil | None) -> None:
-        self._vigil = vigil
+    def _keep_vigil(self, turn_watch: TurnWatch | None) -> None:
+        self._turn_watch = turn_watch
         self._vigil_number += 1
         number = self._vigil_number
-        if vigil is not None:
-            late_ns = vigil.next_ns + WAKE_NS // 2 - self.now_ns
+        if turn_watch is not None:
+            late_ns = turn_watch.next_ns + WAKE_NS // 2 - self.now_ns
             self.after(late_ns, lambda: self._look_at_the_holder(number))
 
     def _look_at_the_holder(self, number: int) -> None:
-        if number != self._vigil_number or self._vigil is None:
+        if number != self._vigil_number or self._turn_watch is None:
             return
-        t = self.tenants.get(self._vigil.tenant)
+        t = self.tenants.get(self._turn_watch.tenant)
         if t is None:
             return
-        vigil = look(self._vigil, books_of(t), self.now_ns)
-        if vigil.next_ns == OVER:
-            self._vigil = vigil
+        turn_watch = poll(self._turn_watch, books_of(t), self.now_ns)
+        if turn_watch.next_ns == EXPIRED:
+            self._turn_watch = turn_watch
             self._wake_daemon(max(self.now_ns, self._stepped_at_ns + DAEMON_GAP_NS))
         else:
-            self._keep_vigil(vigil)
+            self._keep_vigil(turn_watch)
 
     def _look(self) -> None:
         """Read the books of who has rung or is watched, and now and then of everybody."""
@@ -344,13 +344,13 @@ class World:
         if is_beat_due:
             self._beat_at_ns = self.now_ns
         for t in self.tenants.values():
-            if is_beat_due or t.name in self._rang or t.name in self._watched or t.name not in self._seen:
+            if is_beat_due or t.name in self._rang or t.name in self._polled or t.name not in self._seen:
                 self._seen[t.name] = books_of(t)
         self._rang.clear()
 
 
-def books_of(t: Tenant) -> Seen:
-    return Seen(t.spent_ns, t.outstanding_ns, t.waiting, t.queue_end_ns)
+def books_of(t: Tenant) -> TenantUsage:
+    return TenantUsage(t.spent_ns, t.outstanding_ns, t.waiting, t.queue_end_ns)
 
 
 # scripts

@@ -8,36 +8,36 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hypervisor.model import TenantName
-from hypervisor.scheduler.fair_share import entitlements, filled
-from hypervisor.scheduler.types import Terms
+from hypervisor.scheduler.fair_share import entitlements, water_fill
+from hypervisor.scheduler.types import SchedParams
 
 
-def terms(**kinds: Terms) -> dict[TenantName, Terms]:
+def terms(**kinds: SchedParams) -> dict[TenantName, SchedParams]:
     return {TenantName(name): t for name, t in kinds.items()}
 
 
 def test_without_requests_weights_decide() -> None:
-    parts = entitlements(terms(a=Terms(weight=1), b=Terms(weight=3)))
+    parts = entitlements(terms(a=SchedParams(weight=1), b=SchedParams(weight=3)))
     assert list(parts.values()) == pytest.approx([0.25, 0.75])
 
 
 def test_requests_come_first_and_the_rest_goes_by_weight() -> None:
-    parts = entitlements(terms(a=Terms(request_percent=60, weight=60), b=Terms(weight=100)))
+    parts = entitlements(terms(a=SchedParams(request_percent=60, weight=60), b=SchedParams(weight=100)))
     assert list(parts.values()) == pytest.approx([0.75, 0.25])
 
 
 def test_what_a_limit_frees_goes_to_the_others() -> None:
-    parts = entitlements(terms(a=Terms(limit_percent=10), b=Terms(), c=Terms()))
+    parts = entitlements(terms(a=SchedParams(limit_percent=10), b=SchedParams(), c=SchedParams()))
     assert list(parts.values()) == pytest.approx([0.10, 0.45, 0.45])
 
 
 def test_who_wants_little_leaves_the_rest() -> None:
-    parts = filled(terms(a=Terms(), b=Terms()), {TenantName("a"): 0.1, TenantName("b"): 1.0})
+    parts = water_fill(terms(a=SchedParams(), b=SchedParams()), {TenantName("a"): 0.1, TenantName("b"): 1.0})
     assert list(parts.values()) == pytest.approx([0.1, 0.9])
 
 
 TERMS = st.builds(
-    Terms,
+    SchedParams,
     limit_percent=st.integers(1, 100),
     request_percent=st.integers(0, 100),
     weight=st.integers(1, 10_000),
@@ -45,7 +45,7 @@ TERMS = st.builds(
 
 
 @given(st.dictionaries(st.text(min_size=1, max_size=3), TERMS, min_size=1, max_size=12))
-def test_never_more_than_the_gpu_nor_than_a_limit(everybody: dict[str, Terms]) -> None:
+def test_never_more_than_the_gpu_nor_than_a_limit(everybody: dict[str, SchedParams]) -> None:
     parts = entitlements({TenantName(n): t for n, t in everybody.items()})
     assert sum(parts.values()) <= 1 + 1e-6
     for name, part in parts.items():
@@ -55,7 +55,7 @@ def test_never_more_than_the_gpu_nor_than_a_limit(everybody: dict[str, Terms]) -
 
 
 @given(st.dictionaries(st.text(min_size=1, max_size=3), TERMS, min_size=1, max_size=12))
-def test_requests_that_fit_are_met(everybody: dict[str, Terms]) -> None:
+def test_requests_that_fit_are_met(everybody: dict[str, SchedParams]) -> None:
     if sum(t.request_percent for t in everybody.values()) > 100:
         return
     parts = entitlements({TenantName(n): t for n, t in everybody.items()})

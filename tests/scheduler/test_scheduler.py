@@ -12,8 +12,8 @@ from itertools import chain
 import pytest
 
 from hypervisor.model import TenantName
-from hypervisor.scheduler.scheduler import Arbiter
-from hypervisor.scheduler.types import Pace, Seen, Terms
+from hypervisor.scheduler.scheduler import Scheduler
+from hypervisor.scheduler.types import SchedParams, SchedulerConfig, TenantUsage
 from tests.scheduler.gpu_model import (
     MS,
     US,
@@ -243,7 +243,7 @@ def test_an_endless_kernel_keeps_others_waiting_only_while_it_runs() -> None:
     world = World()
     script = chain(once(*[("launch", MS)] * 50), once(("launch", 800 * MS)), saturating())
     hog = Hog(world, "hog", script)
-    world.tenants[hog.name], world.terms[hog.name] = hog, Terms()
+    world.tenants[hog.name], world.terms[hog.name] = hog, SchedParams()
     world.after(0, hog.go)
     other = world.add("other", saturating())
     world.run(S // 2)
@@ -284,13 +284,13 @@ def test_nobody_is_waited_for_once_there_are_no_requests() -> None:
     world = World()
     step = world.add("step", ahead(1 * MS, 40, 21 * US), request_percent=80)
     world.add("other", saturating(700 * US))
-    standings = world.arbiter._standings
+    entities = world.scheduler._entities
     world.run(S)
-    while not (step.name in standings and standings[step.name].holds_up_others):
+    while not (step.name in entities and entities[step.name].pauses_others):
         world.run(world.now_ns + MS // 10)
-    world.terms[step.name] = Terms()
+    world.terms[step.name] = SchedParams()
     world.run(world.now_ns + 20 * MS)
-    assert not standings[step.name].holds_up_others
+    assert not entities[step.name].pauses_others
 
 
 class Boaster(Tenant):
@@ -305,7 +305,7 @@ def test_who_says_that_much_is_queued_does_not_keep_others_waiting_beyond_its_re
     world = World()
     boaster = Boaster(world, "boaster", host_bound(2 * MS, 20, 10 * US))
     world.tenants[boaster.name] = boaster
-    world.terms[boaster.name] = Terms(request_percent=30)
+    world.terms[boaster.name] = SchedParams(request_percent=30)
     world.after(0, boaster.go)
     other = world.add("other", saturating())
     shares(world, [boaster, other], warm_ns=S, run_ns=2 * S)
@@ -338,22 +338,25 @@ def test_a_wrong_idea_of_ones_costs_harms_only_oneself() -> None:
 @pytest.mark.parametrize(
     "nonsense",
     [
-        Seen(0, 0, 0),
-        Seen((1 << 64) - 1, 0, 1),
-        Seen(0, (1 << 64) - 1, 0xFFFFFFFF),
-        Seen(5, (1 << 64) - 1, 1),
+        TenantUsage(0, 0, 0),
+        TenantUsage((1 << 64) - 1, 0, 1),
+        TenantUsage(0, (1 << 64) - 1, 0xFFFFFFFF),
+        TenantUsage(5, (1 << 64) - 1, 1),
     ],
 )
-def test_nonsense_in_a_tenant_s_books_disturbs_nobody(nonsense: Seen) -> None:
+def test_nonsense_in_a_tenant_s_books_disturbs_nobody(nonsense: TenantUsage) -> None:
     """The liar is suspected of nothing, but the other one keeps at least its half."""
-    arbiter = Arbiter(Pace())
-    terms = {TenantName("liar"): Terms(), TenantName("honest"): Terms()}
+    scheduler = Scheduler(SchedulerConfig())
+    terms = {TenantName("liar"): SchedParams(), TenantName("honest"): SchedParams()}
     now, spent = 0, 0
     honest = TenantName("honest")
     for round_ in range(2000):
         now += 500 * US
-        seen = {TenantName("liar"): nonsense if round_ % 2 else Seen(7), honest: Seen(spent, 0, 1)}
-        grant = arbiter.step(now, seen, terms).grants[honest]
+        seen = {
+            TenantName("liar"): nonsense if round_ % 2 else TenantUsage(7),
+            honest: TenantUsage(spent, 0, 1),
+        }
+        grant = scheduler.step(now, seen, terms).grants[honest]
         spent += max(0, min(grant.granted_ns - spent, 500 * US)) if grant.is_shared else 500 * US
         assert grant.granted_ns >= 0
     assert spent >= 0.4 * now
