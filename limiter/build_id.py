@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which build of a library a file is: the build id that the linker wrote into it, or a digest of the file."""
+"""Identifies the build of a library file, by the linker's build id or a digest of the file."""
 
 from __future__ import annotations
 

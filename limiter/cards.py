@@ -29,7 +29,7 @@ class Card:
     index: int
     name: str
     minor: int | None
-    """Of its device file; None: not known."""
+    """Minor number of its device file; None: not known."""
 
 
 def cards(environment: Mapping[str, str]) -> list[Card]:

@@ -49,7 +49,7 @@ PROGRAMS = {
 
 
 class Command(Protocol):
-    """What a module under limiter.commands offers."""
+    """Interface of a module under limiter.commands."""
 
     __doc__: str | None
 

@@ -28,7 +28,7 @@ SIM_STATE = "/dev/shm/gpulimit-sim"
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """How the container is to be started."""
+    """Options of the container's start."""
 
     engine: str
     shelf: Path

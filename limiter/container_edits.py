@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a container is handed so that its programs are limited: as values, for Kubernetes and for CDI. Pure.
+"""Edits of a container that limit its programs: as values, for Kubernetes and for CDI. Pure.
 
 Its cards, the library, the file that has it preloaded, the daemon's socket and a few variables; nothing of
 other containers. Segments are not among it: the daemon hands them to each process over the socket.
@@ -13,12 +13,12 @@ from pathlib import PurePosixPath
 
 LIBRARY_IN_CONTAINER = "/usr/lib/gpulimit/libgpulimit.so"
 DAEMON_IN_CONTAINER = "/usr/lib/gpulimit/daemon"
-"""Where the library looks first for the daemon's socket (csrc/daemon/address.c)."""
+"""File in which the library first looks for the daemon's socket (csrc/daemon/address.c)."""
 PRELOAD_IN_CONTAINER = "/etc/ld.so.preload"
 DRIVER_IN_CONTAINER = "/usr/local/nvidia/lib64"
 SIM_STATE_IN_CONTAINER = "/run/gpulimit-sim"
 NOT_BY_NVIDIA = {"NVIDIA_VISIBLE_DEVICES": "void"}
-"""Where NVIDIA's runtime is the default, many images make it bring every card."""
+"""Variable by which many images make NVIDIA's runtime bring every card, where that is the default."""
 CONTROL_NODES = ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools")
 
 
@@ -33,7 +33,7 @@ class Mount:
 
 @dataclass(frozen=True, slots=True)
 class Handout:
-    """What a container gets."""
+    """Mounts, devices and variables that a container gets."""
 
     variables: dict[str, str] = field(default_factory=dict)
     mounts: tuple[Mount, ...] = ()
@@ -54,7 +54,7 @@ class Handout:
 def limits(*, library: str, preload: str, daemon: str, socket: str) -> Handout:
     """Return what every limited container gets. `library`, `preload` and `daemon` are the node's files.
 
-    The socket's folder is mounted and not the socket, which a restarted daemon makes anew. `daemon` says that
+    The socket's folder is mounted and not the socket, which a restarted daemon replaces. `daemon` says that
     there is to be one: a process without waits and then gets no GPU, whatever its environment says. The
     variable is for other commands of ours in the container.
     """

@@ -45,7 +45,7 @@ class Driver:
 
     @property
     def is_simulated(self) -> bool:
-        """Whether this is the simulated driver."""
+        """True if this is the simulated driver."""
         return hasattr(self._library, "gpulimit_sim_version")
 
     def has(self, symbol: str) -> bool:

@@ -19,7 +19,7 @@ LARGEST_ANSWER = 64 << 20
 
 
 class NoDaemon(GpulimitError):
-    """Nobody listens on the daemon's socket."""
+    """No daemon listens on the socket."""
 
 
 class NodeRefused(GpulimitError):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the daemon adds to `gpulimit status`: who said a quota, shares, and what is going on now. Pure."""
+"""The daemon's part of `gpulimit status`: sources of quotas, shares, and activity. Pure."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class NodeRow:
     weight: int | None = None
     priority: str | None = None
     now: str = ""
-    """What it does: "runs", "waits", "waits for memory", "suspended", or why its books cannot be used."""
+    """Its activity: "runs", "waits", "waits for memory", "suspended", or why its books cannot be used."""
 
 
 def join(rows: Sequence[Row], state: Mapping[str, Any]) -> list[NodeRow]:

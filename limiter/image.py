@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a container image sets itself, asked of docker or podman."""
+"""Variables and preloads of a container image, asked of docker or podman."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class CannotAsk(GpulimitError):
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """What matters here of an image: its environment, and its /etc/ld.so.preload."""
+    """The parts of an image that matter here: its environment, and its /etc/ld.so.preload."""
 
     environment: Mapping[str, str] = field(default_factory=dict)
     preload_file: str = ""

@@ -4,7 +4,7 @@
 A library that runs is never written to.  Each build lies under a name of its own,
 `libgpulimit-<build id>.so`, and the plain name is a symbolic link that is switched in one step: who starts
 before the switch has the old one, who starts after it has the new one, and there is no moment without.  Old
-builds go once nobody maps them.
+builds go once no process maps them.
 """
 
 from __future__ import annotations

@@ -31,11 +31,11 @@ class NotPlaced(GpulimitError):
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """Where things are on the node."""
+    """Paths of the files on the node."""
 
     library: Path
     preload: Path
-    """What containers get as /etc/ld.so.preload."""
+    """File that containers get as /etc/ld.so.preload."""
     daemon: Path
     """Says where the daemon's socket is."""
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Changes the quota of a running tenant, in its segment; for whoever owns the segment.
+"""Changes the quota of a running tenant, in its segment; for the owner of the segment.
 
 The tenant's processes follow at their next allocation or launch; threads that wait for GPU time are woken.
 """

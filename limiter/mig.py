@@ -24,7 +24,7 @@ class MigInstance:
     memory_used_bytes: int | None = None
     memory_total_bytes: int | None = None
     utilization_ratio: float | None = None
-    """Of its GPU instance, which other compute instances may share."""
+    """Memory of its GPU instance, which other compute instances may share."""
     memory_utilization_ratio: float | None = None
     """Activity of the memory controller, not how full it is."""
     memory_reserved_bytes: int | None = None

@@ -86,7 +86,7 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class Quota:
-    """What one process is told about its limits; None: not said."""
+    """Limits that one process is told; None: not set."""
 
     memory: tuple[Rule, ...] = ()
     compute: tuple[Rule, ...] = ()
@@ -94,7 +94,7 @@ class Quota:
     weight: int | None = None
     priority: Priority | None = None
     memory_wait_s: int | None = None
-    """How long an allocation may wait for memory before it is refused."""
+    """Seconds that an allocation may wait for memory before it is refused."""
     tenant: str | None = None
     memory_source: str | None = None
     """Variable that decided."""

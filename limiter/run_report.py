@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What one run used, for `gpulimit run --report`: looked at every few milliseconds while it runs.
+"""Resources that one run used, for `gpulimit run --report`: looked at every few milliseconds while it runs.
 
 The segment keeps sums but no peaks, and forgets a dead process when another takes its slot, so the watcher
 remembers both.  A peak shorter than the time between two looks can be missed.
@@ -39,7 +39,7 @@ class Watcher:
         self.devices: dict[int, DeviceRecord] = {}
         self._before = self._read()
         self._began_ns = time.monotonic_ns()
-        """When the first CUDA process of the run was seen; until then, when the run began."""
+        """Time at which the first CUDA process of the run was seen; until then, the start of the run."""
 
     def _read(self) -> Usage | None:
         try:

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reads usage segments: what a tenant's processes hold, as values.
 
-A segment is written by its tenant, so all of it is hostile input: it is copied with bounded reads and never
-mapped (its owner could cut the file short and kill whoever has it mapped), numbers are taken as the layout
-bounds them, text is cleaned. What the tenant cannot forge is in `Process.is_alive` and `Process.holder_pid`:
-they come from the kernel's record locks. Read-only; csrc/layout.h is the layout.
+A segment is written by its tenant, so all of it is hostile input. It is copied with bounded reads and never
+mapped: its owner could cut the file short and so kill each process that has it mapped. Numbers are bounded as
+the layout says, text is cleaned. `Process.is_alive` and `Process.holder_pid` come from the kernel's record
+locks, which a tenant cannot forge. Read-only; csrc/layout.h is the layout.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Device:
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """What one process has on one device."""
+    """Counters of one process on one device."""
 
     entry: int
     used_bytes: int

@@ -38,9 +38,9 @@ class Row:
     processes: int
     """Living processes of the tenant that have registered."""
     memory_used_bytes: int
-    """What living processes hold."""
+    """Memory of living processes."""
     memory_booked_bytes: int
-    """The same, and what dead ones held and nobody has needed since."""
+    """The same, with memory of ended processes that is not reaped yet."""
     memory_limit_bytes: int
     card_bytes: int
     compute_share: float | None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The tenants of this machine: all segments at one moment, and removing those that nobody uses."""
+"""The tenants of this machine: all segments at one moment, and removing those without a living process."""
 
 from __future__ import annotations
 
@@ -65,8 +65,8 @@ def remove_if_unused(tenant: str) -> bool:
     except OSError:
         return not path.exists()
     try:
-        # Byte 0 is the lock under which processes join, so nobody can be half-way in while it is held; slots
-        # are locked by the living.
+        # Byte 0 is the lock under which processes join, so no process can be half-way in while it is held;
+        # slots are locked by the living.
         fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 0, 0, os.SEEK_SET)
     except OSError:
         return False

@@ -29,7 +29,7 @@ def handler(page: Page, *, most: int = MOST_AT_ONCE, longest_s: float = LONGEST_
                 request.headers.get("Accept", ""), request.headers.get("Accept-Encoding", "")
             )
             response = web.Response(body=body, headers=headers)
-            async with asyncio.timeout(longest_s):  # whoever does not read on holds no place for ever
+            async with asyncio.timeout(longest_s):  # a scraper that stops reading gives its place up
                 await response.prepare(request)
                 await response.write_eof()
             return response

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where a server of Kubernetes is, and how to prove who we are.
+"""Address of a Kubernetes API server, and the credentials to show it.
 
 Tokens and certificates are renewed as files while a pod runs, so they are read again for every request.
 """
@@ -23,7 +23,7 @@ class Access:
     """https://HOST:PORT, or http:// where nothing secret is said."""
     token_file: str = ""
     ca_file: str = ""
-    """Who must have signed the server's certificate, or that certificate itself; empty: the system's
+    """Authority that signed the server's certificate, or that certificate itself; empty: the system's
     authorities.
     """
     server_name: str = ""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How long to wait before trying again."""
+"""Delay before the next try."""
 
 from __future__ import annotations
 

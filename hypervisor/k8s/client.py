@@ -29,7 +29,7 @@ LONGEST_BODY = 64 << 20
 LONGEST_LINE = 4 << 20
 """etcd takes objects of 1.5 MiB at most; as JSON they may be somewhat longer."""
 WHOLE_ANSWER = 6
-"""How many times the timeout an answer may take that keeps coming."""
+"""Multiple of the timeout that an answer may take while data keeps coming."""
 KEEPALIVE_IDLE_S, KEEPALIVE_INTERVAL_S, KEEPALIVE_PROBES = 15, 5, 3
 
 
@@ -139,7 +139,7 @@ class Client:
                 raise KubeError(0, "the stream ends within a line")
 
     def cut(self) -> None:
-        """Break all streams as a failing network would; who reads them begins anew."""
+        """Break all streams as a failing network would; their readers start again."""
         for transport in self._streams:
             transport.abort()
 
@@ -175,7 +175,7 @@ class Client:
                     raise refusal(response.status, await read_body(response))
                 yield response
             finally:
-                # Not released: nobody who gets the connection next may read what is left of a stream.
+                # Not released: the next user of the connection must not read the rest of a stream.
                 response.close()
         except (aiohttp.ClientError, OSError, ValueError) as error:
             raise KubeError(0, str(error) or type(error).__name__) from error

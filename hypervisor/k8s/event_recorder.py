@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tells pods' owners something by Events, which `kubectl describe pod` shows.
 
-Nobody waits for them: they are sent one after the other in the background, the same one at most every ten
+No caller waits for them: they are sent one after the other in the background, the same one at most every ten
 minutes (the server then counts it up), and left out when too many wait or the server is away.
 """
 
@@ -46,7 +46,7 @@ class PodEvents:
         self._waiting: asyncio.Queue[tuple[Subject, str, str]] = asyncio.Queue(MOST_WAITING)
         self._sent_s: dict[tuple[str, str, str], float] = {}
         self._times: dict[str, int] = {}
-        """How often each was sent, by name; an earlier daemon's times are not counted."""
+        """Times that each was sent, by name, since this daemon started."""
         self.counts: Counter[str] = Counter(sent=0, dropped=0, failed=0)
 
     def post(self, subject: Subject, reason: str, message: str) -> None:

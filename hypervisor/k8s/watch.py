@@ -2,7 +2,7 @@
 """Follows a collection of the API server: a list, then every change of it, for ever.
 
 Whatever happens in between (the server goes away, forgets old versions, cuts the stream, answers nonsense),
-the watch goes on from the last version that it saw, or lists anew; then the reader gets the whole collection
+the watch goes on from the last version that it saw, or lists again; then the reader gets the whole collection
 and finds what it missed.
 
 Servers that can (Kubernetes 1.34 and later, by default) send the collection at the head of the stream, which
@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 STREAM_S = (240, 300)
 """For how long a stream is asked for; drawn, so that those of many nodes do not end together."""
 SILENCE_S = 30
-"""How much longer than that it may be silent."""
+"""Additional silence that is allowed."""
 SHORTEST_S, STEADY_S = 0.5, 10.0
 """A stream that ends sooner is a failure; one that lasted so long shows that all is well again."""
 LONGEST_WAIT_S = 10.0
@@ -93,20 +93,20 @@ class Watch:
         self.is_up = False
         """A stream is open."""
         self.restarts = 0
-        """How often it had to be begun again, but for streams that ended when they should."""
+        """Restarts of the stream, without those of streams that ended when due."""
         self.lists = 0
         self.trouble = "not connected yet"
         self.heard_at_s = time.monotonic()
-        """When the server last said something; at first, when this began."""
+        """Time of the last data from the server; before the first, of the start."""
 
     def start_over(self) -> None:
-        """Begin with a list, at once: somebody has doubts about what is known."""
+        """Start again with a list, at once: the known state may be wrong."""
         self._version, self._newest = None, ""
         self._client.cut()
 
     @property
     def lists_by_stream(self) -> bool:
-        """Whether the server has not yet shown that it sends no collection at the head of a stream."""
+        """True until the server has shown that it sends no collection at the head of a stream."""
         return self._asks_streams
 
     async def changes(self) -> AsyncGenerator[Change, None]:
@@ -156,7 +156,7 @@ class Watch:
                 yield listed
             async for line in lines:
                 self._heard()
-                if self._version is None:  # to be begun anew
+                if self._version is None:  # to be listed again
                     return
                 self.is_up, self.trouble = True, ""
                 change = self._take(line) if line.strip() else None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a process costs besides what it asks for: contexts, code, libraries' own memory. Pure.
+"""Memory of a process besides what it asks for: contexts, code, libraries' own memory. Pure.
 
 Taken while a process holds little, since NVML's count lags behind what is allocated and freed.
 """

@@ -39,14 +39,14 @@ THROTTLED_PART = 0.1
 
 @dataclass(slots=True)
 class Past:
-    """What is kept of a tenant on a card."""
+    """Counters kept of a tenant on a card."""
 
     books: Books | None = None
     waiting: int = 0
     peak_bytes: int = 0
     energy_joules: float = 0.0
     launches: Counter[str] = field(default_factory=Counter)
-    """Of all its processes, also those that have gone."""
+    """Sum over all its processes, ended ones included."""
     launches_of: dict[tuple[int, int], Mapping[str, int]] = field(default_factory=dict)
     view: ClientView | None = None
     view_at_ns: int = 0
@@ -98,14 +98,14 @@ class Clients:
         past.books = now
         if before is None or now is None or before.created_ns != now.created_ns or not elapsed_ns:
             return Window()
-        # Nobody has more than the whole card.
+        # No tenant has more than the whole card.
         spent_ns = min(elapsed_ns, max(0, now.spent_ns - before.spent_ns))
         throttled_ns = max(0, now.throttled_ns - before.throttled_ns)
         is_starved = bool(waited_before and look.waiting) and spent_ns == 0
         return Window(spent_ns, throttled_ns > elapsed_ns * THROTTLED_PART or is_starved, is_starved)
 
     def _share_energy(self, looks: Iterable[Look], elapsed_ns: int, energy: Mapping[str, float]) -> None:
-        """Book each card's energy by GPU time; what the card used while nobody worked is nobody's."""
+        """Book each card's energy by GPU time; energy of an idle card is booked to no tenant."""
         used: dict[str, int] = {}
         for look in looks:
             used[look.gpu.uuid] = used.get(look.gpu.uuid, 0) + self.windows[look.key].spent_ns
@@ -155,7 +155,7 @@ class Clients:
         }
 
     def _effective_percent(self, look: Look) -> float:
-        """Return the limit, or the part that is due while somebody else works too."""
+        """Return the limit, or the part that is due while another tenant works too."""
         if look.terms.is_suspended:
             return 0
         others = any(
@@ -183,7 +183,7 @@ class Clients:
             "client_gpu_seconds_total": seconds(books.spent_ns),
             "client_throttled_seconds_total": seconds(books.throttled_ns),
             "client_share_achieved_ratio": window.spent_ns / elapsed_ns if elapsed_ns else None,
-            # What a MIG device uses of its card's energy nobody measures.
+            # The energy of one MIG device cannot be measured.
             "client_energy_joules_total": None
             if look.gpu.mig is not None
             else self._past[look.key].energy_joules,

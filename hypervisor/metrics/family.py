@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the catalogue is made of: a family of samples, and a section of families with common labels. Pure."""
+"""Elements of the catalogue: a family of samples, and a section of families with common labels. Pure."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Metric:
     labels: tuple[str, ...]
     help: str
     source: str
-    """Where the value comes from."""
+    """Source of the value."""
     section: str = ""
     silent: str = ""
 

@@ -74,7 +74,7 @@ def gpu_view(card: Card, looks: Sequence[Look], known_pids: Set[int]) -> GpuView
 
 
 def is_on(look: Look, card: Gpu) -> bool:
-    """Whether a tenant is on a card or on a MIG device of it."""
+    """True if a tenant is on a card or on a MIG device of it."""
     return card.uuid in (look.gpu.uuid, look.gpu.mig.card if look.gpu.mig is not None else "")
 
 
@@ -155,14 +155,14 @@ def is_waiting_for_memory(look: Look) -> bool:
 
 
 def is_held_back(look: Look) -> bool:
-    """Somebody of the tenant waits, and not only for its own work to end."""
+    """True if a process of the tenant waits, and not only for its own work to end."""
     if not look.waiting or look.books is None:
         return False
     return look.terms.is_suspended or look.granted_ns is None or look.books.spent_ns >= look.granted_ns
 
 
 def jain(looks: Iterable[Look], windows: Mapping[Key, Window], entitled: Mapping[Key, float]) -> float | None:
-    """Return Jain's index of achieved over entitled among those who wanted more; None: nobody did."""
+    """Return Jain's index of achieved over entitled among tenants that wanted more; None: there were none."""
     parts = [
         windows[look.key].spent_ns / entitled[look.key]
         for look in looks

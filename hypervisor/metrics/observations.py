@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What one look at books, quotas and NVML says of a tenant on a card. Pure; all numbers may be wrong."""
+"""One observation of a tenant on a card, from books, quotas and NVML. Pure; all numbers may be wrong."""
 
 from __future__ import annotations
 
@@ -61,10 +61,10 @@ class Look:
     waiting: int = 0
     outstanding_ns: int = 0
     granted_ns: int | None = None
-    """None: nobody holds it back."""
+    """None: it is not held back."""
     has_turn: bool = False
     ratio: float | None = None
-    """By how many tenants the card is shared, where somebody says so."""
+    """Number of tenants that share the card, where a source says so."""
     is_counted: bool = True
     """It is under this daemon's arbitration."""
 
@@ -75,7 +75,7 @@ class Look:
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """What a tenant did on a card since the last look."""
+    """Activity of a tenant on a card since the last look."""
 
     spent_ns: int = 0
     is_throttled: bool = False

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How many tenants share a card, where no quota says what each has. Pure.
+"""Number of tenants that share a card, where no quota says what each has. Pure.
 
 A file as of k8s-vgpu-monitor: one number; here also one a card or pod, `GPU-3430f778-…=4`, `0=4`,
 `namespace/pod=2`, one a line. A pod's own number is stronger than its card's, and that than the general one.
@@ -16,7 +16,7 @@ MOST = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class Ratios:
-    """What a file says."""
+    """Content of a file."""
 
     general: float | None = None
     by_key: Mapping[str, float] = field(default_factory=dict)

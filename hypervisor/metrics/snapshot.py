@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the daemon knew at one moment, for a scrape. All frozen; None: not known, and then not served."""
+"""State of the node at one moment, for a scrape. All frozen; None: not known, and then not served."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class GpuView:
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Who a client is, as far as that is known."""
+    """Identity of a client, as far as that is known."""
 
     tenant: str
     namespace: str = ""
@@ -69,7 +69,7 @@ class ClientView:
 
 @dataclass(frozen=True, slots=True)
 class SchedulerView:
-    """How a card's time is divided."""
+    """Division of a card's time."""
 
     gpu_uuid: str
     gpu_index: int
@@ -90,7 +90,7 @@ class PartView:
 
 @dataclass(frozen=True, slots=True)
 class KubeView:
-    """How following the cluster goes."""
+    """State of the link to the cluster."""
 
     is_up: bool
     is_fallback: bool = False
@@ -115,7 +115,7 @@ class SlicesView:
 
 @dataclass(frozen=True, slots=True)
 class PluginView:
-    """How offering cards to the kubelet goes."""
+    """State of the link to the kubelet."""
 
     registrations: int = 0
     allocations: Mapping[str, int] = field(default_factory=dict)
@@ -176,7 +176,7 @@ class Snapshot:
     counts: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     """By metric's name and the value of its only label."""
     agent: Mapping[str, str] = field(default_factory=dict)
-    """Of a guest's agent: labels of its info."""
+    """Labels of the info of a guest's agent."""
     build: Mapping[str, str] = field(default_factory=dict)
     node: str = ""
     """This node's name."""

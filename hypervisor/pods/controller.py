@@ -56,9 +56,9 @@ class Kubernetes:
         self._is_fallback = False
         self._kubelet_trouble = ""
         self._doubted_at_s = -KUBELET_PERIOD_S
-        """When the kubelet last knew a pod that the watch had not named."""
+        """Time at which the kubelet last knew a pod that the watch had not named."""
         self._refused: dict[Key, int] = {}
-        """How often each tenant was refused memory on each card, at the last look."""
+        """Refusals of memory by tenant and card, at the last look."""
         self.cluster = Cluster(node, tell=self._tell, wanted=self._wanted.set)
 
     def _tell(self, pod: Pod, reason: str, message: str) -> None:

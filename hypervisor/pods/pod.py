@@ -24,7 +24,7 @@ class Container:
 
     name: str
     ids: frozenset[str] = frozenset()
-    """What the runtime calls it, and called it before its last restart: 64 digits."""
+    """Names that the runtime gives it now and gave it before its last restart: 64 digits."""
     limits: Mapping[str, str] = field(default_factory=dict)
     """By resource."""
     is_init: bool = False
@@ -131,7 +131,7 @@ def strings(value: object) -> dict[str, str]:
 
 
 def is_same(known: Pod | None, pod: Pod) -> bool:
-    """Whether a pod may be kept under its UID: not if another one has it.
+    """True if a pod may be kept under its UID: not if another one has it.
 
     A user could give a pod the hash of a static pod; its own name it cannot have.
     """
@@ -140,7 +140,7 @@ def is_same(known: Pod | None, pod: Pod) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """What news changed."""
+    """Pods that an update changed."""
 
     put: tuple[Pod, ...] = ()
     """New, or not as they were."""

@@ -38,7 +38,7 @@ FIELDS: Mapping[str, Callable[[str], str]] = {
 }
 VARIABLES = {name: f"GPULIMIT_{name.upper().replace('-', '_')}" for name in FIELDS}
 ALIKE, VERY_ALIKE = 0.6, 0.85
-"""How like a field's name (as difflib counts) a key is that must be a misspelling of it."""
+"""Similarity to a field's name (as difflib counts) from which a key is taken for a misspelling of it."""
 NVSHARE = ("nvshare.com/", "xpushare.com/")
 HAMI = "nvidia.com/"
 HAMI_RESOURCES: tuple[tuple[str, str, Callable[[int], str]], ...] = (
@@ -64,7 +64,7 @@ class Trouble:
 
 @dataclass(frozen=True, slots=True)
 class PodQuotas:
-    """What a pod says."""
+    """Quotas that a pod names."""
 
     pod: Quota | None = None
     """For all its containers together, but those in `containers`."""
@@ -72,7 +72,7 @@ class PodQuotas:
     """Containers with a quota of their own."""
     troubles: tuple[Trouble, ...] = ()
     dialect: str = ""
-    """Whose words these are; empty: it says nothing."""
+    """Project whose annotations these are; empty: it has none."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 """Joins pods and tenants: which tenant a container's process belongs to, which quota a pod's tenants have,
 and what becomes of them when the pod changes or ends.
 
-Used on the daemon's loop alone. It asks nobody: whoever follows the cluster hands in what it says.
+Event loop only. It makes no request: the controller hands in what the cluster says.
 """
 
 from __future__ import annotations
@@ -323,5 +323,5 @@ def tenant_of(pod_uid: str, container: str = "") -> TenantName:
 
 
 def is_of(name: TenantName, pod_uid: str) -> bool:
-    """Whether a tenant is a pod's."""
+    """True if a tenant is a pod's."""
     return name == f"pod-{pod_uid}" or name.startswith(f"pod-{pod_uid}.")

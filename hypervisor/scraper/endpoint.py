@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where a stream goes or comes from: vsock, Unix socket, a virtual machine monitor's socket, TCP. Pure."""
+"""Endpoint of a stream: vsock, Unix socket, a virtual machine monitor's socket, TCP. Pure."""
 
 from __future__ import annotations
 

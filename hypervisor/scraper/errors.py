@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What can go wrong with another machine's page."""
+"""Errors of fetching and parsing another machine's page."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Literal
 from limiter.errors import GpulimitError
 
 Reason = Literal[
-    "refused",  # nobody listens there, or the way is barred
+    "refused",  # no listener there, or the way is barred
     "timeout",
     "broken",  # the connection ended, or what came was no HTTP
     "redirect",

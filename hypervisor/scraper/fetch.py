@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One page over HTTP, from whoever: bounded in time and bytes, never somewhere else than asked.
+"""Fetches one page over HTTP from an untrusted server: bounded in time and bytes, never from elsewhere.
 
 Any number of fetches may run on one loop; each has a connection of its own, which ends with it.
 """
@@ -24,7 +24,7 @@ MOST_HEADERS_BYTES = 8190
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """What one fetch may take."""
+    """Bounds of one fetch."""
 
     connect_s: float = 2.0
     total_s: float = 5.0

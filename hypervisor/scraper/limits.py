@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How much one page may hold. Pure."""
+"""Bounds of one page. Pure."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ class Limits:
     labels: int = 64
     """In one series."""
     name_bytes: int = 256
-    """Of a metric's or a label's name."""
+    """Bytes of a metric's or a label's name."""
     value_bytes: int = 1024
-    """Of a label's value, as UTF-8; longer ones are cut."""
+    """Bytes of a label's value, as UTF-8; longer ones are cut."""
     help_bytes: int = 1024
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Prometheus' text format 0.0.4 and OpenMetrics, from whoever: bytes to series. Pure.
+"""Prometheus' text format 0.0.4 and OpenMetrics, from an untrusted server: bytes to series. Pure.
 
 It never raises: a line that cannot be read is dropped and counted. Lines end at LF alone. Timestamps and
 exemplars are read over. Work and memory are linear in the page, whatever it holds.
@@ -36,7 +36,7 @@ SAMPLE = re.compile(
 META = re.compile(rb"[ \t]*+#[ \t]++(HELP|TYPE)[ \t]++(" + NAME + rb")[ \t]*+(.*+)\n?")
 INF = math.inf
 PLAIN = b"0123456789.eE+- \n"
-"""Of what most values are made, with the space before and the line's end behind."""
+"""Characters of most values, with the space before and the end of the line."""
 KINDS = frozenset(
     ("counter", "gauge", "histogram", "summary", "untyped", "unknown", "info", "stateset", "gaugehistogram")
 )
@@ -47,7 +47,7 @@ ESCAPES = {"\\": "\\", '"': '"', "n": "\n"}
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """What one page says."""
+    """Content of one page."""
 
     samples: dict[str, Series] = field(default_factory=dict)
     """By sample's name: of a histogram, x_bucket, x_sum and x_count."""
@@ -61,7 +61,7 @@ class Page:
 
     @property
     def count(self) -> int:
-        """How many series there are."""
+        """Number of series."""
         return sum(map(len, self.samples.values()))
 
     def of(self, name: str) -> Iterator[tuple[dict[str, str], float]]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""When to ask an exporter again, and how long to show what it said. Pure: time is an argument, in seconds.
+"""Decides when to scrape a target again, and how long its last page is shown. Pure; times in seconds.
 
     new ── page ─> up ── fails once ─> late ── fails again ─> down ── page ─> up
 
@@ -18,7 +18,7 @@ State = Literal["new", "up", "late", "down"]
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """How often to ask."""
+    """Periods between scrapes."""
 
     period_s: float = 3.0
     longest_s: float = 60.0
@@ -38,10 +38,10 @@ class Patience(Generic[T]):
         self.failures = 0
         """In a row."""
         self.reason = ""
-        """Of the last failure; empty after a page."""
+        """Reason of the last failure; empty after a page."""
         self.last_page_at_s: float | None = None
         self.duration_s: float | None = None
-        """Of the last try."""
+        """Time of the last try."""
 
     @property
     def state(self) -> State:
@@ -51,7 +51,7 @@ class Patience(Generic[T]):
 
     @property
     def page(self) -> T | None:
-        """What to show; None while there is nothing, or nothing fresh enough."""
+        """Page to show; None while there is none that is fresh enough."""
         return None if self.state == "down" else self._page
 
     @property

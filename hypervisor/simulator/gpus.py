@@ -89,7 +89,7 @@ def made_card(dice: random.Random, index: int, *, has_vgpu: bool, has_mig: bool)
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """What is going on on a card or MIG device."""
+    """Activity of a card or MIG device."""
 
     busy: float
     pids: dict[int, int]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What simulated tenants want of a GPU, and what each of them gets: shares by weight, limits on top. Pure."""
+"""Demand of simulated tenants on a GPU, and what each of them gets: shares by weight, limits on top. Pure."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def wave(dice: random.Random, low: float, high: float) -> Wave:
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """What one tenant may have and wants."""
+    """Limits and demand of one tenant."""
 
     weight: int
     limit_percent: int
@@ -68,7 +68,7 @@ def wishes(dice: random.Random, count: int) -> list[Wish]:
 
 
 def divided(wanted: Sequence[float], weights: Sequence[int]) -> list[float]:
-    """Return who gets which part of a GPU: nobody more than wanted, what is left over by weight."""
+    """Return each tenant's part of a GPU: at most its demand, the rest divided by weight."""
     got = [0.0] * len(wanted)
     hungry = [i for i, want in enumerate(wanted) if want > 0]
     left = 1.0

@@ -59,7 +59,7 @@ def is_down(faults: frozenset[Fault], now_s: float) -> bool:
 
 
 async def endless(request: web.Request) -> web.StreamResponse:
-    """Write for as long as somebody reads."""
+    """Write for as long as a client reads."""
     response = web.StreamResponse(headers={"Content-Type": "text/plain; version=0.0.4"})
     await response.prepare(request)
     while True:

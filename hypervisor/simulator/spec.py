@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a simulated node is: how many cards, in parts or not, and what is wrong with it."""
+"""Specification of a simulated node: its cards, their parts, and its faults."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `gpulimit demo` shows: a daemon and tenants of one GPU with unequal parts, each getting what it was
+"""`gpulimit demo`: a daemon and tenants of one GPU with unequal parts, each getting what it was
 promised, also when one of them is killed and when the daemon is.
 
 `cast` says who takes part and starts them, `host` is the daemon, `stage` the books of all tenants, `screen`

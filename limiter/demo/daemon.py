@@ -83,7 +83,7 @@ class Host:
             raise GpulimitError("demo: the daemon has ended by itself:\n  " + "\n  ".join(lines))
 
     def is_ready(self) -> bool:
-        """Whether it answers and knows the GPUs."""
+        """True if it answers and knows the GPUs."""
         with contextlib.suppress(GpulimitError):
             return bool(self.state()["gpus"])
         return False
@@ -119,7 +119,7 @@ class Host:
 
 
 def free_port() -> int:
-    """Return a TCP port that nobody listens on."""
+    """Return a TCP port without a listener."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

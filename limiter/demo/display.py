@@ -35,7 +35,7 @@ class Row:
 
 
 class Screen:
-    """Where the demo is shown."""
+    """Terminal or log on which the demo is shown."""
 
     def __init__(self, output: TextIO = sys.stdout) -> None:
         self._output = output

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the audience sees of the tenants: their books, read from shared memory, and what follows over time."""
+"""Samples the tenants: their books, read from shared memory, and rates over time."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ class Look:
     at_s: float = 0.0
     registered: bool = False
     used_bytes: int = 0
-    """What living processes hold."""
+    """Memory of living processes."""
     booked_bytes: int = 0
-    """And what dead ones held, until somebody clears up."""
+    """Memory that ended processes held and that is not reaped yet."""
     limit_bytes: int = 0
     refused: int = 0
     spent_ns: int = 0
     launches: int = 0
-    """Of living processes."""
+    """Sum over living processes."""
 
 
 def look(actor: Actor) -> Look:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What happens in the demo, in order.  A scene ends when its point is made, or fails with a clear line."""
+"""Scenes of the demo, in order.  A scene ends when its point is made, or fails with a clear line."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ PATIENCE_S = 30.0
 SETTLE_S = 1.0
 """Left out of the measured shares: programs start, learn, and fill their first turns."""
 AWAY_S = 2.0
-"""How long the daemon stays away; tenants notice after half a second."""
+"""Time for which the daemon stays away; tenants notice after half a second."""
 
 
 @dataclass(slots=True)
 class Outcome:
-    """How it went."""
+    """Outcome of the demo."""
 
     verdicts: list[Verdict]
     windows: list[Window]
     problems: list[str] = field(default_factory=list)
-    """Of nobody in particular."""
+    """Problems that belong to no tenant."""
 
     @property
     def is_good(self) -> bool:
@@ -246,7 +246,7 @@ class Story:
 
 
 def scaled(shares: Mapping[str, float]) -> dict[str, float]:
-    """Return shares that add up to the GPU at most: work that overlapped was charged to everybody."""
+    """Return shares that add up to the GPU at most: work that overlapped was charged to each tenant."""
     whole = max(1.0, sum(shares.values()))
     return {name: part / whole for name, part in shares.items()}
 

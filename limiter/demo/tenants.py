@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who takes part in the demo: three tenants, each a `gpulimit load` under a quota of its own."""
+"""Tenants of the demo: three, each a `gpulimit load` under a quota of its own."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What was promised to each tenant against what it got.  Pure."""
+"""Compares each tenant's promise with what it got.  Pure."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ TOLERATED_POINTS = 5.0
 """Percent points by which a tenant's part of the GPU time may miss what it is entitled to: a window of some
 seconds is cut in the middle of turns, and the books may be read between a launch and its charge."""
 STARVED = 0.1
-"""Who waits that much of the time for a CPU does not ask for its due, or is not answered in time: then
-the parts say more about the host than about the daemon."""
+"""A tenant that waits that much of the time for a CPU does not ask for its due, or is not answered in time:
+then the parts say more about the host than about the daemon."""
 LEAST_IN_USE = 0.5
 """Part of the time that the GPU should at least be in use while programs have endless work."""
 
@@ -51,7 +51,7 @@ class Verdict:
     refused: int
     problems: tuple[str, ...]
     doubts: tuple[str, ...] = ()
-    """What looks wrong, and may be the host's doing."""
+    """Findings that the host may have caused."""
 
 
 def judge(actor: Actor, most: Look, windows: Sequence[Window]) -> Verdict:

@@ -22,7 +22,7 @@ from limiter.errors import GpulimitError
 from limiter.paths import DAEMON_SOCKET
 
 CAPABILITIES = {"CHOWN": 0, "DAC_OVERRIDE": 1, "FOWNER": 3}
-"""What the daemon needs of root's rights, by the kernel's numbers."""
+"""Capabilities that the daemon needs, by the kernel's numbers."""
 SYS_ADMIN = 21
 FIRST_PID_NAMESPACE = 0xEFFFFFFC
 OLDEST_KERNEL, DOORBELL_KERNEL = (5, 3), (5, 16)

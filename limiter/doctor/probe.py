@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a child process of the doctor finds out: `python -m limiter.doctor.probe driver|hooks|quota`.
+"""Checks that the doctor runs in a child process: `python -m limiter.doctor.probe driver|hooks|quota`.
 
 Prints one JSON object.  It runs under LD_PRELOAD and LD_LIBRARY_PATH as the doctor sets them, as a tenant's
 program would.
@@ -40,7 +40,7 @@ def file_of(address: int) -> str:
 
 
 def probe_driver() -> dict[str, Any]:
-    """Who drives the GPUs, and which there are."""
+    """The driver and the GPUs."""
     driver = Driver()
     devices = [driver.device(i) for i in range(driver.device_count())]
     return {
@@ -103,7 +103,7 @@ def by_proc_address(driver: Driver, present: list[str]) -> tuple[int, list[str]]
 
 
 def probe_quota() -> dict[str, Any]:
-    """What a program under quota is told, and what it gets; argument: the quota in bytes."""
+    """Memory that a program under quota is told, and gets; argument: the quota in bytes."""
     quota_bytes = int(sys.argv[2])
     driver = Driver()
     device = driver.device(0)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What came of a run of the workload, for people and for programs."""
+"""Results of a run of the workload, for people and for programs."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the workload is asked to do."""
+"""Settings of the workload."""
 
 from __future__ import annotations
 
