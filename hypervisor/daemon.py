@@ -180,7 +180,8 @@ class Daemon:
             await self._tcp(await self._runner(pages), settings.metrics_addr)
         # Last: whoever finds the socket finds the rest.
         unix = await self._runner(self.traffic.watch(self.server.unix_application()))
-        await web.SockSite(unix, unix_socket(settings.socket), backlog=4096).start()
+        listener = self.node.peers.listening(unix_socket(settings.socket))
+        await web.SockSite(unix, listener, backlog=4096).start()
 
     async def _runner(self, app: web.Application) -> web.AppRunner:
         runner = web.AppRunner(app, access_log=None, shutdown_timeout=ENDING_S, handle_signals=False)

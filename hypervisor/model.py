@@ -132,6 +132,8 @@ class Origin:
     pod_uid: str | None = None
     cgroup: str = ""
     """Its path; tells a service or login session from another."""
+    unknown_group: str = ""
+    """The path of it that an unknown runtime's container may have; empty: it has none, or is in one."""
 
     @property
     def is_contained(self) -> bool:
@@ -141,13 +143,13 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """The process at the other end of a Unix socket, by the kernel's word."""
+    """The process at the other end of a connection, by the kernel's word: it lived when this was made."""
 
-    pid: int
-    """0: not visible from the daemon's pid namespace."""
-    uid: int
-    gid: int
+    key: ProcessKey
+    origin: Origin
     groups: frozenset[int] = frozenset()
+    is_of_the_node: bool = False
+    """It runs in no pod and no container, but for the daemon's own, in its pid and user namespaces."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,8 +161,6 @@ class Wish:
     name: str = ""
     tenant: str = ""
     quota: Quota = NO_QUOTA
-    pod: str = ""
-    """"namespace/name", for show."""
     is_view: bool = False
     """It only asks NVML so far."""
     start_ticks: int = 0

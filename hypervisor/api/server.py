@@ -2,7 +2,8 @@
 """The HTTP calls, on the Unix socket and over TCP: workers register and ask for commands, operators look
 and change.
 
-Who calls is taken from the connection, not from what is said. All bodies are bounded and all fields checked
+The caller is taken from the connection, not from what is said, each time and after all that may take long: a
+process may leave a connection to others and end. All bodies are bounded and all fields checked
 here; what is decided, the node decides.
 """
 
@@ -21,7 +22,7 @@ from limiter._native import lib
 
 from hypervisor.errors import Refused
 from hypervisor.host.tcp_endpoints import Ends
-from hypervisor.model import Peer, Registration, TenantName, Wish, Worker, WorkerId
+from hypervisor.model import Peer, ProcessKey, Registration, TenantName, Wish, Worker, WorkerId
 from hypervisor.node.commands import Command
 from limiter import quota
 from limiter.errors import QuotaError
@@ -41,7 +42,7 @@ class Node(Protocol):
     def peer(self, connection: Any) -> Peer: ...
     def register(self, connection: Any, wish: Wish, caller: Peer | None = None) -> Registration: ...
     def find_caller(self, ends: Ends, wish: Wish) -> Peer: ...
-    def is_caller(self, ends: Ends, host_pid: int) -> bool: ...
+    def is_caller(self, ends: Ends, key: ProcessKey) -> bool: ...
     def hand_over(self, connection: Any, tenant: TenantName) -> None: ...
     def worker(self, worker_id: WorkerId) -> Worker | None: ...
     def next_command(self, worker_id: WorkerId, after: int) -> Command | None: ...
@@ -113,8 +114,8 @@ class Server:
             return web.json_response(node.quota_of(tenant_in(request), who(request)))
 
         async def change(request: web.Request) -> web.Response:
-            check_writer(request)
             said = await body_of(request)
+            check_writer(request)
             return web.json_response(node.set_quota(tenant_in(request), quota_in(said)))
 
         async def drop(request: web.Request) -> web.Response:
@@ -213,8 +214,8 @@ class Server:
                 rung.set()
 
     async def _results(self, request: web.Request) -> web.Response:
-        worker = await self._own_worker(request)
         said = await body_of(request)
+        worker = await self._own_worker(request)
         number, ok = said.get("number"), said.get("ok")
         if not isinstance(number, int) or not isinstance(ok, bool):
             raise Refused(422, "number must be a whole number, and ok true or false")
@@ -229,13 +230,15 @@ class Server:
         worker = self._node.worker(WorkerId(request.match_info["id"]))
         if worker is None:
             raise Refused(404, "no such worker: register again")
-        host_pid, ends = worker.key.host_pid, ends_of(request)
+        ends = ends_of(request)
         if ends is None:
-            is_caller = self._caller(request).pid == host_pid
+            is_caller = self._caller(request).key == worker.key
         else:
-            is_caller = await asyncio.to_thread(self._node.is_caller, ends, host_pid)
+            is_caller = await asyncio.to_thread(self._node.is_caller, ends, worker.key)
         if not is_caller:
             raise Refused(403, "this worker is another process")
+        if self._node.worker(worker.id) is None:
+            raise Refused(404, "no such worker: register again")
         return worker
 
 
@@ -353,5 +356,4 @@ def wish_in(said: Mapping[str, Any]) -> Wish:
         quota=said_quota,
         is_view=said.get("view") is True,
         start_ticks=ticks if isinstance(ticks, int) and 0 <= ticks < 1 << 64 else 0,
-        pod="/".join(t for t in (text_in(said, "pod_namespace"), text_in(said, "pod_name")) if t),
     )

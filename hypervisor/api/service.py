@@ -21,13 +21,12 @@ from hypervisor.api.serializers import (
 )
 from hypervisor.dispatcher.dispatcher import Dispatcher
 from hypervisor.errors import Refused
-from hypervisor.host import tcp_peer as connections
 from hypervisor.host.tcp_endpoints import Ends
 from hypervisor.metrics.snapshot import Snapshot
-from hypervisor.model import Peer, Registration, TenantName, Wish, Worker, WorkerId
+from hypervisor.model import Peer, ProcessKey, Registration, TenantName, Wish, Worker, WorkerId
 from hypervisor.node.commands import Command
 from hypervisor.node.node import Node
-from hypervisor.node.registry import Tenant
+from hypervisor.node.registry import CONTAINED, Tenant
 from limiter.errors import LayoutMismatch
 from limiter.quota import Quota
 from limiter.segment import Usage
@@ -43,16 +42,16 @@ class Api:
         self._seen = seen
 
     def peer(self, connection: Any) -> Peer:
-        return self._node.peer(connection)
+        return self._node.peers.of(connection)
 
     def register(self, connection: Any, wish: Wish, caller: Peer | None = None) -> Registration:
         return self._node.register(connection, wish, caller)
 
     def find_caller(self, ends: Ends, wish: Wish) -> Peer:
-        return connections.find(ends, wish.pid, wish.start_ticks)
+        return self._node.peers.over_tcp(ends, wish.pid, wish.start_ticks)
 
-    def is_caller(self, ends: Ends, host_pid: int) -> bool:
-        return connections.holds(host_pid, ends)
+    def is_caller(self, ends: Ends, key: ProcessKey) -> bool:
+        return self._node.peers.is_over_tcp(ends, key)
 
     def hand_over(self, connection: Any, tenant: TenantName) -> None:
         self._node.hand_over(connection, tenant)
@@ -100,10 +99,11 @@ class Api:
         return state
 
     def _is_own(self, tenant: Tenant, peer: Peer | None) -> bool:
-        """Whether a peer is a process of the tenant, or of the tenant's user, outside pods."""
-        if peer is None or any(w.key.host_pid == peer.pid for w in tenant.workers.values()):
+        """Whether a peer is a process of the tenant, or of the tenant's user, outside pods and containers."""
+        if peer is None or any(w.key == peer.key for w in tenant.workers.values()):
             return peer is not None
-        return tenant.uid == peer.uid and tenant.pod_uid is None and self._node.is_of_the_node(peer)
+        is_plain = not tenant.name.startswith(CONTAINED)
+        return is_plain and tenant.uid == peer.origin.uid and self._node.is_of_the_node(peer)
 
     def _tenant(self, tenant: Tenant) -> dict[str, Any]:
         opened = self._node.tenancy.open_tenants.get(tenant.name)

@@ -75,8 +75,9 @@ class Survey:
     def _find_strangers(self) -> list[Stranger]:
         """Return the GPU processes that are not registered."""
         known = {worker.key.host_pid for worker in self._node.registry.workers.values()}
+        groups = self._node.peers.control_groups
         pids = {pid for processes in self._nvml.values() for pid in processes} - known
-        return [stranger for pid in sorted(pids) if (stranger := look_at(pid)) is not None]
+        return [stranger for pid in sorted(pids) if (stranger := look_at(pid, groups)) is not None]
 
     def _tenant(self, tenant: Tenant) -> Iterable[Look]:
         opened = self._node.tenancy.open_tenants.get(tenant.name)

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which process of this node is at the other end of a TCP connection.
+"""Searches the processes of this node for the one that holds the other end of a TCP connection.
 
-The kernel does not say it with the connection, as it does for Unix sockets. So the process says its pid, as
-it sees it, and when it started; here the processes of the node are searched for that, and the one is taken
-that really holds the other end: its network namespace has the connection, from the same address and port to
-ours, and the socket is among its files. A process cannot say that it is another, and what comes from another
-node, or through a translation of addresses, is nobody here.
+The kernel does not tell it by the connection, as it does for Unix sockets. So the process says its pid, as
+it sees it, and when it started. Four facts must bear it out: its network namespace has the connection, from
+the same address and port to ours; the socket is among its files; it is among no other process's; and the
+user that made the socket is the process's real, effective, saved and file user. So a connection that a
+program of another user was left with, by inheritance or handed over, does not speak for that program. A
+connection from another node, or through a translation of addresses, is no process's of this node.
 """
 
 from __future__ import annotations
@@ -13,27 +14,39 @@ from __future__ import annotations
 import ipaddress
 import os
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from hypervisor.errors import Refused
+from hypervisor.host.process_files import PROC, stat_of, status_of
 from hypervisor.host.tcp_endpoints import Ends, plain
-from hypervisor.model import Peer
 
-PROC = Path("/proc")
 ESTABLISHED = "01"
-MOST_STATUS = 1 << 14
-MOST_TABLE = 16 << 20
-MOST_FILES = 1 << 16
+MAX_TABLE_BYTES = 16 << 20
+MAX_FILES = 1 << 16
 
 
-def find(ends: Ends, pid: int, ticks: int, proc: Path = PROC) -> Peer:
-    """Return the process that has this pid in its innermost namespace, started then, and holds the other end.
-    Raises Refused.
+@dataclass(frozen=True, slots=True)
+class TcpSocket:
+    """The other end of a connection, as a process's network namespace lists it."""
+
+    inode: int
+    uid: int
+    """Of the process that made it."""
+
+    @property
+    def link(self) -> str:
+        return f"socket:[{self.inode}]"
+
+
+def find(ends: Ends, pid: int, ticks: int, proc: Path = PROC) -> int:
+    """Return the process that has this pid in its innermost namespace, started then, and alone holds the
+    other end. Raises Refused.
     """
     alike = list(like(pid, ticks, proc))
     if not alike:
         raise Refused(403, f"no process of this node has pid {pid} in its namespace and started at {ticks}")
-    found = [number for number in alike if holds(number, ends, proc)]
+    found = [(number, held) for number in alike if (held := held_socket(number, ends, proc))]
     if not found:
         raise Refused(
             403,
@@ -41,44 +54,94 @@ def find(ends: Ends, pid: int, ticks: int, proc: Path = PROC) -> Peer:
         )
     if len(found) > 1:
         raise Refused(409, f"ambiguous: {len(found)} processes could be pid {pid}; use the Unix socket")
-    return peer_of(found[0], proc)
+    number, held = found[0]
+    check_user(number, held, proc)
+    others = [other for other in numbers(proc) if other != number and has_file(other, held.link, proc)]
+    if others:
+        # A child that was just forked holds a copy until it runs its program: the next try may go well.
+        raise Refused(503, f"process {others[0]} holds this connection too; use the Unix socket")
+    return number
+
+
+def holds(number: int, ends: Ends, proc: Path = PROC) -> bool:
+    """Whether a process holds the other end of a connection that its user opened."""
+    held = held_socket(number, ends, proc)
+    if held is None:
+        return False
+    try:
+        check_user(number, held, proc)
+    except Refused:
+        return False
+    return True
+
+
+def check_user(number: int, held: TcpSocket, proc: Path) -> None:
+    """Raise Refused unless the connection was made by the user that the process has become, for good."""
+    try:
+        uids = status_of(number, proc).uids
+    except OSError as error:
+        raise Refused(403, f"process {number} has gone") from error
+    if set(uids) != {held.uid}:
+        raise Refused(403, f"process {number} runs as another user than made this connection")
+
+
+def numbers(proc: Path) -> Iterator[int]:
+    with os.scandir(proc) as entries:
+        yield from (int(entry.name) for entry in entries if entry.name.isdecimal())
 
 
 def like(pid: int, ticks: int, proc: Path) -> Iterator[int]:
     """Yield the processes with a pid in their innermost namespace that started at a time."""
-    for entry in os.scandir(proc):
-        if entry.name.isdecimal() and namespace_pid(status(int(entry.name), proc)) == pid:
-            number = int(entry.name)
-            if start_ticks(number, proc) == ticks:
+    for number in numbers(proc):
+        try:
+            if status_of(number, proc).namespace_pid == pid and stat_of(number, proc).start_ticks == ticks:
                 yield number
+        except OSError:
+            continue
 
 
-def holds(number: int, ends: Ends, proc: Path = PROC) -> bool:
-    """Whether a process holds the other end of a connection."""
-    sockets = {f"socket:[{inode}]" for inode in inodes(number, ends, proc)}
-    if not sockets:
-        return False
+def held_socket(number: int, ends: Ends, proc: Path) -> TcpSocket | None:
+    """Return the other end of a connection, if it is among a process's files. Raises Refused if they are
+    closed to this daemon.
+    """
+    for found in sockets(number, ends, proc):
+        try:
+            if has_file(number, found.link, proc, is_needed=True):
+                return found
+        except PermissionError as error:
+            reason = f"the daemon may not see the files of process {number}: it needs CAP_SYS_PTRACE"
+            raise Refused(403, f"{reason}; use the Unix socket") from error
+    return None
+
+
+def has_file(number: int, wanted: str, proc: Path, *, is_needed: bool = False) -> bool:
+    """Whether a file is among a process's. `is_needed`: raise PermissionError where that cannot be told."""
     try:
         with os.scandir(proc / str(number) / "fd") as files:
             for count, file in enumerate(files):
-                if count >= MOST_FILES:
+                if count >= MAX_FILES:
                     break
-                if link(file.path) in sockets:
+                if link(file.path) == wanted:
                     return True
+    except PermissionError:
+        if is_needed:
+            raise
     except OSError:
         pass
     return False
 
 
-def inodes(number: int, ends: Ends, proc: Path) -> Iterator[int]:
+def sockets(number: int, ends: Ends, proc: Path) -> Iterator[TcpSocket]:
     """Yield the sockets of the other end in a process's network namespace."""
     for name in ("tcp", "tcp6"):
-        for line in read(proc / str(number) / "net" / name, MOST_TABLE).splitlines()[1:]:
+        for line in read(proc / str(number) / "net" / name, MAX_TABLE_BYTES).splitlines()[1:]:
             fields = line.split()
-            if len(fields) < 10 or fields[3] != ESTABLISHED or not fields[9].isdecimal():
+            if len(fields) < 10 or fields[3] != ESTABLISHED:
+                continue
+            if not fields[7].isdecimal() or not fields[9].isdecimal():
                 continue
             if endpoint(fields[1]) == ends.peer and endpoint(fields[2]) == ends.own:
-                yield int(fields[9])
+                yield TcpSocket(int(fields[9]), int(fields[7]))
 
 
 def endpoint(text: str) -> tuple[str, int]:
@@ -90,32 +153,6 @@ def endpoint(text: str) -> tuple[str, int]:
         return plain(str(ipaddress.ip_address(words))), int(port, 16)
     except ValueError:
         return "", 0
-
-
-def peer_of(number: int, proc: Path) -> Peer:
-    fields = status(number, proc)
-    try:
-        uid, gid = int(fields["Uid"].split()[1]), int(fields["Gid"].split()[1])
-        groups = frozenset(map(int, fields.get("Groups", "").split()))
-    except (KeyError, ValueError, IndexError):
-        raise Refused(403, f"process {number} has gone") from None
-    return Peer(number, uid, gid, groups | {gid})
-
-
-def status(number: int, proc: Path) -> dict[str, str]:
-    """Return the fields of /proc/<pid>/status; none: it has gone."""
-    lines = read(proc / str(number) / "status", MOST_STATUS).splitlines()
-    return {name: value for name, _, value in (line.partition(":\t") for line in lines)}
-
-
-def namespace_pid(fields: dict[str, str]) -> int:
-    words = fields.get("NSpid", "").split()
-    return int(words[-1]) if words and words[-1].isdecimal() else 0
-
-
-def start_ticks(number: int, proc: Path) -> int | None:
-    words = read(proc / str(number) / "stat", MOST_STATUS).rpartition(")")[2].split()
-    return int(words[19]) if len(words) > 19 else None
 
 
 def link(path: str) -> str:

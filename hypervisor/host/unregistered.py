@@ -6,7 +6,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from hypervisor.host import cgroup
+from hypervisor.errors import Refused
+from hypervisor.host.cgroup import Membership
+from hypervisor.host.control_groups import ControlGroups
 
 LARGEST = 64 << 10
 
@@ -23,14 +25,16 @@ class Stranger:
     """What its own environment says: a hint, believed only of the tenant's user."""
 
 
-def look_at(pid: int) -> Stranger | None:
+def look_at(pid: int, groups: ControlGroups) -> Stranger | None:
     """Return what is known of a process; None: it has gone, or is hidden from this one."""
     place = Path(f"/proc/{pid}")
     try:
         uid = place.stat().st_uid
-        member = cgroup.parse((place / "cgroup").read_text(errors="replace"))
+        member = groups.place((place / "cgroup").read_text(errors="replace")).member
     except OSError:
         return None
+    except Refused:
+        member = Membership()
     return Stranger(pid, uid, member.pod_uid, member.container_id, wished_tenant(place))
 
 

@@ -14,7 +14,8 @@ from typing import Any, cast
 
 from hypervisor.config.settings import Config, Quotas
 from hypervisor.errors import Refused, SegmentError
-from hypervisor.host.processes import Processes, peer_of
+from hypervisor.host.peer import Peers
+from hypervisor.host.processes import Processes
 from hypervisor.model import (
     Admission,
     Claim,
@@ -82,6 +83,7 @@ class Node:
         """Called before a process is taken in; raises Refused."""
         self.broken: dict[TenantName, str] = {}
         self.survival = Survival(Store(config.settings.state_dir), self.registry, tenancy, segments, events)
+        self.peers = Peers()
         self._processes = Processes()
         self._refusals: dict[ProcessKey, str] = {}
         """By process, the last one, of those that may ask again."""
@@ -93,34 +95,30 @@ class Node:
 
     # ---- processes ----
 
-    def peer(self, connection: Any) -> Peer:
-        """Return who is at the other end of a connection."""
-        return peer_of(connection)
-
     def register(self, connection: Any, wish: Wish, caller: Peer | None = None) -> Registration:
-        """Take a process in; `caller` says who it is where the connection does not. Raises Refused."""
+        """Take a process in; `caller` says which it is where the connection does not. Raises Refused."""
         if not self.tenancy.gpus:
             raise Refused(503, "the daemon does not know this node's GPUs yet: NVML has not answered")
-        peer = caller or peer_of(connection)
-        key, origin, pidfd = self._processes.identify(peer, connection)
+        calling = self.peers.again(caller) if caller is not None else self.peers.held(connection)
+        with calling as (peer, pidfd):
+            return self._take_in(peer, pidfd, wish)
+
+    def _take_in(self, peer: Peer, pidfd: int, wish: Wish) -> Registration:
         try:
-            if caller is not None and key.start_ticks != wish.start_ticks:
-                raise Refused(403, f"process {wish.pid} has gone")
-            self.before(origin)
-            claim = Claim(key, origin, wish, self.place(origin), at_s=time.time())
+            self.before(peer.origin)
+            claim = Claim(peer.key, peer.origin, wish, self.place(peer.origin), at_s=time.time())
             worker, gone = self._admit(claim)
         except Refused as error:
-            os.close(pidfd)
-            self._note_refusal(key, f"process {peer.pid} ({wish.name}): {error}")
+            self._note_refusal(peer.key, f"process {peer.key.host_pid} ({wish.name}): {error}")
             raise
-        self._refusals.pop(key, None)
-        self._processes.watch(key, pidfd, self.died)
+        self._refusals.pop(peer.key, None)
         for earlier in gone:
             self._left(earlier)
         try:
+            self._processes.watch(peer.key, pidfd, self.died)
             self._settle(worker)
-        except SegmentError as error:
-            self._processes.unwatch(key)
+        except (SegmentError, OSError) as error:
+            self._processes.unwatch(peer.key)
             self.registry.remove(worker.id, now_ns=time.monotonic_ns())
             self.note("segment_failed", str(error), tenant=worker.tenant, level=logging.ERROR)
             raise Refused(500, str(error)) from error
@@ -236,8 +234,10 @@ class Node:
         return queue.next(after) if queue is not None else None
 
     def finished(self, worker_id: WorkerId, number: int, message: str, *, ok: bool) -> None:
-        """A worker tells how a command went."""
-        worker = self.registry.workers[worker_id]
+        """A worker tells how a command went. Raises Refused."""
+        worker = self.registry.workers.get(worker_id)
+        if worker is None:
+            raise Refused(404, "no such worker: register again")
         text = f"command {number} of process {worker.key.host_pid}: {'done' if ok else 'failed'} {message}"
         self.note("command_done" if ok else "command_failed", text.strip(), tenant=worker.tenant)
 
@@ -256,13 +256,15 @@ class Node:
         """Whether a peer may change quotas: root, the daemon's user or its group, and not from inside a
         pod.
         """
-        if not ({peer.uid} & {ROOT, os.geteuid()} or self._operators_gid in peer.groups):
-            return False
-        return self.is_of_the_node(peer)
+        is_theirs = peer.origin.uid in (ROOT, os.geteuid()) or self._operators_gid in peer.groups
+        return is_theirs and self.is_of_the_node(peer)
 
     def is_of_the_node(self, peer: Peer) -> bool:
-        """Whether a peer runs in no pod and no container, but for the daemon's own."""
-        return self._processes.is_of_the_node(peer)
+        """Whether a peer runs in no pod and no container, but for the daemon's own. In a cluster a control
+        group of no known layout may be an unknown runtime's container.
+        """
+        is_known = not (self.config.settings.kubernetes and peer.origin.unknown_group)
+        return peer.is_of_the_node and is_known
 
     def known_tenant(self, name: TenantName) -> Tenant:
         """Return a tenant. Raises Refused."""

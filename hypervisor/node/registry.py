@@ -20,6 +20,8 @@ from limiter.quota import Quota
 from limiter.segment import TENANT
 
 ROOT = 0
+CONTAINED = ("pod-", "container-")
+AUTOMATIC = "auto-"
 MAX_WORKERS = int(lib.GL_MAX_SLOTS)
 """Per tenant: the slots of its segment."""
 MOST_TENANTS = 120
@@ -40,7 +42,7 @@ class Tenant:
     """That was followed: what others say later may also be more."""
     pod_uid: str | None = None
     pod: str = ""
-    """namespace/name: by the cluster's word where there is one, else by its processes'."""
+    """namespace/name, by the cluster's word; empty: not known."""
     containers: set[str] = field(default_factory=set)
     """Ids of the pod's containers whose processes have come here; they stay, whatever the pod says later."""
     has_ended: bool = False
@@ -82,11 +84,12 @@ class Registry:
     def register(self, claim: Claim, *, now_ns: int) -> tuple[Worker, list[Worker]]:
         """Return the worker for a process, and those that turn out to be dead. Raises Refused.
 
-        The same process gets the same worker again. Another process with a known pid means that the earlier
-        one has gone.
+        The same process gets the same worker again, unless it has become another user's or entered a
+        container meanwhile: the tenant that it was in is then not its own any more. Another process with a
+        known pid means that the earlier one has gone.
         """
         known = self._by_key.get(claim.key)
-        if known is not None:
+        if known is not None and is_of_same(self.workers[known].origin, claim.origin):
             return self._known(known, claim), []
         gone = [w for w in self.workers.values() if w.key.host_pid == claim.key.host_pid]
         for worker in gone:
@@ -213,7 +216,7 @@ class Registry:
         self.check(name, held, is_start=True)
         if tenant is None:
             origin, wish = claim.origin, claim.wish
-            pod = claim.place.title if claim.place is not None else wish.pod
+            pod = claim.place.title if claim.place is not None else ""
             tenant = Tenant(name, origin.uid, held, wish.quota, pod_uid=origin.pod_uid, pod=pod)
         tenant.held, tenant.proposed, tenant.began_s = held, claim.wish.quota, claim.at_s
         tenant.was_heard = held.source == "environment"
@@ -245,6 +248,12 @@ class Registry:
         return min(empty, key=lambda tenant: tenant.empty_since_ns or 0, default=None)
 
 
+def is_of_same(one: Origin, other: Origin) -> bool:
+    """Return True if two origins are of the same pod, container or plain user."""
+    places = [(origin.pod_uid, origin.container_id) for origin in (one, other)]
+    return places[0] == places[1] and (one.is_contained or one.uid == other.uid)
+
+
 def same_limits(one: Quota, other: Quota) -> bool:
     """Whether two quotas say the same, whatever they name the tenant."""
     return replace(one, tenant=None).environ() == replace(other, tenant=None).environ()
@@ -267,12 +276,14 @@ def tenant_name(claim: Claim) -> TenantName:
         return default_name(claim.origin)
     if not TENANT.fullmatch(wish):
         raise Refused(422, f"{wish!a} is not a tenant's name")
-    if wish.startswith(("pod-", "container-")):
+    if wish.startswith(CONTAINED):
         raise Refused(422, f"{wish}: names of pods and containers are given by the node")
+    if wish.startswith(AUTOMATIC) and not wish.startswith(f"{AUTOMATIC}{claim.origin.uid}-"):
+        raise Refused(403, f"{wish}: kept for processes of that user that name no tenant")
     return TenantName(wish)
 
 
 def default_name(origin: Origin) -> TenantName:
     """Return the tenant of a plain process that names none: one per user and cgroup."""
     digest = hashlib.sha256(origin.cgroup.encode()).hexdigest()[:16]
-    return TenantName(f"auto-{origin.uid}-{digest}")
+    return TenantName(f"{AUTOMATIC}{origin.uid}-{digest}")

@@ -29,6 +29,7 @@ LONGEST_NAME = 63
 HASH_DIGITS = 8
 MORE_THAN_ANY = 1 << 50
 """Bytes, more than a card has."""
+UNKNOWN_GROUP = "this control group may be a container's of a runtime that is not known here"
 Tell = Callable[[Pod, str, str], None]
 """Tells a pod's owner something: (pod, reason in one word, sentence)."""
 
@@ -235,6 +236,8 @@ class Cluster:
     def place(self, origin: Origin) -> PodPlace | None:
         """Return where a process of a pod belongs; None: it is in none. Raises Refused."""
         if origin.pod_uid is None:
+            if origin.unknown_group:
+                raise Refused(403, f"{UNKNOWN_GROUP}: {origin.unknown_group}")
             return None
         known = self._joined(origin)
         if known is not None:

@@ -16,7 +16,7 @@ import pytest
 from limiter._native import ffi, lib
 
 from hypervisor.dispatcher.doorbells import BURST, Doorbells
-from hypervisor.host import processes as procs
+from hypervisor.host import process_files, processes
 from hypervisor.model import TenantName
 from hypervisor.node.events import MINUTE_NS, EventLog
 from hypervisor.scheduler.types import TurnWatch
@@ -161,25 +161,6 @@ def test_a_vigil_over_books_that_were_cut_short_is_over(tmp_path) -> None:
         ffi.release(books)
 
 
-def test_a_peer_is_who_connected() -> None:
-    ours, theirs = socket.socketpair(socket.AF_UNIX)
-    peer = procs.peer_of(ours)
-    assert (peer.pid, peer.uid, peer.gid) == (os.getpid(), os.geteuid(), os.getegid())
-    processes = procs.Processes()
-    key, origin, pidfd = processes.identify(peer, ours)
-    assert key.host_pid == os.getpid()
-    assert key.start_ticks == procs.start_ticks(os.getpid())
-    assert origin.uid == os.geteuid()
-    assert not procs.has_ended(pidfd)
-    assert processes.is_of_the_node(peer)
-    processes._own = procs.cgroup.Membership("a-pod", "a-container")  # a daemon in a pod
-    assert processes.is_of_the_node(peer), "the node's own processes are the node's all the same"
-    assert procs.namespace_pid(os.getpid()) == os.getpid()
-    for one in (ours, theirs):
-        one.close()
-    os.close(pidfd)
-
-
 def test_a_process_that_has_gone_is_not_taken_for_its_successor() -> None:
     read_end, write_end = os.pipe()
     child = os.fork()
@@ -187,11 +168,12 @@ def test_a_process_that_has_gone_is_not_taken_for_its_successor() -> None:
         os.read(read_end, 1)
         os._exit(0)
     pidfd = os.pidfd_open(child)
-    assert not procs.has_ended(pidfd)
+    assert not processes.has_ended(pidfd)
     os.write(write_end, b"x")
     os.waitpid(child, 0)
-    assert procs.has_ended(pidfd)
-    assert procs.start_ticks(child) is None
+    assert processes.has_ended(pidfd)
+    with pytest.raises(OSError):
+        process_files.stat_of(child)
     for fd in (read_end, write_end, pidfd):
         os.close(fd)
 

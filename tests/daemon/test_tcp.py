@@ -22,6 +22,7 @@ import pytest
 
 from hypervisor.api.server import VERSION
 from hypervisor.errors import Refused
+from hypervisor.host import process_files
 from hypervisor.host import tcp_peer as connections
 from hypervisor.host.tcp_endpoints import Ends
 from tests.conftest import Built, StartProcess, clean_environ
@@ -79,9 +80,7 @@ def said(tenant: str, pid: int, ticks: int) -> dict[str, Any]:
 
 
 def ticks_of(pid: int) -> int:
-    ticks = connections.start_ticks(pid, Path("/proc"))
-    assert ticks is not None
-    return ticks
+    return process_files.stat_of(pid).start_ticks
 
 
 def test_a_process_registers_and_is_who_it_is(node, tenant) -> None:
@@ -188,29 +187,61 @@ TABLE = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retr
 
 
 def lay(
-    proc: Path, number: int, nspid: str, ticks: int, *, inode: int = 7, held: int = 7, state="01"
+    proc: Path,
+    number: int,
+    nspid: str,
+    ticks: int,
+    *,
+    inode: int = 7,
+    held: int = 7,
+    state="01",
+    uids="1000\t1000\t1000\t1000",
+    maker: int = 1000,
 ) -> None:
     """Put a process into a made-up /proc."""
     folder = proc / str(number)
     (folder / "net").mkdir(parents=True)
     (folder / "fd").mkdir()
-    status = f"Name:\tx\nUid:\t1000\t1001\t1002\t1003\nGid:\t5\t6\t7\t8\nGroups:\t9 10\nNSpid:\t{nspid}\n"
+    status = f"Name:\tx\nUid:\t{uids}\nGid:\t5\t6\t7\t8\nGroups:\t9 10\nNSpid:\t{nspid}\n"
     (folder / "status").write_text(status)
     (folder / "stat").write_text(f"{number} (a ) b) S " + "0 " * 18 + f"{ticks} 0\n")
     zeros = "00000000:00000000 00:00000000 00000000"
-    line = f"   0: 0500010A:9C40 0100000A:2328 {state} {zeros}  1000        0 {inode} 1\n"
+    line = f"   0: 0500010A:9C40 0100000A:2328 {state} {zeros}  {maker}        0 {inode} 1\n"
     (folder / "net" / "tcp").write_text(TABLE + line)
     (folder / "fd" / "3").symlink_to(f"socket:[{held}]")
 
 
 def test_the_caller_has_pid_start_time_and_the_other_end(tmp_path) -> None:
     lay(tmp_path, 100, "100 7", 5000)
-    lay(tmp_path, 101, "101 7", 5001)
-    lay(tmp_path, 102, "102 8", 5000)
+    lay(tmp_path, 101, "101 7", 5001, held=8)
+    lay(tmp_path, 102, "102 8", 5000, held=8)
     (tmp_path / "103").mkdir()  # just gone
     (tmp_path / "self").mkdir()
-    peer = connections.find(ENDS, 7, 5000, tmp_path)
-    assert (peer.pid, peer.uid, peer.gid, peer.groups) == (100, 1001, 6, {6, 9, 10})
+    assert connections.find(ENDS, 7, 5000, tmp_path) == 100
+    assert connections.holds(100, ENDS, tmp_path)
+    assert not connections.holds(101, Ends(ENDS.peer, ENDS.peer), tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("uids", "maker"),
+    [("0\t0\t0\t0", 1000), ("1000\t0\t0\t0", 1000), ("1000\t0\t0\t0", 0), ("1000\t1000\t0\t1000", 1000)],
+)
+def test_a_connection_that_a_program_of_another_user_was_left_with_is_not_its_own(
+    tmp_path, uids, maker
+) -> None:
+    lay(tmp_path, 100, "100 7", 5000, uids=uids, maker=maker)
+    with pytest.raises(Refused, match="another user") as refusal:
+        connections.find(ENDS, 7, 5000, tmp_path)
+    assert refusal.value.status == FORBIDDEN
+    assert not connections.holds(100, ENDS, tmp_path)
+
+
+def test_a_connection_that_two_processes_hold_is_neithers(tmp_path) -> None:
+    lay(tmp_path, 100, "100 7", 5000)
+    lay(tmp_path, 102, "102 8", 4000)
+    with pytest.raises(Refused, match="process 102 holds this connection too") as refusal:
+        connections.find(ENDS, 7, 5000, tmp_path)
+    assert refusal.value.status == 503, "a forked child may be about to run its program: worth another try"
 
 
 @pytest.mark.parametrize("changed", [{"held": 8}, {"inode": 9}, {"state": "06"}])
@@ -321,7 +352,7 @@ def test_the_library_registers_over_tcp_and_again_after_a_restart(node, load, te
     program = load(tenant, 6, HYPERVISOR_PORT=str(here.port), GPULIMIT_TOKEN_FILE=str(here.register_token))
     shown = eventually(lambda: (t := here.daemon.tenant(tenant)) and t["workers"] and t, within_s=10)
     assert [w["host_pid"] for w in shown["workers"]] == [program.pid]
-    assert shown["pod"] == "space/pod"
+    assert shown["pod"] == "", "what a process says of its pod is not shown"
     assert shown["gpus"][0]["memory_limit_bytes"] == 2 << 30
     here.daemon.stop(signal.SIGKILL)
     time.sleep(0.5)

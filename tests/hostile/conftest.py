@@ -35,8 +35,9 @@ from tests.daemon.conftest import run_dir as run_dir
 
 WIRE = Path(__file__).with_name("wire.py")
 NOBODY = 65534
-PYTHON = os.path.realpath(sys.executable)
-"""Not the virtual environment's: other users cannot read the checkout."""
+SYSTEM_PYTHON = Path("/usr/bin/python3")
+PYTHON = str(SYSTEM_PYTHON if SYSTEM_PYTHON.exists() else Path(sys.executable).resolve())
+"""Not the virtual environment's: other users cannot read the checkout, nor a Python in root's home."""
 FIRST_UID = 200_000
 uids = itertools.count(FIRST_UID + os.getpid() % 10_000 * 64)
 Hostile = Callable[..., "Attack"]

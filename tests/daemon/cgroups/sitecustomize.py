@@ -5,12 +5,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from hypervisor.host import processes as procs
+from hypervisor.host import control_groups, process_files
 
-real = procs.cgroup_text
+real = process_files.cgroup_text
 
 
-def cgroup_text(pid: int | str) -> str:
+def cgroup_text(pid: int) -> str:
     try:
         for entry in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
             if entry.startswith(b"TEST_CGROUP="):
@@ -20,4 +20,6 @@ def cgroup_text(pid: int | str) -> str:
     return real(pid)
 
 
-procs.cgroup_text = cgroup_text
+process_files.cgroup_text = cgroup_text
+# These groups are nowhere in the file system: root has named all of them.
+control_groups.Hierarchy.believed = lambda _, names: len(names)  # type: ignore[method-assign]

@@ -1,0 +1,226 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Decides which process is at the other end of a connection, and whose it is. All calls ask here.
+
+The kernel ties a Unix connection to the process that opened it. From Linux 6.5 it hands out a pidfd of that
+process at any time; before, one is opened by number when the connection is accepted. What /proc says by
+number is believed only if the pidfd shows afterwards that the process lives: until then no other can have
+the number. The control group of a process that has ended, or is about to, says nothing. So that process is
+refused, and with it every call on a connection that it left to others.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import socket
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from hypervisor.errors import Refused
+from hypervisor.host import process_files, tcp_peer
+from hypervisor.host.control_groups import ControlGroups
+from hypervisor.host.processes import has_ended
+from hypervisor.host.tcp_endpoints import Ends
+from hypervisor.model import Origin, Peer, ProcessKey
+
+SO_PEERPIDFD = 77
+SO_PEERGROUPS = 59
+CREDENTIALS = struct.Struct("iII")
+MAX_GROUPS = 4096
+
+
+def gone(pid: int) -> Refused:
+    return Refused(403, f"process {pid} has gone")
+
+
+@contextlib.contextmanager
+def no_longer(pid: int) -> Iterator[None]:
+    """Turn what goes wrong when a process is looked at into a refusal."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM):
+            raise Refused(503, f"the daemon cannot look at process {pid} now: {error.strerror}") from error
+        raise gone(pid) from error
+
+
+@contextlib.contextmanager
+def closing(descriptor: int) -> Iterator[int]:
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+@dataclass(frozen=True, slots=True)
+class User:
+    """A process's user and groups."""
+
+    uid: int
+    gid: int
+    groups: frozenset[int]
+
+
+class Listener(socket.socket):
+    """A listening Unix socket that takes a pidfd of each process that connects, for kernels before 6.5."""
+
+    pidfds: dict[int, int]
+
+    def accept(self) -> tuple[socket.socket, Any]:
+        raw, address = super().accept()
+        accepted = Accepted(fileno=raw.detach())
+        accepted.take_pidfd(self.pidfds)
+        return accepted, address
+
+
+class Accepted(socket.socket):
+    """A connection with a pidfd of the process that opened it, in a table by the connection's number."""
+
+    pidfds: dict[int, int] | None = None
+    number = -1
+
+    def take_pidfd(self, pidfds: dict[int, int]) -> None:
+        pid, uid, _ = credentials(self)
+        self.pidfds, self.number = pidfds, self.fileno()
+        with contextlib.suppress(OSError):
+            pidfds[self.number] = os.pidfd_open(pid)
+            # Since it connected its number may have gone over to another process.
+            if process_files.status_of(pid).effective_uid != uid:
+                self._forget()
+
+    def close(self) -> None:
+        self._forget()
+        super().close()
+
+    def _forget(self) -> None:
+        pidfd = self.pidfds.pop(self.number, None) if self.pidfds is not None else None
+        if pidfd is not None:
+            os.close(pidfd)
+
+
+def credentials(connection: Any) -> tuple[int, int, int]:
+    """Return pid, uid and gid of the process that opened a connection, as they were then."""
+    raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, CREDENTIALS.size)
+    pid, uid, gid = CREDENTIALS.unpack(raw)
+    return pid, uid, gid
+
+
+def groups_of(connection: Any, gid: int) -> frozenset[int]:
+    try:
+        raw = connection.getsockopt(socket.SOL_SOCKET, SO_PEERGROUPS, MAX_GROUPS * 4)
+    except OSError:
+        raw = b""
+    return frozenset({gid, *struct.unpack(f"{len(raw) // 4}I", raw)})
+
+
+class Peers:
+    """Identifies the processes that call."""
+
+    def __init__(self) -> None:
+        self.control_groups = ControlGroups()
+        self._pidfds: dict[int, int] = {}
+        """By the number of the connection's descriptor; only before Linux 6.5."""
+        self._own_depth = len(process_files.status_of(os.getpid()).pids)
+        self._own_users = process_files.uid_map(os.getpid())
+
+    def listening(self, raw: socket.socket) -> socket.socket:
+        """Return a listening Unix socket whose connections this can tell apart by the processes that opened
+        them.
+        """
+        one, two = socket.socketpair()
+        with one, two:
+            try:
+                os.close(one.getsockopt(socket.SOL_SOCKET, SO_PEERPIDFD))
+            except OSError:
+                listener = Listener(fileno=raw.detach())
+                listener.pidfds = self._pidfds
+                return listener
+        return raw
+
+    def of(self, connection: Any) -> Peer:
+        """Return the process that opened a Unix connection and still lives. Raises Refused."""
+        with self.held(connection) as (peer, _):
+            return peer
+
+    @contextlib.contextmanager
+    def held(self, connection: Any) -> Iterator[tuple[Peer, int]]:
+        """Yield the process that opened a Unix connection, and a pidfd of it. Raises Refused."""
+        try:
+            pid, uid, gid = credentials(connection)
+            groups = groups_of(connection, gid)
+        except OSError as error:
+            raise Refused(403, "the caller has gone") from error
+        if pid == 0:
+            raise Refused(403, "the daemon cannot see this process: it must run in the host's pid namespace")
+        with closing(self._pidfd_of(connection, pid)) as pidfd:
+            yield self._describe(pid, pidfd, User(uid, gid, groups)), pidfd
+
+    def _pidfd_of(self, connection: Any, pid: int) -> int:
+        with no_longer(pid):
+            try:
+                return int(connection.getsockopt(socket.SOL_SOCKET, SO_PEERPIDFD))
+            except OSError as error:
+                accepted = self._pidfds.get(connection.fileno())
+                if error.errno != errno.ENOPROTOOPT or accepted is None:
+                    raise
+                return os.dup(accepted)
+
+    def over_tcp(self, ends: Ends, pid: int, ticks: int) -> Peer:
+        """Return the process that has this pid in its namespace, started then, and made a TCP connection.
+        Raises Refused. It may take long, and runs on any thread.
+        """
+        number = tcp_peer.find(ends, pid, ticks)
+        with no_longer(number), closing(os.pidfd_open(number)) as pidfd:
+            status = process_files.status_of(number)
+            user = User(status.uids[1], status.gids[1], status.groups | {status.gids[1]})
+            peer = self._describe(number, pidfd, user)
+            # What was found by number is this process's if the number was its own all the time.
+            if peer.key.start_ticks != ticks or not tcp_peer.holds(number, ends):
+                raise gone(number)
+            return peer
+
+    @contextlib.contextmanager
+    def again(self, peer: Peer) -> Iterator[tuple[Peer, int]]:
+        """Yield a process that was identified before, and a pidfd of it. Raises Refused."""
+        pid = peer.key.host_pid
+        with no_longer(pid):
+            pidfd = os.pidfd_open(pid)
+        with closing(pidfd):
+            user = User(peer.origin.uid, peer.origin.gid, peer.groups)
+            now = self._describe(pid, pidfd, user)
+            if now.key != peer.key:
+                raise gone(pid)
+            yield now, pidfd
+
+    def is_over_tcp(self, ends: Ends, key: ProcessKey) -> bool:
+        """Return True if a process holds the other end of a TCP connection. Runs on any thread."""
+        try:
+            with closing(os.pidfd_open(key.host_pid)) as pidfd:
+                started = process_files.stat_of(key.host_pid).start_ticks
+                is_holder = tcp_peer.holds(key.host_pid, ends)
+                return is_holder and started == key.start_ticks and not has_ended(pidfd)
+        except OSError:
+            return False
+
+    def _describe(self, pid: int, pidfd: int, user: User) -> Peer:
+        with no_longer(pid):
+            text = process_files.cgroup_text(pid)
+            depth = len(process_files.status_of(pid).pids)
+            users = process_files.uid_map(pid)
+            stat = process_files.stat_of(pid)
+        # Until a process is about to end its control group is told; until it has ended the number is its own.
+        if stat.is_ending or has_ended(pidfd):
+            raise gone(pid)
+        place = self.control_groups.place(text)
+        member = place.member
+        origin = Origin(user.uid, user.gid, member.container_id, member.pod_uid, text, place.unknown)
+        is_beside = depth == self._own_depth and users == self._own_users
+        return Peer(
+            ProcessKey(pid, stat.start_ticks),
+            origin,
+            user.groups,
+            is_of_the_node=is_beside and not origin.is_contained and not place.is_named_by_user,
+        )

@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Files of /proc that tell about one process, by its number.
+
+Nothing here knows whether the number is still the same process's: `peer` sees to that.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+PROC = Path("/proc")
+MAX_FILE_BYTES = 1 << 20
+"""Bound on what is read of a file; a user namespace's map has at most 340 lines, a cgroup file a few."""
+PF_EXITING = 0x4
+DEAD = frozenset("ZXx")
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessStat:
+    """A process by /proc/<pid>/stat."""
+
+    state: str
+    flags: int
+    start_ticks: int
+
+    @property
+    def is_ending(self) -> bool:
+        """True if the process, or its first thread, has ended or is about to: then the kernel shows it in
+        the root of version 1's control groups, wherever it was.
+        """
+        return self.state in DEAD or bool(self.flags & PF_EXITING)
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessStatus:
+    """A process by /proc/<pid>/status."""
+
+    uids: tuple[int, ...]
+    """Real, effective, saved, of files."""
+    gids: tuple[int, ...]
+    groups: frozenset[int]
+    pids: tuple[int, ...]
+    """In each pid namespace, from that of /proc to its own."""
+
+    @property
+    def effective_uid(self) -> int:
+        return self.uids[1]
+
+    @property
+    def namespace_pid(self) -> int:
+        """Return the pid that it has in its own, innermost namespace; 0: unknown."""
+        return self.pids[-1] if self.pids else 0
+
+
+def stat_of(pid: int, proc: Path = PROC) -> ProcessStat:
+    """Return what the kernel says of a process's life. Raises OSError if there is none."""
+    words = read(proc / str(pid) / "stat").rpartition(")")[2].split()
+    try:
+        return ProcessStat(words[0], int(words[6]), int(words[19]))
+    except (IndexError, ValueError) as error:
+        raise ProcessLookupError(f"/proc/{pid}/stat cannot be read") from error
+
+
+def status_of(pid: int, proc: Path = PROC) -> ProcessStatus:
+    """Return whose a process is. Raises OSError if there is none."""
+    lines = read(proc / str(pid) / "status").splitlines()
+    fields = {name: value.split() for name, _, value in (line.partition(":") for line in lines)}
+    try:
+        uids, gids = (tuple(map(int, fields[name])) for name in ("Uid", "Gid"))
+        groups = frozenset(map(int, fields.get("Groups", ())))
+        pids = tuple(map(int, fields.get("NSpid", ())))
+    except (KeyError, ValueError) as error:
+        raise ProcessLookupError(f"/proc/{pid}/status cannot be read") from error
+    if len(uids) != 4 or len(gids) != 4:
+        raise ProcessLookupError(f"/proc/{pid}/status cannot be read")
+    return ProcessStatus(uids, gids, groups, pids)
+
+
+def cgroup_text(pid: int, proc: Path = PROC) -> str:
+    """Return a process's control groups. Raises OSError."""
+    return read(proc / str(pid) / "cgroup")
+
+
+def uid_map(pid: int, proc: Path = PROC) -> str:
+    """Return how a process's user namespace maps users into the reader's. Raises OSError."""
+    return read(proc / str(pid) / "uid_map")
+
+
+def read(path: Path) -> str:
+    with path.open("rb") as file:
+        return file.read(MAX_FILE_BYTES).decode(errors="replace")
