@@ -33,7 +33,7 @@ from hypervisor.entrypoint import run_program
 from hypervisor.errors import ConfigError
 from hypervisor.exporter import health, scrape
 from hypervisor.exporter.exporter import Exporter
-from hypervisor.guests.service import Cluster, Guests
+from hypervisor.guests.service import GuestService, KubeVirtConfig
 from hypervisor.host import sd_notify as notify
 from hypervisor.node.events import EventLog, note
 from hypervisor.node.inventory import Inventory
@@ -289,16 +289,16 @@ def gid_of(group: str) -> int | None:
         raise ConfigError("socket_group", "", f"no group {group!r}") from error
 
 
-def guests_of(settings: Settings) -> Guests | None:
+def guests_of(settings: Settings) -> GuestService | None:
     """Return the collector of guests' metrics, if there is to be one. Raises ConfigError."""
     if not settings.guests:
         return None
     lock = str(Path(settings.socket).with_name("guest-collector.lock"))
     if settings.guests != "kubevirt":
-        return Guests(path=settings.guests, lock=lock)
+        return GuestService(path=settings.guests, lock=lock)
     node = settings.node_name or platform.node()
-    cluster = Cluster(node, settings.kube_api, settings.kube_token_file, settings.kube_ca_file)
-    return Guests(cluster=cluster, lock=lock)
+    cluster = KubeVirtConfig(node, settings.kube_api, settings.kube_token_file, settings.kube_ca_file)
+    return GuestService(cluster=cluster, lock=lock)
 
 
 def raise_file_limit() -> None:

@@ -23,7 +23,7 @@ class JsonLines(logging.Formatter):
         return json.dumps(entry)
 
 
-class NoNonsense(logging.Filter):
+class DropBadHttp(logging.Filter):
     """Drops what a client that talks no HTTP would have logged: anybody could fill the disk with it."""
 
     def filter(self, record: logging.LogRecord) -> bool:
@@ -40,4 +40,4 @@ def set_up(*, form: str, level: str) -> None:
     root.handlers[:] = [handler]
     root.setLevel(logging.WARNING)
     logging.getLogger("hypervisor").setLevel(level.upper())
-    logging.getLogger("aiohttp.server").addFilter(NoNonsense())
+    logging.getLogger("aiohttp.server").addFilter(DropBadHttp())

@@ -16,7 +16,7 @@ MOST = 64
 KEPT_S = 3600.0
 
 
-class Roster:
+class SeriesLimiter:
     """Of one guest, over all its starts."""
 
     def __init__(self) -> None:

@@ -17,25 +17,25 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
-from hypervisor.guests.cardinality import Roster
-from hypervisor.guests.sanitizer import LIMITS, Reading, reading_of
+from hypervisor.guests.cardinality import SeriesLimiter
+from hypervisor.guests.sanitizer import LIMITS, GuestPage, reading_of
 from hypervisor.guests.target import Target
 from hypervisor.metrics.snapshot import GuestView
 from hypervisor.scraper.dialer import Connector
 from hypervisor.scraper.errors import FetchError
 from hypervisor.scraper.fetch import Budget, fetch, session
 from hypervisor.scraper.scraper import Scraper
-from hypervisor.scraper.target_health import Pace
+from hypervisor.scraper.target_health import ScrapeTiming
 
 logger = logging.getLogger(__name__)
 PERIOD_S = 3.25
-LONGEST_PAUSE_S = 30.0
-MOST_AT_ONCE = 256
+MAX_PAUSE_S = 30.0
+MAX_AT_ONCE = 256
 LOOK_S = 1.0
 BUDGET = Budget(connect_s=2.0, total_s=5.0, received_bytes=LIMITS.page_bytes, page_bytes=LIMITS.page_bytes)
 
 
-class Source(Protocol):
+class TargetSource(Protocol):
     """Who knows which guests there are."""
 
     @property
@@ -59,9 +59,9 @@ class Guest:
     """One machine, over all its starts."""
 
     target: Target
-    known: Reading | None = None
+    known: GuestPage | None = None
     """The last one that is certainly of this machine."""
-    suspect: Reading | None = None
+    suspect: GuestPage | None = None
     """One that seems to be of another machine, and since when: nothing is shown until the source, which may
     lag behind, has confirmed who is at this address.
     """
@@ -69,7 +69,7 @@ class Guest:
     last_success_at_s: float | None = None
     """By the clock on the wall."""
     duration_s: float | None = None
-    roster: Roster = field(default_factory=Roster)
+    roster: SeriesLimiter = field(default_factory=SeriesLimiter)
     dropped: Counter[str] = field(default_factory=Counter)
     failures: Counter[str] = field(default_factory=Counter)
 
@@ -79,9 +79,9 @@ class Collector:
 
     def __init__(
         self,
-        sources: Sequence[Source],
+        sources: Sequence[TargetSource],
         *,
-        pace: Pace | None = None,
+        pace: ScrapeTiming | None = None,
         budget: Budget = BUDGET,
         changed: Callable[[], None] = lambda: None,
     ) -> None:
@@ -90,9 +90,9 @@ class Collector:
         self._guests: dict[tuple[str, str, str], Guest] = {}
         self._scraper: Scraper[Target] = Scraper(
             self._fetch,
-            pace=pace or Pace(PERIOD_S, LONGEST_PAUSE_S),
+            pace=pace or ScrapeTiming(PERIOD_S, MAX_PAUSE_S),
             limits=LIMITS,
-            most_at_once=MOST_AT_ONCE,
+            most_at_once=MAX_AT_ONCE,
             changed=self._tried,
         )
 
@@ -152,7 +152,7 @@ class Collector:
             self._take(guest, reading_of(host.page))
         self._changed()
 
-    def _take(self, guest: Guest, reading: Reading) -> None:
+    def _take(self, guest: Guest, reading: GuestPage) -> None:
         """Take over what a guest says, unless it may be another machine that has been given its address."""
         guest.dropped.update(reading.dropped)
         if guest.known is not None and reading.is_of_another_machine(guest.known):
@@ -178,7 +178,7 @@ class Collector:
     def _view(self, guest: Guest) -> GuestView:
         host = self._scraper.hosts.get(guest.target)
         is_shown = host is not None and host.page is not None and guest.suspect is None
-        reading = guest.known if is_shown and guest.known is not None else Reading()
+        reading = guest.known if is_shown and guest.known is not None else GuestPage()
         return GuestView(
             namespace=guest.target.namespace,
             name=guest.target.name,

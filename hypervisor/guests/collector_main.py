@@ -20,7 +20,7 @@ from hypervisor.exporter import health, scrape
 from hypervisor.exporter.exporter import Exporter
 from hypervisor.guests.listener import listen
 from hypervisor.guests.options import CollectorSettings, load
-from hypervisor.guests.service import Cluster, Guests
+from hypervisor.guests.service import GuestService, KubeVirtConfig
 from hypervisor.host import sd_notify as notify
 from hypervisor.metrics.snapshot import Snapshot
 from hypervisor.scraper.endpoint import Endpoint
@@ -39,7 +39,7 @@ class Program:
         self._news = asyncio.Event()
         self.stopping = asyncio.Event()
         self.exporter = Exporter()
-        self.guests = Guests(
+        self.guests = GuestService(
             path=settings.guests,
             cluster=cluster_of(settings) if settings.kubevirt else None,
             lock=settings.lock,
@@ -89,11 +89,11 @@ class Program:
             await runner.cleanup()
 
 
-def cluster_of(settings: CollectorSettings) -> Cluster:
+def cluster_of(settings: CollectorSettings) -> KubeVirtConfig:
     """Return where KubeVirt's machines are found. Raises ConfigError."""
     if not settings.node:
         raise ConfigError("node", "", "is needed with kubevirt")
-    return Cluster(
+    return KubeVirtConfig(
         node=settings.node,
         api=settings.kube_api,
         token_file=settings.kube_token_file,

@@ -32,7 +32,7 @@ from hypervisor.scraper.errors import AddressError
 logger = logging.getLogger(__name__)
 PERIOD_S = 5.0
 LONGEST = 4 << 20
-MOST_GUESTS = 4096
+MAX_GUESTS = 4096
 KEYS = {"namespace", "name", "address", "token_file", "ca_file", "server_name", "netns"}
 
 
@@ -88,8 +88,8 @@ def read_targets(path: Path) -> tuple[Target, ...]:
     node, rows = data.get("node", socket.gethostname()), data.get("guest", [])
     if not isinstance(node, str) or not node:
         raise ConfigError("node", str(path), "is not a name")
-    if not isinstance(rows, list) or len(rows) > MOST_GUESTS:
-        raise ConfigError("guest", str(path), f"is not a list of at most {MOST_GUESTS} tables, [[guest]]")
+    if not isinstance(rows, list) or len(rows) > MAX_GUESTS:
+        raise ConfigError("guest", str(path), f"is not a list of at most {MAX_GUESTS} tables, [[guest]]")
     targets = tuple(target_of(row, f"guest[{number}]", str(path), node) for number, row in enumerate(rows))
     seen: set[tuple[str, str, str]] = set()
     for target in targets:

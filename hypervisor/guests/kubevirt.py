@@ -15,7 +15,7 @@ from collections.abc import Callable
 from hypervisor.guests.target import Target
 from hypervisor.k8s.client import Client, Object
 from hypervisor.k8s.watch import Gone, Listed, Put, Watch
-from hypervisor.scraper.endpoint import ANY_CID, HOST_CID, MOST_PORT, Endpoint
+from hypervisor.scraper.endpoint import ANY_CID, HOST_CID, MAX_PORT, Endpoint
 
 logger = logging.getLogger(__name__)
 PATH = "/apis/kubevirt.io/v1/virtualmachineinstances"
@@ -121,7 +121,7 @@ class KubeVirt:
         if word not in VALUES or (port and not (port.isascii() and port.isdecimal())):
             logger.info("%s: %s: %r is none of %s, with :PORT or without", key, MARK, wish, ", ".join(VALUES))
             return None
-        if port and not 0 < int(port) <= MOST_PORT["vsock"]:
+        if port and not 0 < int(port) <= MAX_PORT["vsock"]:
             return None
         return int(port) if port else self._port
 

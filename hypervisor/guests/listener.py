@@ -18,7 +18,7 @@ from hypervisor.scraper.endpoint import HOST_CID, LOCAL_CID, Endpoint
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 BACKLOG = 256
-MOST_CONNECTIONS = 64
+MAX_CONNECTIONS = 64
 HANDSHAKE_S = 5.0
 SOCKET_MODE = 0o660
 
@@ -36,7 +36,7 @@ async def listen(
     def protocol() -> asyncio.BaseProtocol:
         # Whoever keeps connections open and asks nothing must not keep others out: the oldest goes.
         connections = server.connections
-        if len(connections) >= MOST_CONNECTIONS and connections[0].transport is not None:
+        if len(connections) >= MAX_CONNECTIONS and connections[0].transport is not None:
             connections[0].transport.abort()
         return server()
 

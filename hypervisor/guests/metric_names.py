@@ -7,18 +7,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 MIB = 1 << 20
-MOST_BYTES = 1 << 48
-MOST_COUNT = 1 << 53
+MAX_BYTES = 1 << 48
+MAX_COUNT = 1 << 53
 
 BOUNDS: Mapping[str, tuple[float, float]] = {
     "utilization_percent": (0, 100),
     "memory_utilization_percent": (0, 100),
-    "memory_used_bytes": (0, MOST_BYTES),
-    "memory_total_bytes": (1, MOST_BYTES),
+    "memory_used_bytes": (0, MAX_BYTES),
+    "memory_total_bytes": (1, MAX_BYTES),
     "temperature_celsius": (-100, 200),
     "power_usage_milliwatts": (0, 5_000_000),
-    "ecc_errors_single_bit_total": (0, MOST_COUNT),
-    "ecc_errors_double_bit_total": (0, MOST_COUNT),
+    "ecc_errors_single_bit_total": (0, MAX_COUNT),
+    "ecc_errors_double_bit_total": (0, MAX_COUNT),
     "encoder_utilization_percent": (0, 100),
     "decoder_utilization_percent": (0, 100),
     "running_processes": (0, 1_000_000),
@@ -29,7 +29,7 @@ outside.
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class MetricRule:
     """One family of an exporter."""
 
     name: str
@@ -46,7 +46,7 @@ class Dialect:
     uuid: str
     index: str
     title: str
-    rows: Mapping[str, tuple[Row, ...]]
+    rows: Mapping[str, tuple[MetricRule, ...]]
     about: str = ""
     """Family that alone has index and title, if not all have them."""
     parts: tuple[str, ...] = ()
@@ -71,18 +71,18 @@ OWN = Dialect(
     about="gpulimit_gpu_info",
     others=frozenset(("gpulimit_guest_agent_info", "gpulimit_guest_agent_status")),
     rows={
-        "gpulimit_gpu_utilization_ratio": (Row("utilization_percent", 100),),
-        "gpulimit_gpu_memory_utilization_ratio": (Row("memory_utilization_percent", 100),),
-        "gpulimit_gpu_memory_used_bytes": (Row("memory_used_bytes"),),
-        "gpulimit_gpu_memory_total_bytes": (Row("memory_total_bytes"),),
-        "gpulimit_gpu_temperature_celsius": (Row("temperature_celsius"),),
-        "gpulimit_gpu_power_watts": (Row("power_usage_milliwatts", 1000),),
-        "gpulimit_gpu_encoder_utilization_ratio": (Row("encoder_utilization_percent", 100),),
-        "gpulimit_gpu_decoder_utilization_ratio": (Row("decoder_utilization_percent", 100),),
-        "gpulimit_gpu_process_count": (Row("running_processes"),),
+        "gpulimit_gpu_utilization_ratio": (MetricRule("utilization_percent", 100),),
+        "gpulimit_gpu_memory_utilization_ratio": (MetricRule("memory_utilization_percent", 100),),
+        "gpulimit_gpu_memory_used_bytes": (MetricRule("memory_used_bytes"),),
+        "gpulimit_gpu_memory_total_bytes": (MetricRule("memory_total_bytes"),),
+        "gpulimit_gpu_temperature_celsius": (MetricRule("temperature_celsius"),),
+        "gpulimit_gpu_power_watts": (MetricRule("power_usage_milliwatts", 1000),),
+        "gpulimit_gpu_encoder_utilization_ratio": (MetricRule("encoder_utilization_percent", 100),),
+        "gpulimit_gpu_decoder_utilization_ratio": (MetricRule("decoder_utilization_percent", 100),),
+        "gpulimit_gpu_process_count": (MetricRule("running_processes"),),
         "gpulimit_gpu_ecc_errors_total": (
-            Row("ecc_errors_single_bit_total", labels=(("kind", "corrected"),)),
-            Row("ecc_errors_double_bit_total", labels=(("kind", "uncorrected"),)),
+            MetricRule("ecc_errors_single_bit_total", labels=(("kind", "corrected"),)),
+            MetricRule("ecc_errors_double_bit_total", labels=(("kind", "uncorrected"),)),
         ),
     },
 )
@@ -94,16 +94,16 @@ DCGM_EXPORTER = Dialect(
     instance="GPU_I_ID",
     parts=("DCGM_FI_DEV_FB_USED", "DCGM_FI_DEV_FB_FREE", "DCGM_FI_DEV_FB_RESERVED"),
     rows={
-        "DCGM_FI_DEV_GPU_UTIL": (Row("utilization_percent"),),
-        "DCGM_FI_DEV_MEM_COPY_UTIL": (Row("memory_utilization_percent"),),
-        "DCGM_FI_DEV_FB_USED": (Row("memory_used_bytes", MIB),),
-        "DCGM_FI_DEV_FB_TOTAL": (Row("memory_total_bytes", MIB),),
-        "DCGM_FI_DEV_GPU_TEMP": (Row("temperature_celsius"),),
-        "DCGM_FI_DEV_POWER_USAGE": (Row("power_usage_milliwatts", 1000),),
-        "DCGM_FI_DEV_ECC_SBE_VOL_TOTAL": (Row("ecc_errors_single_bit_total"),),
-        "DCGM_FI_DEV_ECC_DBE_VOL_TOTAL": (Row("ecc_errors_double_bit_total"),),
-        "DCGM_FI_DEV_ENC_UTIL": (Row("encoder_utilization_percent"),),
-        "DCGM_FI_DEV_DEC_UTIL": (Row("decoder_utilization_percent"),),
+        "DCGM_FI_DEV_GPU_UTIL": (MetricRule("utilization_percent"),),
+        "DCGM_FI_DEV_MEM_COPY_UTIL": (MetricRule("memory_utilization_percent"),),
+        "DCGM_FI_DEV_FB_USED": (MetricRule("memory_used_bytes", MIB),),
+        "DCGM_FI_DEV_FB_TOTAL": (MetricRule("memory_total_bytes", MIB),),
+        "DCGM_FI_DEV_GPU_TEMP": (MetricRule("temperature_celsius"),),
+        "DCGM_FI_DEV_POWER_USAGE": (MetricRule("power_usage_milliwatts", 1000),),
+        "DCGM_FI_DEV_ECC_SBE_VOL_TOTAL": (MetricRule("ecc_errors_single_bit_total"),),
+        "DCGM_FI_DEV_ECC_DBE_VOL_TOTAL": (MetricRule("ecc_errors_double_bit_total"),),
+        "DCGM_FI_DEV_ENC_UTIL": (MetricRule("encoder_utilization_percent"),),
+        "DCGM_FI_DEV_DEC_UTIL": (MetricRule("decoder_utilization_percent"),),
     },
 )
 
@@ -114,17 +114,17 @@ NVIDIA_GPU_EXPORTER = Dialect(
     about="nvidia_smi_gpu_info",
     numbers="nvidia_smi_index",
     rows={
-        "nvidia_smi_utilization_gpu_ratio": (Row("utilization_percent", 100),),
-        "nvidia_smi_utilization_memory_ratio": (Row("memory_utilization_percent", 100),),
-        "nvidia_smi_memory_used_bytes": (Row("memory_used_bytes"),),
-        "nvidia_smi_memory_total_bytes": (Row("memory_total_bytes"),),
-        "nvidia_smi_temperature_gpu": (Row("temperature_celsius"),),
-        "nvidia_smi_power_draw_watts": (Row("power_usage_milliwatts", 1000),),
-        "nvidia_smi_ecc_errors_corrected_volatile_total": (Row("ecc_errors_single_bit_total"),),
-        "nvidia_smi_ecc_errors_uncorrected_volatile_total": (Row("ecc_errors_double_bit_total"),),
-        "nvidia_smi_utilization_encoder_ratio": (Row("encoder_utilization_percent", 100),),
-        "nvidia_smi_utilization_decoder_ratio": (Row("decoder_utilization_percent", 100),),
-        "nvidia_smi_compute_apps": (Row("running_processes"),),
+        "nvidia_smi_utilization_gpu_ratio": (MetricRule("utilization_percent", 100),),
+        "nvidia_smi_utilization_memory_ratio": (MetricRule("memory_utilization_percent", 100),),
+        "nvidia_smi_memory_used_bytes": (MetricRule("memory_used_bytes"),),
+        "nvidia_smi_memory_total_bytes": (MetricRule("memory_total_bytes"),),
+        "nvidia_smi_temperature_gpu": (MetricRule("temperature_celsius"),),
+        "nvidia_smi_power_draw_watts": (MetricRule("power_usage_milliwatts", 1000),),
+        "nvidia_smi_ecc_errors_corrected_volatile_total": (MetricRule("ecc_errors_single_bit_total"),),
+        "nvidia_smi_ecc_errors_uncorrected_volatile_total": (MetricRule("ecc_errors_double_bit_total"),),
+        "nvidia_smi_utilization_encoder_ratio": (MetricRule("encoder_utilization_percent", 100),),
+        "nvidia_smi_utilization_decoder_ratio": (MetricRule("decoder_utilization_percent", 100),),
+        "nvidia_smi_compute_apps": (MetricRule("running_processes"),),
     },
 )
 

@@ -11,23 +11,23 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from hypervisor.guests.metric_names import BOUNDS, DIALECTS, MIB, Dialect, Row
+from hypervisor.guests.metric_names import BOUNDS, DIALECTS, MIB, Dialect, MetricRule
 from hypervisor.metrics.snapshot import GuestGpu
 from hypervisor.scraper.limits import Limits
 from hypervisor.scraper.parser import Page
 
 LIMITS = Limits(page_bytes=1 << 20, lines=20_000, line_bytes=8192, names=1_000, series=5_000, value_bytes=256)
 """Of a guest's page: about thirty GPUs by dcgm-exporter with everything that it knows."""
-MOST_GPUS = 32
+MAX_GPUS = 32
 UUID = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{0,79}")
 BARE_UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 INDEX = re.compile(r"[0-9]{1,3}")
-MOST_INDEX = 1000
-MOST_STATUS = 9999
+MAX_INDEX = 1000
+MAX_STATUS = 9999
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class GuestPage:
     """One page."""
 
     gpus: tuple[GuestGpu, ...] = ()
@@ -36,7 +36,7 @@ class Reading:
     boot_id: str = ""
     dropped: Counter[str] = field(default_factory=Counter)
 
-    def is_of_another_machine(self, before: Reading) -> bool:
+    def is_of_another_machine(self, before: GuestPage) -> bool:
         """Whether this cannot be the machine that `before` was of, or at least not the same start of it."""
         if self.boot_id and before.boot_id:
             return self.boot_id != before.boot_id
@@ -44,7 +44,7 @@ class Reading:
         return bool(ours and theirs) and ours.isdisjoint(theirs)
 
 
-def reading_of(page: Page) -> Reading:
+def reading_of(page: Page) -> GuestPage:
     """Return what is taken over of a page."""
     return Reader(page).read()
 
@@ -59,7 +59,7 @@ class Reader:
         self._about: dict[str, dict[str, str]] = {}
         """By UUID: index and title, where they are said."""
 
-    def read(self) -> Reading:
+    def read(self) -> GuestPage:
         for dialect in DIALECTS:
             if not self._page.samples.keys().isdisjoint(dialect.names):
                 self._take(dialect)
@@ -67,7 +67,7 @@ class Reader:
         others = sum(len(s) for name, s in self._page.samples.items() if name not in listed)
         if others:
             self._dropped["not_listed"] += others
-        return Reading(
+        return GuestPage(
             gpus=tuple(self._gpus()),
             status=self._status(),
             boot_id=next(
@@ -81,7 +81,7 @@ class Reader:
             self._uuid(dialect, labels)
         for labels, value in self._page.of(dialect.numbers):
             uuid = self._uuid(dialect, labels)
-            if uuid and 0 <= value < MOST_INDEX:
+            if uuid and 0 <= value < MAX_INDEX:
                 self._about[uuid].setdefault("index", str(int(value)))
         for family, rows in dialect.rows.items():
             for labels, value in self._page.of(family):
@@ -103,7 +103,7 @@ class Reader:
             self._dropped["label"] += 1
             return ""
         if uuid not in self._about:
-            if len(self._about) >= MOST_GPUS:
+            if len(self._about) >= MAX_GPUS:
                 self._dropped["too_many_gpus"] += 1
                 return ""
             self._about[uuid] = {}
@@ -139,7 +139,7 @@ class Reader:
     def _gpus(self) -> Iterator[GuestGpu]:
         """Yield GPUs that have figures; one without an index has the next free one, in the page's order."""
         taken = {a["index"] for a in self._about.values() if INDEX.fullmatch(a.get("index", ""))}
-        free = (n for n in range(2 * MOST_GPUS) if str(n) not in taken)
+        free = (n for n in range(2 * MAX_GPUS) if str(n) not in taken)
         for uuid, values in self._values.items():
             about = self._about[uuid]
             index = about.get("index", "")
@@ -148,11 +148,11 @@ class Reader:
 
     def _status(self) -> float | None:
         for _, value in self._page.of("gpulimit_guest_agent_status"):
-            if 0 <= value <= MOST_STATUS:
+            if 0 <= value <= MAX_STATUS:
                 return value
             self._dropped["range"] += 1
         return None
 
 
-def fits(row: Row, labels: dict[str, str]) -> bool:
+def fits(row: MetricRule, labels: dict[str, str]) -> bool:
     return all(labels.get(name) == value for name, value in row.labels)

@@ -7,20 +7,20 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from hypervisor.guests.collector import BUDGET, LONGEST_PAUSE_S, PERIOD_S, Collector, Source
+from hypervisor.guests.collector import BUDGET, MAX_PAUSE_S, PERIOD_S, Collector, TargetSource
 from hypervisor.guests.guest_file import GuestFile
 from hypervisor.guests.instance_lock import Lock
 from hypervisor.guests.kubevirt import KubeVirt
 from hypervisor.k8s.access import api_server
 from hypervisor.k8s.client import Client
 from hypervisor.metrics.snapshot import Snapshot
-from hypervisor.scraper.target_health import Pace
+from hypervisor.scraper.target_health import ScrapeTiming
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Cluster:
+class KubeVirtConfig:
     """Where KubeVirt's machines are listed, and how its guests are asked."""
 
     node: str
@@ -33,14 +33,14 @@ class Cluster:
     guest_server_name: str = ""
 
 
-class Guests:
+class GuestService:
     """All that has to do with guests."""
 
     def __init__(
         self,
         *,
         path: str = "",
-        cluster: Cluster | None = None,
+        cluster: KubeVirtConfig | None = None,
         lock: str = "",
         period_s: float = PERIOD_S,
         timeout_s: float = BUDGET.total_s,
@@ -50,17 +50,17 @@ class Guests:
         self._lock = Lock(lock)
         self._client: Client | None = None
         self.file = GuestFile(path) if path else None
-        sources: list[Source] = [self.file] if self.file is not None else []
+        sources: list[TargetSource] = [self.file] if self.file is not None else []
         if cluster is not None:
             sources.append(self._kubevirt(cluster))
         self.collector = Collector(
             sources,
-            pace=Pace(period_s, max(period_s, LONGEST_PAUSE_S)),
+            pace=ScrapeTiming(period_s, max(period_s, MAX_PAUSE_S)),
             budget=replace(BUDGET, connect_s=min(BUDGET.connect_s, timeout_s), total_s=timeout_s),
             changed=changed,
         )
 
-    def _kubevirt(self, cluster: Cluster) -> KubeVirt:
+    def _kubevirt(self, cluster: KubeVirtConfig) -> KubeVirt:
         self._client = Client(api_server(cluster.api, cluster.token_file, cluster.ca_file))
         return KubeVirt(
             self._client,

@@ -11,8 +11,8 @@ from hypervisor.scraper.errors import AddressError
 Kind = Literal["vsock", "unix", "hvsock", "tcp"]
 ANY_CID = (1 << 32) - 1
 HYPERVISOR_CID, LOCAL_CID, HOST_CID = 0, 1, 2
-MOST_PORT = {"vsock": (1 << 32) - 2, "hvsock": (1 << 32) - 2, "tcp": (1 << 16) - 1}
-LONGEST_PATH = 107
+MAX_PORT = {"vsock": (1 << 32) - 2, "hvsock": (1 << 32) - 2, "tcp": (1 << 16) - 1}
+MAX_PATH = 107
 FORMS = "vsock://CID:PORT, hvsock://PATH:PORT, unix://PATH or tcp://HOST:PORT"
 
 
@@ -64,13 +64,13 @@ def endpoint_of(text: str, *, is_listening: bool = False) -> Endpoint:
 
 
 def path_of(text: str, path: str) -> str:
-    if not path.startswith("/") or len(path.encode()) > LONGEST_PATH:
-        raise AddressError(text, f"needs an absolute path of at most {LONGEST_PATH} bytes")
+    if not path.startswith("/") or len(path.encode()) > MAX_PATH:
+        raise AddressError(text, f"needs an absolute path of at most {MAX_PATH} bytes")
     return path
 
 
 def port_of(text: str, kind: Kind, port: str) -> int:
-    if not (port.isascii() and port.isdecimal() and len(port) <= 10 and 0 < int(port) <= MOST_PORT[kind]):
+    if not (port.isascii() and port.isdecimal() and len(port) <= 10 and 0 < int(port) <= MAX_PORT[kind]):
         raise AddressError(text, "needs a port at the end, as in :9402")
     return int(port)
 

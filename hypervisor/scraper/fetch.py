@@ -19,7 +19,7 @@ from hypervisor.scraper.errors import FetchError
 from hypervisor.scraper.limits import LIMITS, MIB
 
 ACCEPT = "application/openmetrics-text;version=1.0.0;q=0.5,text/plain;version=0.0.4"
-MOST_HEADERS_BYTES = 8190
+MAX_HEADERS_BYTES = 8190
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +49,8 @@ def session(connector: aiohttp.BaseConnector | None = None) -> aiohttp.ClientSes
         cookie_jar=aiohttp.DummyCookieJar(),
         auto_decompress=False,  # unpack.Body does it, and stops in time
         trust_env=False,
-        max_line_size=MOST_HEADERS_BYTES,
-        max_field_size=MOST_HEADERS_BYTES,
+        max_line_size=MAX_HEADERS_BYTES,
+        max_field_size=MAX_HEADERS_BYTES,
         headers={"Accept": ACCEPT, "Accept-Encoding": "gzip", "User-Agent": "gpulimit"},
     )
 

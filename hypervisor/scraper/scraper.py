@@ -17,12 +17,12 @@ from typing import Generic, TypeVar
 from hypervisor.scraper.errors import FetchError
 from hypervisor.scraper.limits import LIMITS, Limits
 from hypervisor.scraper.parser import EMPTY, Page, parse
-from hypervisor.scraper.target_health import Pace, Patience, staggered
+from hypervisor.scraper.target_health import ScrapeTiming, TargetHealth, staggered
 
 logger = logging.getLogger(__name__)
 K = TypeVar("K")
-MOST_AT_ONCE = 64
-MOST_SUSPECTS_AT_ONCE = 16
+MAX_AT_ONCE = 64
+MAX_SUSPECTS_AT_ONCE = 16
 STAGGER_S = 0.5
 READERS = 4
 Fetch = Callable[[K], Awaitable[bytes]]
@@ -36,21 +36,21 @@ class Scraper(Generic[K]):
         self,
         fetch: Fetch[K],
         *,
-        pace: Pace | None = None,
+        pace: ScrapeTiming | None = None,
         limits: Limits = LIMITS,
-        most_at_once: int = MOST_AT_ONCE,
+        most_at_once: int = MAX_AT_ONCE,
         changed: Callable[[K], None] = lambda _: None,
     ) -> None:
         """`changed` is told of each try that has ended."""
         self._fetch = fetch
-        self._pace = pace or Pace()
+        self._pace = pace or ScrapeTiming()
         self._limits = limits
         self._changed = changed
         self._places = asyncio.Semaphore(most_at_once)
-        self._suspects = asyncio.Semaphore(MOST_SUSPECTS_AT_ONCE)
+        self._suspects = asyncio.Semaphore(MAX_SUSPECTS_AT_ONCE)
         self._readers = ThreadPoolExecutor(READERS, thread_name_prefix="pages")
         self._tasks: dict[K, asyncio.Task[None]] = {}
-        self.hosts: dict[K, Patience[Page]] = {}
+        self.hosts: dict[K, TargetHealth[Page]] = {}
 
     def watch(self, keys: Iterable[K]) -> None:
         """Ask these from now on, and no others; those that were asked before go on undisturbed."""
@@ -62,7 +62,7 @@ class Scraper(Generic[K]):
         now_s = time.monotonic()
         for index, key in enumerate(fresh):
             first_at_s = now_s + staggered(index, len(fresh), STAGGER_S)
-            self.hosts[key] = Patience(self._pace, first_at_s=first_at_s)
+            self.hosts[key] = TargetHealth(self._pace, first_at_s=first_at_s)
             self._tasks[key] = asyncio.create_task(self._go_on(key), name=f"scrape {key}")
 
     async def _go_on(self, key: K) -> None:
@@ -74,12 +74,12 @@ class Scraper(Generic[K]):
     async def once(self, keys: Iterable[K]) -> None:
         """Ask each of these once, and wait for all."""
         for key in keys:
-            self.hosts[key] = Patience(self._pace)
+            self.hosts[key] = TargetHealth(self._pace)
         async with asyncio.TaskGroup() as group:
             for key, host in self.hosts.items():
                 group.create_task(self._try(key, host))
 
-    async def _try(self, key: K, host: Patience[Page]) -> None:
+    async def _try(self, key: K, host: TargetHealth[Page]) -> None:
         async with self._suspects if host.failures else self._places:
             host.ask(time.monotonic())
             try:

@@ -17,7 +17,7 @@ State = Literal["new", "up", "late", "down"]
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class ScrapeTiming:
     """Periods between scrapes."""
 
     period_s: float = 3.0
@@ -27,10 +27,10 @@ class Pace:
     """Failures in a row through which the last page is shown."""
 
 
-class Patience(Generic[T]):
+class TargetHealth(Generic[T]):
     """One exporter. `T` is what its pages are made into."""
 
-    def __init__(self, pace: Pace, *, first_at_s: float = 0.0) -> None:
+    def __init__(self, pace: ScrapeTiming, *, first_at_s: float = 0.0) -> None:
         self._pace = pace
         self._page: T | None = None
         self._is_asked = False

@@ -13,7 +13,7 @@ from typing import cast
 
 from hypervisor.exporter.compat import ALIASES
 from hypervisor.simulator.server import serve
-from hypervisor.simulator.spec import CARDS, FAULTS, MOST_CARDS, TENANTS, Fault, Plan, mixed
+from hypervisor.simulator.spec import CARDS, FAULTS, MAX_CARDS, TENANTS, Fault, Plan, mixed
 from limiter.errors import UsageError
 
 EPILOG = """
@@ -25,9 +25,9 @@ examples:
   gpulimit sim node --port 9500 --gpus 4 --mig --faults stranger
   gpulimit sim node --port 9500 --nodes 20 --mix      # and then: gpulimit top --hosts ...
 """
-MOST_NODES = 1000
-MOST_PORT = 65535
-MOST_TENANTS = 32
+MAX_NODES = 1000
+MAX_PORT = 65535
+MAX_TENANTS = 32
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -68,10 +68,10 @@ def build_parser() -> argparse.ArgumentParser:
 def plans_of(told: argparse.Namespace) -> list[Plan]:
     """Return the nodes. Raises UsageError."""
     for name, value, most in (
-        ("--nodes", told.nodes, MOST_NODES),
-        ("--gpus", told.gpus, MOST_CARDS),
-        ("--tenants", told.tenants, MOST_TENANTS),
-        ("--port", told.port, MOST_PORT - told.nodes + 1),
+        ("--nodes", told.nodes, MAX_NODES),
+        ("--gpus", told.gpus, MAX_CARDS),
+        ("--tenants", told.tenants, MAX_TENANTS),
+        ("--port", told.port, MAX_PORT - told.nodes + 1),
     ):
         if not 1 <= value <= most:
             raise UsageError(f"sim node: {name}: {value} is not between 1 and {most}")

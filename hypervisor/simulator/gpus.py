@@ -35,7 +35,7 @@ class Vm:
 
 
 @dataclass(frozen=True, slots=True)
-class Card:
+class SimulatedCard:
     """A card; `parts` are its MIG devices, or itself."""
 
     gpu: Gpu
@@ -50,7 +50,7 @@ def made_uuid(dice: random.Random) -> str:
     return str(uuid.UUID(int=dice.getrandbits(128), version=4))
 
 
-def made_card(dice: random.Random, index: int, *, has_vgpu: bool, has_mig: bool) -> Card:
+def made_card(dice: random.Random, index: int, *, has_vgpu: bool, has_mig: bool) -> SimulatedCard:
     """Return a card."""
     name = "NVIDIA L40S (simulated)" if has_vgpu else "NVIDIA H100 80GB HBM3 (simulated)"
     memory = (46068 if has_vgpu else 81559) * MIB
@@ -77,7 +77,7 @@ def made_card(dice: random.Random, index: int, *, has_vgpu: bool, has_mig: bool)
         )
         for number in range(VGPUS_A_CARD)
     ]
-    return Card(
+    return SimulatedCard(
         gpu=gpu,
         is_parted=has_mig,
         parts=tuple(parts) if has_mig else (gpu,),
@@ -96,7 +96,9 @@ class Use:
     """Bytes by host pid."""
 
 
-def card_sample(card: Card, use: Use, parts: dict[str, Use], *, now_s: float, joules: float) -> GpuSample:
+def card_sample(
+    card: SimulatedCard, use: Use, parts: dict[str, Use], *, now_s: float, joules: float
+) -> GpuSample:
     """Return what NVML would say of a card; `parts` by UUID of its MIG devices."""
     used = RESERVED + sum(use.pids.values()) + sum(int(vm_bytes(card, vm, now_s)) for vm in card.vms)
     busy = min(1.0, use.busy + sum(vm.activity.at(now_s) for vm in card.vms))
@@ -135,11 +137,11 @@ def sample_of(gpu: Gpu, row: dict[str, Any]) -> GpuSample:
     )
 
 
-def vm_bytes(card: Card, vm: Vm, now_s: float) -> float:
+def vm_bytes(card: SimulatedCard, vm: Vm, now_s: float) -> float:
     return vm.memory.at(now_s) * (card.gpu.memory_bytes - RESERVED) / (VGPUS_A_CARD + 1)
 
 
-def vgpu_row(card: Card, now_s: float) -> dict[str, Any]:
+def vgpu_row(card: SimulatedCard, now_s: float) -> dict[str, Any]:
     return {
         "host_mode": 1,
         "arr_supported": card.policy != 1,
@@ -151,7 +153,7 @@ def vgpu_row(card: Card, now_s: float) -> dict[str, Any]:
     }
 
 
-def vm_row(card: Card, vm: Vm, now_s: float) -> dict[str, Any]:
+def vm_row(card: SimulatedCard, vm: Vm, now_s: float) -> dict[str, Any]:
     busy = vm.activity.at(now_s) * 100
     return {
         "id": vm.vgpu_id,
@@ -167,7 +169,7 @@ def vm_row(card: Card, vm: Vm, now_s: float) -> dict[str, Any]:
     }
 
 
-def mig_row(card: Card, parts: dict[str, Use]) -> dict[str, Any]:
+def mig_row(card: SimulatedCard, parts: dict[str, Use]) -> dict[str, Any]:
     rows = []
     for gpu in card.parts:
         if gpu.mig is None:

@@ -35,7 +35,7 @@ def wave(dice: random.Random, low: float, high: float) -> Wave:
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class LoadDemand:
     """Limits and demand of one tenant."""
 
     weight: int
@@ -52,10 +52,10 @@ class Wish:
         return min(self.limit_percent / PERCENT, self.demand.at(now_s))
 
 
-def wishes(dice: random.Random, count: int) -> list[Wish]:
+def wishes(dice: random.Random, count: int) -> list[LoadDemand]:
     """Return the tenants of one GPU, whose quotas fit on it."""
     return [
-        Wish(
+        LoadDemand(
             weight=dice.choice((50, 100, 100, 200, 300)),
             limit_percent=dice.choice((100, 100, 100, 50, 30)),
             request_percent=dice.choice((0, 0, 10, 20)) if count <= 4 else 0,

@@ -16,8 +16,8 @@ from hypervisor.metrics.observations import Books, Held, Look
 from hypervisor.metrics.snapshot import Identity, PartView, SchedulerView, Snapshot
 from hypervisor.model import Gpu, GpuSample
 from hypervisor.scheduler.types import SchedParams
-from hypervisor.simulator.gpus import MIB, Card, Use, card_sample, made_card, part_sample
-from hypervisor.simulator.load import Wish, divided, pod_name, wishes
+from hypervisor.simulator.gpus import MIB, SimulatedCard, Use, card_sample, made_card, part_sample
+from hypervisor.simulator.load import LoadDemand, divided, pod_name, wishes
 from hypervisor.simulator.spec import Plan
 from limiter import about
 
@@ -31,12 +31,12 @@ HW_THERMAL = "hw_thermal"
 
 
 @dataclass(slots=True)
-class Tenant:
+class SimulatedTenant:
     """A tenant on one GPU."""
 
     who: Identity
     gpu: Gpu
-    wish: Wish
+    wish: LoadDemand
     pid: int
     spent_ns: int = 0
     throttled_ns: int = 0
@@ -47,7 +47,7 @@ class Tenant:
         return int(self.wish.quota_part * self.gpu.memory_bytes) // MIB * MIB
 
 
-class Node:
+class SimulatedNode:
     """One node. What it is follows from its plan and name alone."""
 
     def __init__(self, plan: Plan) -> None:
@@ -63,7 +63,7 @@ class Node:
         self._looked_at_s: float | None = None
         self._began_at_s = 0.0
 
-    def _tenants(self, dice: random.Random, card: Card) -> list[Tenant]:
+    def _tenants(self, dice: random.Random, card: SimulatedCard) -> list[SimulatedTenant]:
         made = []
         for gpu in card.parts:
             for wish in wishes(dice, self.plan.tenants if gpu.mig is None else 1):
@@ -71,7 +71,7 @@ class Node:
                 who = Identity(
                     f"pod-{dice.getrandbits(32):08x}", namespace, pod, "main", "", "root", "python"
                 )
-                made.append(Tenant(who, gpu, wish, dice.randrange(10_000, 600_000)))
+                made.append(SimulatedTenant(who, gpu, wish, dice.randrange(10_000, 600_000)))
         return made
 
     def step(self, now_s: float) -> Snapshot:
@@ -109,7 +109,7 @@ class Node:
             build={"version": about.version(), "python_version": platform.python_version()},
         )
 
-    def _work(self, here: list[Tenant], now_s: float, elapsed_s: float) -> None:
+    def _work(self, here: list[SimulatedTenant], now_s: float, elapsed_s: float) -> None:
         """Let time go by on one GPU."""
         wanted = [t.wish.wanted(now_s) for t in here]
         parts = divided(wanted, [t.wish.weight for t in here])
@@ -118,7 +118,7 @@ class Node:
             tenant.spent_ns += int(got * elapsed_s * 1e9)
             tenant.throttled_ns += int(max(0.0, want - got) * elapsed_s * 1e9)
 
-    def _look(self, tenant: Tenant, now_s: float) -> Look:
+    def _look(self, tenant: SimulatedTenant, now_s: float) -> Look:
         wish = tenant.wish
         part = 1.04 if self._has("over-quota") and tenant is self.tenants[0] else wish.memory.at(now_s)
         tracked = max(0, int(part * tenant.quota_bytes) - CONTEXT)
@@ -140,7 +140,7 @@ class Node:
             granted_ns=tenant.spent_ns if is_short else None,
         )
 
-    def _card(self, card: Card, looks: list[Look], now_s: float, elapsed_s: float) -> GpuSample:
+    def _card(self, card: SimulatedCard, looks: list[Look], now_s: float, elapsed_s: float) -> GpuSample:
         uses: dict[str, Use] = {gpu.uuid: use_of(gpu, looks, self.tenants) for gpu in card.parts}
         busy = sum(use.busy for use in uses.values()) / len(uses)
         pids = {pid: size for use in uses.values() for pid, size in use.pids.items()}
@@ -190,7 +190,7 @@ class Node:
         return fault in self.plan.faults
 
 
-def use_of(gpu: Gpu, looks: list[Look], tenants: list[Tenant]) -> Use:
+def use_of(gpu: Gpu, looks: list[Look], tenants: list[SimulatedTenant]) -> Use:
     """Return what tenants make of a GPU."""
     busy = min(1.0, sum(t.got for t in tenants if t.gpu is gpu))
     here = [held for look in looks if look.gpu is gpu for held in look.held]

@@ -12,7 +12,7 @@ from aiohttp import web
 
 from hypervisor.exporter import health, scrape
 from hypervisor.exporter.exporter import Exporter
-from hypervisor.simulator.node import Node
+from hypervisor.simulator.node import SimulatedNode
 from hypervisor.simulator.spec import Fault, Plan
 
 PERIOD_S = 1.0
@@ -26,7 +26,7 @@ class Served:
     """A node and its pages."""
 
     def __init__(self, plan: Plan, compat: Sequence[str]) -> None:
-        self.node = Node(plan)
+        self.node = SimulatedNode(plan)
         self.exporter = Exporter(compat=compat)
         self._page = scrape.handler(self.exporter.page)
 

@@ -33,7 +33,7 @@ FAULTS: dict[Fault, str] = {
     "huge": "its page does not end",
 }
 assert set(FAULTS) == set(get_args(Fault))
-MOST_CARDS = 16
+MAX_CARDS = 16
 CARDS, TENANTS = 8, 3
 
 

@@ -14,7 +14,7 @@ from hypervisor.scraper.address import url_of
 from hypervisor.scraper.fetch import fetch, session
 from hypervisor.scraper.parser import Page
 from hypervisor.scraper.scraper import Scraper
-from hypervisor.scraper.target_health import Pace, Patience
+from hypervisor.scraper.target_health import ScrapeTiming, TargetHealth
 from hypervisor.top.assemble import Facts, cards_of, list_in, number_in, text_in
 from hypervisor.top.model import Card, Health, Node, Process
 from hypervisor.top.scraped import facts_of
@@ -70,7 +70,7 @@ class Fleet:
         return await fetch(self._client, self._urls[host])
 
     def _start(self) -> Scraper[str]:
-        return Scraper(self._get, pace=Pace(period_s=self.interval_s))
+        return Scraper(self._get, pace=ScrapeTiming(period_s=self.interval_s))
 
     async def read(self) -> tuple[Node, ...]:
         """Return all nodes as they are known now."""
@@ -90,7 +90,7 @@ class Fleet:
     def _nodes(self, scraper: Scraper[str]) -> tuple[Node, ...]:
         return tuple(self._node(host, scraper.hosts[host]) for host in self._hosts)
 
-    def _node(self, host: str, patience: Patience[Page]) -> Node:
+    def _node(self, host: str, patience: TargetHealth[Page]) -> Node:
         kept, page = self._kept[host], patience.page
         if page is not None and page is not kept.page:
             node, dropped = node_of(host, page, kept.node)
@@ -112,13 +112,13 @@ class Fleet:
             await self._client.close()
 
 
-def health_of(node: Node, patience: Patience[Page]) -> Health:
+def health_of(node: Node, patience: TargetHealth[Page]) -> Health:
     if patience.state == "up":
         return "partial" if node.problems or any(card.is_bad for card in node.cards) else "up"
     return "stale" if patience.state == "late" else patience.state
 
 
-def failures_of(patience: Patience[Page]) -> tuple[str, ...]:
+def failures_of(patience: TargetHealth[Page]) -> tuple[str, ...]:
     if not patience.failures:
         return ()
     times = "" if patience.failures == 1 else f", {patience.failures} times in a row"

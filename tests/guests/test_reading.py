@@ -8,14 +8,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hypervisor.guests.metric_names import BOUNDS
-from hypervisor.guests.sanitizer import LIMITS, MOST_GPUS, Reading, reading_of
+from hypervisor.guests.sanitizer import LIMITS, MAX_GPUS, GuestPage, reading_of
 from hypervisor.metrics.catalogue import CATALOGUE
 from hypervisor.scraper.parser import parse
 from tests.guests import pages
 from tests.guests.pages import ALL, UUID
 
 
-def read(page: bytes | str) -> Reading:
+def read(page: bytes | str) -> GuestPage:
     return reading_of(parse(page if isinstance(page, bytes) else page.encode(), LIMITS))
 
 
@@ -83,7 +83,7 @@ def test_uuids_that_cannot_be_are_dropped(uuid) -> None:
 def test_too_many_gpus() -> None:
     lines = (f'gpulimit_gpu_power_watts{{gpu_uuid="GPU-{n}",gpu_index="{n}"}} 5\n' for n in range(100))
     reading = read("".join(lines))
-    assert len(reading.gpus) == MOST_GPUS and reading.dropped == {"too_many_gpus": 100 - MOST_GPUS}
+    assert len(reading.gpus) == MAX_GPUS and reading.dropped == {"too_many_gpus": 100 - MAX_GPUS}
 
 
 def test_an_index_that_is_missing_or_nonsense_is_made_up() -> None:
@@ -113,7 +113,7 @@ def test_another_machine_is_noticed() -> None:
     assert read(pages.own(1, boot_id="b2")).is_of_another_machine(one)
     assert not read(pages.own(2, boot_id="b1")).is_of_another_machine(one), "cards may come and go"
     assert read(pages.own(2, boot_id="")).is_of_another_machine(one)
-    assert not Reading().is_of_another_machine(one)
+    assert not GuestPage().is_of_another_machine(one)
 
 
 LINES = st.sampled_from(
@@ -126,7 +126,7 @@ PIECES = st.lists(LINES | st.binary(max_size=40), max_size=40)
 @given(PIECES)
 def test_whatever_a_guest_sends_its_reading_is_within_bounds(pieces) -> None:
     reading = read(b"\n".join(pieces))
-    assert len(reading.gpus) <= MOST_GPUS
+    assert len(reading.gpus) <= MAX_GPUS
     for gpu in reading.gpus:
         assert 0 <= gpu.index < 1000 and len(gpu.uuid) <= 80 and len(gpu.name.encode()) <= 256
         assert gpu.name.isprintable() and gpu.values

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from hypervisor.guests.cardinality import KEPT_S, MOST, Roster
+from hypervisor.guests.cardinality import KEPT_S, MOST, SeriesLimiter
 from hypervisor.metrics.snapshot import GuestGpu
 
 
@@ -12,20 +12,20 @@ def gpu(number: int, *, index: int = 0, name: str = "A100") -> GuestGpu:
 
 
 def test_other_gpus_each_time_are_let_in_up_to_a_number_and_known_ones_go_on() -> None:
-    roster = Roster()
+    roster = SeriesLimiter()
     shown = {one for n in range(1000) for one in (g.uuid for g in roster.admitted([gpu(0), gpu(n)], n))}
     assert len(shown) == MOST
     assert roster.admitted([gpu(0), gpu(5000)], 1000) == (gpu(0),)
 
 
 def test_other_names_and_indexes_count_as_well() -> None:
-    roster = Roster()
+    roster = SeriesLimiter()
     claims = [gpu(0, index=n % 10, name=f"name {n}") for n in range(1000)]
     assert sum(len(roster.admitted([one], 0)) for one in claims) == MOST
 
 
 def test_room_comes_back_after_an_hour() -> None:
-    roster = Roster()
+    roster = SeriesLimiter()
     for n in range(MOST):
         roster.admitted([gpu(n)], 0)
     assert roster.admitted([gpu(500)], KEPT_S) == ()
@@ -33,6 +33,6 @@ def test_room_comes_back_after_an_hour() -> None:
 
 
 def test_a_gpu_that_is_always_there_is_never_forgotten() -> None:
-    roster = Roster()
+    roster = SeriesLimiter()
     for now_s in range(0, 100_000, 3):
         assert roster.admitted([gpu(1)], now_s) == (gpu(1),)

@@ -19,7 +19,7 @@ from hypervisor.exporter.families import families_of
 from hypervisor.metrics.catalogue import CATALOGUE
 from hypervisor.simulator.command import main
 from hypervisor.simulator.load import divided
-from hypervisor.simulator.node import Node
+from hypervisor.simulator.node import SimulatedNode
 from hypervisor.simulator.spec import FAULTS, Plan, mixed
 from tests.conftest import ROOT, clean_environ
 from tests.metrics.conftest import Scrape, get
@@ -28,7 +28,7 @@ from tests.metrics.partitioned import read
 
 def looked_at(plan: Plan, *, seconds: int = 20) -> Scrape:
     """Return a node's page after some simulated seconds."""
-    node = Node(plan)
+    node = SimulatedNode(plan)
     for second in range(seconds):
         made = node.step(1_700_000_000.0 + second)
     return Scrape(render(families_of(made, has_debug_labels=False), "text"))
@@ -58,7 +58,9 @@ def test_a_node_is_the_same_each_time_and_another_is_another() -> None:
 def test_names_are_all_in_the_catalogue_and_vgpus_and_mig_come_back() -> None:
     known = {metric.full_name for metric in CATALOGUE.values()}
     page = looked_at(Plan("v", cards=3, has_vgpu=True))
-    assert {family.name for family in families_of(Node(Plan("v")).step(1.0), has_debug_labels=False)} <= known
+    assert {
+        family.name for family in families_of(SimulatedNode(Plan("v")).step(1.0), has_debug_labels=False)
+    } <= known
     hosts = read(page.text).vgpu_hosts()
     assert [host.policy for host in hosts] == [1, 2, 3]
     assert all(len(host.instances) == 4 and host.host == "v" for host in hosts)
@@ -105,7 +107,7 @@ def test_twenty_unlike_nodes_are_cheap() -> None:
     plans = [mixed(f"n-{place}", place, Plan("")) for place in range(20)]
     assert {fault for plan in plans for fault in plan.faults} <= FAULTS.keys()
     assert any(plan.has_vgpu for plan in plans) and any(plan.has_mig for plan in plans)
-    served = [(Node(plan), Exporter()) for plan in plans]
+    served = [(SimulatedNode(plan), Exporter()) for plan in plans]
     begin = time.process_time()
     for second in range(3):
         for node, exporter in served:

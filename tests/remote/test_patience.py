@@ -5,12 +5,12 @@ from __future__ import annotations
 
 import pytest
 
-from hypervisor.scraper.target_health import Pace, Patience, staggered
+from hypervisor.scraper.target_health import ScrapeTiming, TargetHealth, staggered
 
-PACE = Pace(period_s=3.0, longest_s=60.0)
+PACE = ScrapeTiming(period_s=3.0, longest_s=60.0)
 
 
-def asked(host: Patience[str], at_s: float, *, page: str = "", takes_s: float = 0.1) -> None:
+def asked(host: TargetHealth[str], at_s: float, *, page: str = "", takes_s: float = 0.1) -> None:
     assert host.is_due(at_s)
     host.ask(at_s)
     assert not host.is_due(at_s + 1000), "nobody is asked twice at once"
@@ -21,7 +21,7 @@ def asked(host: Patience[str], at_s: float, *, page: str = "", takes_s: float = 
 
 
 def test_the_last_page_is_shown_through_one_failure_only() -> None:
-    host: Patience[str] = Patience(PACE)
+    host: TargetHealth[str] = TargetHealth(PACE)
     assert (host.state, host.page) == ("new", None)
     asked(host, 0, page="one")
     assert (host.state, host.page, host.last_page_at_s) == ("up", "one", 0.1)
@@ -34,13 +34,13 @@ def test_the_last_page_is_shown_through_one_failure_only() -> None:
 
 
 def test_who_never_answered_is_down_at_once() -> None:
-    host: Patience[str] = Patience(PACE)
+    host: TargetHealth[str] = TargetHealth(PACE)
     asked(host, 0)
     assert (host.state, host.page) == ("down", None)
 
 
 def test_pauses_double_up_to_the_longest_and_are_short_again_after_a_page() -> None:
-    host: Patience[str] = Patience(PACE)
+    host: TargetHealth[str] = TargetHealth(PACE)
     at_s, pauses = 0.0, []
     for _ in range(8):
         asked(host, at_s)
@@ -53,7 +53,7 @@ def test_pauses_double_up_to_the_longest_and_are_short_again_after_a_page() -> N
 
 
 def test_a_very_long_failure_overflows_nothing() -> None:
-    host: Patience[str] = Patience(PACE)
+    host: TargetHealth[str] = TargetHealth(PACE)
     for _ in range(5000):
         host.ask(host.next_at_s)
         host.failed("refused", host.next_at_s)
@@ -61,7 +61,7 @@ def test_a_very_long_failure_overflows_nothing() -> None:
 
 
 def test_the_period_is_kept_from_beginning_to_beginning() -> None:
-    host: Patience[str] = Patience(PACE)
+    host: TargetHealth[str] = TargetHealth(PACE)
     asked(host, 0, page="one", takes_s=2.0)
     assert host.next_at_s == 3 and host.duration_s == 2
     asked(host, 3, page="two", takes_s=5.0)
@@ -69,7 +69,7 @@ def test_the_period_is_kept_from_beginning_to_beginning() -> None:
 
 
 def test_a_longer_period_than_the_longest_pause_is_kept_to() -> None:
-    host: Patience[str] = Patience(Pace(period_s=300, longest_s=60))
+    host: TargetHealth[str] = TargetHealth(ScrapeTiming(period_s=300, longest_s=60))
     asked(host, 0)
     assert host.next_at_s == 300
 

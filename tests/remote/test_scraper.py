@@ -9,10 +9,10 @@ import time
 from hypervisor.scraper.errors import FetchError
 from hypervisor.scraper.fetch import Budget, fetch, session
 from hypervisor.scraper.scraper import Scraper
-from hypervisor.scraper.target_health import Pace
+from hypervisor.scraper.target_health import ScrapeTiming
 from tests.remote.exporters import endless, exporter, hang, head, page
 
-PACE = Pace(period_s=0.2, longest_s=1.0)
+PACE = ScrapeTiming(period_s=0.2, longest_s=1.0)
 
 
 async def until(check, within_s: float = 20.0) -> None:
