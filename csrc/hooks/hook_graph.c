@@ -11,30 +11,22 @@ static uint64_t key_of(CUgraphExec exec)
 	return gl_key_mix((uintptr_t)exec, UINT64_C(0x6772617068)); /* apart from functions */
 }
 
-static CUresult launched(struct gl_launch *launch, CUresult result)
-{
-	struct gl_gpu *gpu = launch->gpu;
-	result = gl_launch_end(launch, result);
-	if (result == CUDA_SUCCESS && gpu && gl_peek(&gpu->graph_memory))
-		gl_graph_memory_launched(gpu);
-	return result;
-}
+#define LAUNCH_HOOK(name, per_thread)                                                                        \
+	CUresult name(CUgraphExec exec, CUstream stream)                                                     \
+	{                                                                                                    \
+		GL_ENTER(name, (exec, stream));                                                              \
+		struct gl_graph_launch memory;                                                               \
+		struct gl_launch launch;                                                                     \
+		if (GL_UNLIKELY(!gl_graph_memory_launch_begin(exec, &memory)))                               \
+			return CUDA_ERROR_OUT_OF_MEMORY;                                                     \
+		gl_launch_begin(&launch, GL_GRAPH, key_of(exec), stream, per_thread);                        \
+		CUresult result = gl_launch_end(&launch, REAL(name)(exec, stream));                          \
+		gl_graph_memory_launch_end(exec, &memory, false, result);                                    \
+		return result;                                                                               \
+	}
 
-CUresult cuGraphLaunch(CUgraphExec exec, CUstream stream)
-{
-	GL_ENTER(cuGraphLaunch, (exec, stream));
-	struct gl_launch launch;
-	gl_launch_begin(&launch, GL_GRAPH, key_of(exec), stream, false);
-	return launched(&launch, REAL(cuGraphLaunch)(exec, stream));
-}
-
-CUresult cuGraphLaunch_ptsz(CUgraphExec exec, CUstream stream)
-{
-	GL_ENTER(cuGraphLaunch_ptsz, (exec, stream));
-	struct gl_launch launch;
-	gl_launch_begin(&launch, GL_GRAPH, key_of(exec), stream, true);
-	return launched(&launch, REAL(cuGraphLaunch_ptsz)(exec, stream));
-}
+LAUNCH_HOOK(cuGraphLaunch, false)
+LAUNCH_HOOK(cuGraphLaunch_ptsz, true)
 
 /* Instantiating uploads code and parameters to the card. */
 static void uploaded(void)
@@ -44,13 +36,13 @@ static void uploaded(void)
 		gl_overhead_mark(gpu);
 }
 
-static CUresult instantiated(CUgraph graph, const CUgraphExec *exec, CUresult result)
+static CUresult instantiated(CUgraph graph, const CUgraphExec *exec, unsigned long long flags, CUresult result)
 {
 	if (result != CUDA_SUCCESS || !exec)
 		return result;
 	uploaded();
 	gl_cost_forget(key_of(*exec));
-	gl_graph_memory_instantiated(graph, *exec);
+	gl_graph_memory_instantiated(graph, *exec, flags);
 	return result;
 }
 
@@ -64,31 +56,31 @@ static CUresult updated(CUgraphExec exec, CUresult result)
 CUresult cuGraphInstantiate(CUgraphExec *exec, CUgraph graph, CUgraphNode *error_node, char *log, size_t log_size)
 {
 	GL_ENTER(cuGraphInstantiate, (exec, graph, error_node, log, log_size));
-	return instantiated(graph, exec, REAL(cuGraphInstantiate)(exec, graph, error_node, log, log_size));
+	return instantiated(graph, exec, 0, REAL(cuGraphInstantiate)(exec, graph, error_node, log, log_size));
 }
 
 CUresult cuGraphInstantiate_v2(CUgraphExec *exec, CUgraph graph, CUgraphNode *error_node, char *log, size_t log_size)
 {
 	GL_ENTER(cuGraphInstantiate_v2, (exec, graph, error_node, log, log_size));
-	return instantiated(graph, exec, REAL(cuGraphInstantiate_v2)(exec, graph, error_node, log, log_size));
+	return instantiated(graph, exec, 0, REAL(cuGraphInstantiate_v2)(exec, graph, error_node, log, log_size));
 }
 
 CUresult cuGraphInstantiateWithFlags(CUgraphExec *exec, CUgraph graph, unsigned long long flags)
 {
 	GL_ENTER(cuGraphInstantiateWithFlags, (exec, graph, flags));
-	return instantiated(graph, exec, REAL(cuGraphInstantiateWithFlags)(exec, graph, flags));
+	return instantiated(graph, exec, flags, REAL(cuGraphInstantiateWithFlags)(exec, graph, flags));
 }
 
 CUresult cuGraphInstantiateWithParams(CUgraphExec *exec, CUgraph graph, CUDA_GRAPH_INSTANTIATE_PARAMS *ip)
 {
 	GL_ENTER(cuGraphInstantiateWithParams, (exec, graph, ip));
-	return instantiated(graph, exec, REAL(cuGraphInstantiateWithParams)(exec, graph, ip));
+	return instantiated(graph, exec, ip ? ip->flags : 0, REAL(cuGraphInstantiateWithParams)(exec, graph, ip));
 }
 
 CUresult cuGraphInstantiateWithParams_ptsz(CUgraphExec *exec, CUgraph graph, CUDA_GRAPH_INSTANTIATE_PARAMS *ip)
 {
 	GL_ENTER(cuGraphInstantiateWithParams_ptsz, (exec, graph, ip));
-	return instantiated(graph, exec, REAL(cuGraphInstantiateWithParams_ptsz)(exec, graph, ip));
+	return instantiated(graph, exec, ip ? ip->flags : 0, REAL(cuGraphInstantiateWithParams_ptsz)(exec, graph, ip));
 }
 
 CUresult cuGraphExecUpdate(CUgraphExec exec, CUgraph graph, CUgraphNode *error_node, CUgraphExecUpdateResult *result)
@@ -125,10 +117,11 @@ CUresult cuGraphDestroy(CUgraph graph)
 	CUresult name(CUgraphExec exec, CUstream stream)                                                     \
 	{                                                                                                    \
 		GL_ENTER(name, (exec, stream));                                                              \
-		struct gl_gpu *gpu = gl_gpu_current();                                                       \
+		struct gl_graph_launch memory;                                                               \
+		if (GL_UNLIKELY(!gl_graph_memory_launch_begin(exec, &memory)))                               \
+			return CUDA_ERROR_OUT_OF_MEMORY;                                                     \
 		CUresult result = REAL(name)(exec, stream);                                                  \
-		if (result == CUDA_SUCCESS && gpu && gl_peek(&gpu->graph_memory))                            \
-			gl_graph_memory_launched(gpu);                                                       \
+		gl_graph_memory_launch_end(exec, &memory, true, result);                                     \
 		uploaded();                                                                                  \
 		return result;                                                                               \
 	}

@@ -247,6 +247,6 @@ CUresult cuDeviceGraphMemTrim(CUdevice device)
 	CUresult result = REAL(cuDeviceGraphMemTrim)(device);
 	struct gl_gpu *gpu = gl_gpu_of(device);
 	if (result == CUDA_SUCCESS && gpu && gl_peek(&gpu->graph_memory))
-		gl_graph_memory_launched(gpu);
+		gl_graph_memory_trimmed(gpu);
 	return result;
 }

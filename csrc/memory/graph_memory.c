@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Memory nodes of graphs.  The driver takes a graph's memory from the card when it is first uploaded or launched, and
- * keeps it until it is asked to trim (seen on a card: not even destroying the graph gives it back).  By then
- * nothing can be refused any more, so a graph is charged when its nodes are added: per gpu the larger of what the
- * driver holds for graphs and the sum of the peaks of the living graphs.  A graph lives until it and what was
- * instantiated from it are destroyed (it can be instantiated once only while it has memory nodes).
+ * Memory nodes of graphs.  The driver has one pool per device for them.  It takes a graph's memory from the card when
+ * the graph is first uploaded or launched, into that pool, and keeps it until it is asked to trim (seen on a card: not
+ * even destroying the graph gives it back).  Graphs that run one after the other, and free what they allocate, share
+ * it.  So per gpu the larger of two figures is charged: what the driver holds for graphs, and the largest peak among
+ * the graphs that have not run yet, which are going to take it.  A node that does not fit is not added, and a launch or
+ * an upload first reserves what it may make the pool grow by, and is refused if that does not fit.
  *
  * A peak is counted in the order in which nodes are added; branches that run at the same time may need more, which the
  * driver's figure then shows.
@@ -13,10 +14,41 @@
  */
 #include "shim.h"
 
+/* Of a graph's or an executable graph's block, in count. */
+enum {
+	CAPTURING = 1, /* graphs: the capture is still open */
+	SPENT = 2,     /* it has run, or is made executable: it plans nothing any more */
+	AUTO_FREE = 4, /* executable graphs: a launch frees what the last one left */
+	UPLOADED = 8,  /* executable graphs: the driver may have taken its memory before the launch */
+};
+#define AUTO_FREE_ON_LAUNCH 1u
+
 /* A graph may have memory on several gpus.  Handles are addresses of objects larger than GL_MAX_DEVICES bytes. */
 static uint64_t key_of(const void *handle, uint32_t ordinal)
 {
 	return (uint64_t)(uintptr_t)handle + ordinal;
+}
+
+struct plan {
+	uint32_t ordinal;
+	uint64_t peak;
+};
+
+static bool largest(struct gl_block *block, void *arg)
+{
+	struct plan *plan = arg;
+	bool graph = block->space == GL_SPACE_GRAPH || block->space == GL_SPACE_GRAPH_EXEC;
+	if (graph && block->ordinal == plan->ordinal && !(block->count & SPENT) && block->bytes > plan->peak)
+		plan->peak = block->bytes;
+	return false;
+}
+
+/* Looks through the graphs that are still to run.  Call with books_lock held. */
+static void plan_again(struct gl_gpu *gpu)
+{
+	struct plan plan = {.ordinal = (uint32_t)gpu->ordinal};
+	gl_block_each(largest, &plan);
+	gpu->graph_peak_bytes = plan.peak;
 }
 
 void gl_graph_memory_refresh(struct gl_gpu *gpu)
@@ -31,49 +63,49 @@ void gl_graph_memory_refresh(struct gl_gpu *gpu)
 	gl_put(&gpu->graph_unused_bytes, to - held);
 }
 
-static void refresh(struct gl_gpu *gpu)
+/* `reserved`: was taken for the graphs' charge.  Graphs came, went or ran: `plans`. */
+static void settle(struct gl_gpu *gpu, uint64_t reserved, bool plans)
 {
 	CUstreamCaptureMode mode = gl_relax();
 	gl_lock(&gpu->books_lock);
+	gpu->graph_charged_bytes += reserved;
+	if (plans)
+		plan_again(gpu);
 	gl_graph_memory_refresh(gpu);
 	gl_unlock(&gpu->books_lock);
 	gl_unrelax(mode);
 }
 
-void gl_graph_memory_launched(struct gl_gpu *gpu)
+void gl_graph_memory_trimmed(struct gl_gpu *gpu)
 {
-	refresh(gpu);
+	settle(gpu, 0, false);
 }
 
 uint64_t gl_graph_memory_need(struct gl_gpu *gpu, CUgraph graph, uint64_t bytes)
 {
 	struct gl_block block = {.space = 0};
-	uint64_t live, sum;
-	refresh(gpu);
+	uint64_t live;
+	settle(gpu, 0, false);
 	(void)gl_block_get(GL_SPACE_GRAPH, key_of(graph, (uint32_t)gpu->ordinal), &block);
 	if (__builtin_add_overflow(block.other, bytes, &live))
 		return UINT64_MAX;
-	uint64_t growth = live > block.bytes ? live - block.bytes : 0;
 	gl_lock(&gpu->books_lock);
-	bool too_much = __builtin_add_overflow(gpu->graph_peak_bytes, growth, &sum);
 	uint64_t charged = gpu->graph_charged_bytes;
 	gl_unlock(&gpu->books_lock);
-	if (too_much)
-		return UINT64_MAX;
-	return sum > charged ? sum - charged : 0;
+	return live > charged ? live - charged : 0;
 }
 
 int gl_graph_memory_prepare(struct gl_gpu *gpu, CUgraph graph, bool captured)
 {
 	struct gl_block block = {.key = key_of(graph, (uint32_t)gpu->ordinal), .space = GL_SPACE_GRAPH,
-				 .kind = GL_MEM_GRAPH, .ordinal = (uint32_t)gpu->ordinal, .count = captured};
+				 .kind = GL_MEM_GRAPH, .ordinal = (uint32_t)gpu->ordinal, .count = captured ? CAPTURING : 0};
 	struct gl_block known;
 	gl_store(&gpu->graph_memory, 1u);
 	return gl_block_get(GL_SPACE_GRAPH, block.key, &known) ? 0 : gl_block_put(&block, NULL);
 }
 
 struct change {
-	uint64_t more, less, growth;
+	uint64_t more, less;
 };
 
 static bool change(struct gl_block *block, void *arg)
@@ -81,8 +113,8 @@ static bool change(struct gl_block *block, void *arg)
 	struct change *change = arg;
 	block->other += change->more;
 	block->other -= change->less < block->other ? change->less : block->other;
-	change->growth = block->other > block->bytes ? block->other - block->bytes : 0;
-	block->bytes += change->growth;
+	if (block->other > block->bytes)
+		block->bytes = block->other;
 	return false;
 }
 
@@ -96,14 +128,8 @@ void gl_graph_memory_add(struct gl_gpu *gpu, CUgraph graph, CUdeviceptr pointer,
 	/* Without a block its free node is not seen, and the peak is counted too high. */
 	if (pointer && gl_block_put(&block, &old) == 0 && old.space)
 		gl_charge_release(&old);
-	CUstreamCaptureMode mode = gl_relax();
-	gl_lock(&gpu->books_lock);
 	(void)gl_block_update(GL_SPACE_GRAPH, key, change, &more);
-	gpu->graph_peak_bytes += more.growth;
-	gpu->graph_charged_bytes += reserved;
-	gl_graph_memory_refresh(gpu);
-	gl_unlock(&gpu->books_lock);
-	gl_unrelax(mode);
+	settle(gpu, reserved, true);
 }
 
 void gl_graph_memory_freed(CUgraph graph, CUdeviceptr pointer)
@@ -116,36 +142,20 @@ void gl_graph_memory_freed(CUgraph graph, CUdeviceptr pointer)
 	(void)gl_block_update(GL_SPACE_GRAPH, block.other, change, &less);
 }
 
-/* ---- the end of graphs ---- */
+/* ---- graphs that are made executable, run and end ---- */
 
 struct heir {
-	uint64_t graph, peak, to; /* to: 0, or the graph that the pointers belong to from now on */
-	bool found;
+	uint64_t graph, to; /* to: 0, or the graph that the pointers belong to from now on */
 };
 
-/* The executable graph takes the peak over; the pointers of the destroyed graph are forgotten or moved. */
+/* The pointers of a graph that is gone are forgotten or moved. */
 static bool inherit(struct gl_block *block, void *arg)
 {
 	struct heir *heir = arg;
-	if (block->space == GL_SPACE_GRAPH_EXEC && block->other == heir->graph && !heir->to) {
-		block->other = 0;
-		block->bytes = heir->peak;
-		heir->found = true;
-	}
 	if (block->space != GL_SPACE_POINTER || block->kind != GL_MEM_GRAPH || block->other != heir->graph)
 		return false;
 	block->other = heir->to;
 	return !heir->to;
-}
-
-static void lower_peak(struct gl_gpu *gpu, uint64_t bytes)
-{
-	CUstreamCaptureMode mode = gl_relax();
-	gl_lock(&gpu->books_lock);
-	gpu->graph_peak_bytes -= bytes < gpu->graph_peak_bytes ? bytes : gpu->graph_peak_bytes;
-	gl_graph_memory_refresh(gpu);
-	gl_unlock(&gpu->books_lock);
-	gl_unrelax(mode);
 }
 
 void gl_graph_memory_forget(CUgraph graph)
@@ -156,22 +166,39 @@ void gl_graph_memory_forget(CUgraph graph)
 		if (!gl_load(&gpu->graph_memory) ||
 		    !gl_block_take(GL_SPACE_GRAPH, key_of(graph, (uint32_t)i), &block))
 			continue;
-		struct heir heir = {.graph = block.key, .peak = block.bytes};
+		struct heir heir = {.graph = block.key};
 		gl_block_each(inherit, &heir);
-		if (!heir.found)
-			lower_peak(gpu, block.bytes);
+		settle(gpu, 0, true);
 	}
 }
 
-void gl_graph_memory_instantiated(CUgraph graph, CUgraphExec exec)
+static bool spend(struct gl_block *block, void *before)
+{
+	*(uint32_t *)before = block->count;
+	block->count = (block->count | SPENT) & ~(uint32_t)UPLOADED;
+	return false;
+}
+
+static bool upload(struct gl_block *block, void *before)
+{
+	(void)spend(block, before);
+	block->count |= UPLOADED;
+	return false;
+}
+
+/* What the graph plans, its executable one plans from now on. */
+void gl_graph_memory_instantiated(CUgraph graph, CUgraphExec exec, unsigned long long flags)
 {
 	for (int i = 0; graph && exec && i < gl_self.gpu_count; i++) {
 		struct gl_block block;
 		uint64_t key = key_of(graph, (uint32_t)i);
-		if (!gl_load(&gl_self.gpu[i].graph_memory) || !gl_block_get(GL_SPACE_GRAPH, key, &block))
+		uint32_t before;
+		if (!gl_load(&gl_self.gpu[i].graph_memory) || !gl_block_get(GL_SPACE_GRAPH, key, &block) ||
+		    !gl_block_update(GL_SPACE_GRAPH, key, spend, &before))
 			continue;
-		block = (struct gl_block){.key = key_of(exec, (uint32_t)i), .space = GL_SPACE_GRAPH_EXEC,
-					  .kind = GL_MEM_GRAPH, .ordinal = (uint32_t)i, .other = key};
+		uint32_t count = (before & SPENT) | (flags & AUTO_FREE_ON_LAUNCH ? AUTO_FREE : 0);
+		block = (struct gl_block){.key = key_of(exec, (uint32_t)i), .bytes = block.bytes, .count = count,
+					  .space = GL_SPACE_GRAPH_EXEC, .kind = GL_MEM_GRAPH, .ordinal = (uint32_t)i};
 		(void)gl_block_put(&block, NULL);
 	}
 }
@@ -182,7 +209,72 @@ void gl_graph_memory_exec_forget(CUgraphExec exec)
 		struct gl_block block;
 		if (gl_load(&gl_self.gpu[i].graph_memory) &&
 		    gl_block_take(GL_SPACE_GRAPH_EXEC, key_of(exec, (uint32_t)i), &block))
-			lower_peak(&gl_self.gpu[i], block.bytes);
+			settle(&gl_self.gpu[i], 0, true);
+	}
+}
+
+/* The pool grows by what does not fit into its unused memory.  What an earlier launch of the same graph has left is
+ * freed by the launch itself, or the driver refuses it. */
+static uint64_t growth(struct gl_gpu *gpu, const struct gl_block *exec)
+{
+	cuuint64_t used = 0;
+	uint64_t charged, want;
+	CUstreamCaptureMode mode = gl_relax();
+	if (REAL(cuDeviceGetGraphMemAttribute)(gpu->ordinal, CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT, &used) != CUDA_SUCCESS)
+		used = 0;
+	gl_unrelax(mode);
+	bool own = (exec->count & UPLOADED) || (exec->count & (SPENT | AUTO_FREE)) == (SPENT | AUTO_FREE);
+	if (own)
+		want = used > exec->bytes ? used : exec->bytes;
+	else if (__builtin_add_overflow(used, exec->bytes, &want))
+		want = UINT64_MAX;
+	settle(gpu, 0, false);
+	gl_lock(&gpu->books_lock);
+	charged = gpu->graph_charged_bytes;
+	gl_unlock(&gpu->books_lock);
+	return want > charged ? want - charged : 0;
+}
+
+bool gl_graph_memory_launch_begin(CUgraphExec exec, struct gl_graph_launch *launch)
+{
+	launch->any = false;
+	for (int i = 0; exec && i < gl_self.gpu_count; i++) {
+		struct gl_gpu *gpu = &gl_self.gpu[i];
+		struct gl_block block;
+		launch->need[i] = 0;
+		if (!gl_load(&gpu->graph_memory) ||
+		    !gl_block_get(GL_SPACE_GRAPH_EXEC, key_of(exec, (uint32_t)i), &block))
+			continue;
+		uint64_t need = growth(gpu, &block);
+		if (gl_reserve(gpu, GL_MEM_GRAPH, need) != 0) {
+			while (i-- > 0) {
+				gl_release(&gl_self.gpu[i], GL_MEM_GRAPH, launch->need[i]);
+				if (launch->need[i])
+					gl_moved(&gl_self.gpu[i]);
+			}
+			return false;
+		}
+		if (need)
+			gl_moving(gpu); /* until the end */
+		launch->need[i] = need;
+		launch->any = true;
+	}
+	return true;
+}
+
+void gl_graph_memory_launch_end(CUgraphExec exec, const struct gl_graph_launch *launch, bool uploaded, CUresult result)
+{
+	for (int i = 0; launch->any && i < gl_self.gpu_count; i++) {
+		struct gl_gpu *gpu = &gl_self.gpu[i];
+		uint32_t before = SPENT;
+		if (!gl_load(&gpu->graph_memory))
+			continue;
+		if (result == CUDA_SUCCESS)
+			(void)gl_block_update(GL_SPACE_GRAPH_EXEC, key_of(exec, (uint32_t)i), uploaded ? upload : spend,
+					      &before);
+		settle(gpu, launch->need[i], !(before & SPENT));
+		if (launch->need[i])
+			gl_moved(gpu);
 	}
 }
 
@@ -198,11 +290,8 @@ void gl_graph_memory_moved(CUgraph child, CUgraph parent)
 		struct heir heir = {.graph = block.key, .to = key_of(parent, (uint32_t)i)};
 		struct change more = {.more = block.bytes};
 		gl_block_each(inherit, &heir);
-		gl_lock(&gpu->books_lock);
 		(void)gl_block_update(GL_SPACE_GRAPH, heir.to, change, &more);
-		gpu->graph_peak_bytes += more.growth;
-		gpu->graph_peak_bytes -= block.bytes < gpu->graph_peak_bytes ? block.bytes : gpu->graph_peak_bytes;
-		gl_unlock(&gpu->books_lock);
+		settle(gpu, 0, true);
 	}
 }
 
@@ -211,22 +300,20 @@ void gl_graph_memory_moved(CUgraph child, CUgraph parent)
 static bool not_capturing(struct gl_block *block, void *unused)
 {
 	(void)unused;
-	block->count = 0;
+	block->count &= ~(uint32_t)CAPTURING;
 	return false;
 }
 
 struct lost {
-	uint64_t peak[GL_MAX_DEVICES];
-	bool any;
+	bool on[GL_MAX_DEVICES];
 };
 
 static bool is_lost(struct gl_block *block, void *arg)
 {
 	struct lost *lost = arg;
-	if (block->space != GL_SPACE_GRAPH || !block->count || block->ordinal >= GL_MAX_DEVICES)
+	if (block->space != GL_SPACE_GRAPH || !(block->count & CAPTURING) || block->ordinal >= GL_MAX_DEVICES)
 		return false;
-	lost->peak[block->ordinal] += block->bytes;
-	return lost->any = true;
+	return lost->on[block->ordinal] = true;
 }
 
 void gl_graph_memory_captured(CUgraph graph)
@@ -240,11 +327,11 @@ void gl_graph_memory_captured(CUgraph graph)
 	/* A failed capture does not say which graph it destroyed; once none is open, all that were open are gone. */
 	if (graph || !any || gl_load(&gl_self.capturing))
 		return;
-	struct lost lost = {.any = false};
+	struct lost lost = {.on = {false}};
 	gl_block_each(is_lost, &lost);
-	for (int i = 0; lost.any && i < gl_self.gpu_count; i++)
-		if (lost.peak[i])
-			lower_peak(&gl_self.gpu[i], lost.peak[i]);
+	for (int i = 0; i < gl_self.gpu_count; i++)
+		if (lost.on[i])
+			settle(&gl_self.gpu[i], 0, true);
 }
 
 CUgraph gl_capturing_graph(CUstream stream, bool per_thread)

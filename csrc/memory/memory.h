@@ -91,8 +91,8 @@ enum gl_space {
 	GL_SPACE_VMM_MEMORY,   /* key: id; bytes: charged; count: its handle and its mappings */
 	GL_SPACE_VMM_MAPPING,  /* bytes: size, not charged; other: id of the memory, 0: not ours */
 	GL_SPACE_POOL,         /* which gpu a pool is charged to; the charge itself is in gl_gpu.pools */
-	GL_SPACE_GRAPH,        /* key: graph + ordinal; bytes: peak; other: live now; count: 1 while being captured */
-	GL_SPACE_GRAPH_EXEC,   /* key: exec + ordinal; bytes: peak taken over from a destroyed graph; other: graph's key */
+	GL_SPACE_GRAPH,        /* key: graph + ordinal; bytes: peak; other: live now; count: see graph_memory.c */
+	GL_SPACE_GRAPH_EXEC,   /* key: exec + ordinal; bytes: peak; count: as of a graph */
 	GL_SPACE_CONTEXT,      /* count: references (cuCtxAttach) */
 	GL_SPACE_GREEN,        /* key: green context; other: the same as a context */
 };
@@ -233,12 +233,20 @@ void gl_graph_memory_freed(CUgraph graph, CUdeviceptr pointer);
 void gl_graph_memory_moved(CUgraph child, CUgraph parent);
 /* The driver has made exec from graph / destroyed the exec / destroyed the graph / ended a capture (graph NULL: it
  * failed).  Cheap in a process without memory nodes. */
-void gl_graph_memory_instantiated(CUgraph graph, CUgraphExec exec);
+void gl_graph_memory_instantiated(CUgraph graph, CUgraphExec exec, unsigned long long flags);
 void gl_graph_memory_exec_forget(CUgraphExec exec);
 void gl_graph_memory_forget(CUgraph graph);
 void gl_graph_memory_captured(CUgraph graph);
-/* A graph was launched or uploaded on the gpu; wanted if gpu->graph_memory. */
-void gl_graph_memory_launched(struct gl_gpu *gpu);
+/* Around a launch or an upload: reserves what it may take from the card (false: the quota refuses), then charges what
+ * it took.  Cheap in a process without memory nodes. */
+struct gl_graph_launch {
+	bool any;
+	uint64_t need[GL_MAX_DEVICES]; /* valid if any */
+};
+bool gl_graph_memory_launch_begin(CUgraphExec exec, struct gl_graph_launch *launch);
+void gl_graph_memory_launch_end(CUgraphExec exec, const struct gl_graph_launch *launch, bool uploaded, CUresult result);
+/* The program trimmed the gpu's graph memory. */
+void gl_graph_memory_trimmed(struct gl_gpu *gpu);
 /* Brings the graphs' charge to the truth.  Call with books_lock held and captures relaxed. */
 void gl_graph_memory_refresh(struct gl_gpu *gpu);
 /* The graph that a stream is captured into; NULL: not capturing. */

@@ -63,8 +63,8 @@ struct gl_gpu {
 	struct gl_pool *pools;
 	uint32_t pool_count, pool_room;
 	uint64_t pool_step;          /* by which pools were seen to grow; 0: not yet (pool_growth.c) */
-	uint32_t graph_memory;       /* 1 once a graph with memory nodes was seen: gl_graph_memory_launched is wanted */
-	uint64_t graph_peak_bytes;   /* sum over living graphs */
+	uint32_t graph_memory;       /* 1 once a graph with memory nodes was seen: its launches are to be charged */
+	uint64_t graph_peak_bytes;   /* the largest among the graphs that are still to run */
 	uint64_t graph_charged_bytes;
 	uint64_t graph_unused_bytes; /* of these, not taken from the card yet */
 };

@@ -59,6 +59,11 @@ def test_books_equal_the_card_on_every_path_at_the_edge_of_the_quota(run: Run, p
     run("memory_paths", path, profile="small", memory="64MiB")
 
 
+@pytest.mark.parametrize("case", ["own_free", "kept", "trimmed", "again", "upload"])
+def test_graphs_are_charged_what_their_pool_holds(run: Run, case: str) -> None:
+    run("graph_sharing", case, profile="small", memory="200MiB")
+
+
 @pytest.mark.parametrize("code", [OUT_OF_MEMORY, UNKNOWN])
 @pytest.mark.parametrize("call", REFUSABLE)
 def test_books_are_as_before_when_the_driver_refuses(run: Run, call: str, code: int) -> None:
