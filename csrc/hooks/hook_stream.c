@@ -33,10 +33,18 @@ CUresult cuStreamWaitEvent_ptsz(CUstream stream, CUevent event, unsigned int fla
 	return REAL(cuStreamWaitEvent_ptsz)(stream, event, flags);
 }
 
+static CUresult waited(CUresult result)
+{
+	result = gl_meter_waited(result);
+	if (result == CUDA_SUCCESS)
+		gl_pools_waited();
+	return result;
+}
+
 #define WAIT_FOR_GPU(name, args)                                                                             \
 	do {                                                                                                 \
 		GL_ENTER(name, args);                                                                        \
-		return gl_meter_waited(REAL(name) args);                                                     \
+		return waited(REAL(name) args);                                                              \
 	} while (0)
 
 CUresult cuStreamSynchronize(CUstream stream)

@@ -219,6 +219,15 @@ bool gl_pools_trim(struct gl_gpu *gpu);
 /* Brings the charge of every pool on the gpu, and of its graphs, to what the driver says that it holds. */
 void gl_pools_refresh(struct gl_gpu *gpu);
 
+/* ---- pool_siblings.c: what pools give back, as other processes of the tenant see it ---- */
+
+/* The process has waited for the GPU: looks at what its pools gave back meanwhile.  A load per gpu if there is nothing. */
+void gl_pools_waited(void);
+/* Trims if another process of the tenant is about to be refused. */
+void gl_pools_answer(struct gl_gpu *gpu);
+/* Asks the tenant's other processes to trim; true if one answered. */
+bool gl_pools_ask_others(struct gl_gpu *gpu);
+
 /* ---- graph_memory.c: memory nodes of graphs ---- */
 
 /* What charging one more node would need beyond what is charged.  Call with gpu->pool_lock held until added. */

@@ -139,6 +139,7 @@ void gl_pool_freed(const struct gl_block *pointer)
 	struct gl_gpu *gpu = gl_gpu_of((CUdevice)pointer->ordinal);
 	if (!gpu)
 		return;
+	gl_put(&gpu->pools_stale, 1u);
 	CUstreamCaptureMode mode = gl_relax();
 	gl_lock(&gpu->books_lock);
 	struct gl_pool *pool = gl_pool_find(gpu, (CUmemoryPool)(uintptr_t)pointer->other);
@@ -150,6 +151,7 @@ void gl_pool_freed(const struct gl_block *pointer)
 	}
 	gl_unlock(&gpu->books_lock);
 	gl_unrelax(mode);
+	gl_pools_answer(gpu);
 }
 
 struct rename {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Taking memory out of the tenant's quota and putting it back.  A reservation is one ledger operation; only when it
- * does not fit is more tried: what dead processes left, what this process's pools hold unused, and a fresh look
- * at what the card really holds.
+ * does not fit is more tried: what dead processes left, what this process's pools hold unused and then those of the
+ * tenant's other processes, and a fresh look at what the card really holds.
  */
 #include "shim.h"
 
@@ -20,6 +20,8 @@ static int change_trying_hard(struct gl_gpu *gpu, enum gl_memory_kind kind, uint
 		r = gl_account_add(gpu, kind, (int64_t)bytes, gl_limit_bytes(gpu));
 	}
 	if (r == -ENOMEM && gl_pools_trim(gpu))
+		r = gl_account_add(gpu, kind, (int64_t)bytes, gl_limit_bytes(gpu));
+	if (r == -ENOMEM && gl_pools_ask_others(gpu))
 		r = gl_account_add(gpu, kind, (int64_t)bytes, gl_limit_bytes(gpu));
 	return r;
 }

@@ -62,6 +62,8 @@ struct gl_gpu {
 	struct gl_lock books_lock;   /* the pools' and graphs' charges; never held across gl_reserve */
 	struct gl_pool *pools;
 	uint32_t pool_count, pool_room;
+	uint32_t pools_stale;        /* 1: pointers of pools were freed; the books are looked at once the GPU was waited for */
+	uint64_t pools_trimmed_ns;   /* when another process last had them trimmed */
 	uint64_t pool_step;          /* by which pools were seen to grow; 0: not yet (pool_growth.c) */
 	uint32_t graph_memory;       /* 1 once a graph with memory nodes was seen: its launches are to be charged */
 	uint64_t graph_peak_bytes;   /* the largest among the graphs that are still to run */

@@ -18,6 +18,7 @@ from limiter import segment
 from ..conftest import remove_segments
 from .machine import LONG as LONG
 from .machine import QUOTA, Machine
+from .sharing import PROGRAM, Member
 
 SOURCES = Path(__file__).resolve().parent.parent / "c"
 ROOT = SOURCES.parent.parent
@@ -89,6 +90,19 @@ def machine(
 
     yield make
     remove_segments(tenant)
+
+
+@pytest.fixture
+def member(limited_env: dict[str, str], start_process: Any) -> Callable[..., Member]:
+    """Start members of the test's tenant, of 1 GiB on the exact small card; keywords: their environment."""
+
+    def begin(**environ: str) -> Member:
+        env = limited_env | {"GPULIMIT_SIM_PROFILE": "small", "GPULIMIT_MEMORY": "1GiB"} | environ
+        made = Member(start_process([sys.executable, PROGRAM], env=env, stdin=-1))
+        assert made("start") == 0
+        return made
+
+    return begin
 
 
 ASK_CARD = """
