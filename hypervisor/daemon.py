@@ -87,6 +87,8 @@ class Daemon:
             events=self.events,
             operators_gid=gid_of(settings.socket_group),
         )
+        if settings.kubernetes and not self.node.peers.control_groups.sees_node():
+            logger.warning("the node's /sys/fs/cgroup is not mounted here: processes of pods are refused")
         self.exporter = Exporter(
             has_debug_labels=settings.metrics_debug_labels, compat=settings.metrics_compat
         )

@@ -9,6 +9,7 @@ a user's: runtimes give a container in a user namespace its own.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import stat
@@ -21,6 +22,7 @@ from hypervisor.errors import Refused
 from hypervisor.host.cgroup import DELETED, Line, Membership, innermost, is_plain, lines_in, of_path
 
 ROOT = 0
+ROOT_INODE = 1
 OTHERS_MAY_WRITE = stat.S_IWGRP | stat.S_IWOTH
 PROC = Path("/proc")
 MAX_DEPTH = 12
@@ -66,6 +68,11 @@ class Hierarchy:
                 return list(place.relative_to(self._mount).parts)
         return None
 
+    @property
+    def is_whole(self) -> bool:
+        """True if the hierarchy's own root can be seen, and not only a part of it."""
+        return self._mount.stat().st_ino == ROOT_INODE
+
     def resolve(self, path: str) -> list[str] | None:
         """Return a path's names, from the mounted directory; None: it is not below that."""
         parts = [part for part in path.split("/") if part]
@@ -107,6 +114,12 @@ class ControlGroups:
         self._hierarchies = {line.controllers: hierarchy_of(line.controllers, mounts) for line in own}
         self._own_lines = frozenset(own)
         self._own = innermost(of_path(line.path) for line in own)
+
+    def sees_node(self) -> bool:
+        """Return True if all groups of the node can be seen, of one hierarchy at least."""
+        with contextlib.suppress(OSError):
+            return any(one is not None and one.is_whole for one in self._hierarchies.values())
+        return False
 
     def place(self, text: str) -> Place:
         """Return where a process runs. Raises Refused if that cannot be told.

@@ -7,6 +7,7 @@ file.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import platform
 import socket
@@ -21,6 +22,8 @@ from limiter.doctor.check import Check, fail, ok, warn
 from limiter.errors import GpulimitError
 from limiter.paths import DAEMON_SOCKET
 
+ROOT_GROUP = 1
+"""Inode of the root of a hierarchy of control groups."""
 CAPABILITIES = {"CHOWN": 0, "DAC_OVERRIDE": 1, "FOWNER": 3}
 """Capabilities that the daemon needs, by the kernel's numbers."""
 SYS_ADMIN = 21
@@ -60,6 +63,7 @@ def checks(environment: Mapping[str, str]) -> Iterator[Check]:
     yield rights(Path("/proc/self/status").read_text())
     yield pid_namespace(Path("/proc/self/ns/pid").stat().st_ino)
     yield read_only_view(told["shm_read_only"])
+    yield control_groups(Path("/proc/self/mountinfo").read_text())
     yield placed_library(Path(told["library_dir"]), told["socket"])
     if told["merge_preload"] == "on" or told["hand_over"] == "cdi":
         yield cdi_folder(Path(told["cdi_dir"]))
@@ -111,6 +115,19 @@ def read_only_view(path: str) -> Check:
     if not (is_it and is_shm):
         return fail(name, f"{path} is not /dev/shm mounted read-only", "mount it there")
     return ok(name, f"at {path}")
+
+
+def control_groups(mountinfo: str) -> Check:
+    """Look for a mount that shows a whole hierarchy: in a container the runtime shows its own group alone."""
+    name = "control groups"
+    for line in mountinfo.splitlines():
+        fields, _, kind = line.partition(" - ")
+        place = Path(fields.split()[4])
+        with contextlib.suppress(OSError):
+            if kind.startswith("cgroup") and place.stat().st_ino == ROOT_GROUP:
+                return ok(name, f"the node's, at {place}")
+    advice = "mount the node's /sys/fs/cgroup read-only, at /run/gpulimit-cgroup for example"
+    return fail(name, "only a part is seen here: processes of pods are refused", advice)
 
 
 def placed_library(folder: Path, path: str) -> Check:

@@ -181,6 +181,9 @@ def test_the_daemon_has_the_paths_that_its_options_name() -> None:
     environment = {v["name"]: v.get("value") for v in spec["containers"][0]["env"]}
     view = mounts[environment["GPULIMITD_SHM_READ_ONLY"]]
     assert view["readOnly"] and hosts[view["name"]] == "/dev/shm"
+    groups = next(m for m in mounts.values() if hosts[m["name"]] == "/sys/fs/cgroup")
+    assert groups["readOnly"]
+    assert groups["mountPath"] != "/sys/fs/cgroup", "there the runtime shows the daemon's own group"
 
 
 def test_nobody_has_more_rights_than_he_needs() -> None:

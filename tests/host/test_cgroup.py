@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from hypervisor.host.cgroup import Membership, parse
+from hypervisor.host.cgroup import Membership, is_plain, parse
 
 UID = "8f8e6f5c-6b0f-4a57-9d7c-0c7b4f6a2d11"
 UID_ = UID.replace("-", "_")
@@ -100,3 +100,56 @@ def test_the_innermost_pod_counts() -> None:
 @pytest.mark.parametrize("text", ["", "\n", "nonsense", "0:\n", "0::\n", ":::\n", "1:a:b:c:d\n"])
 def test_nonsense_is_no_membership(text: str) -> None:
     assert parse(text) == Membership()
+
+
+# ---- plain layouts ----
+
+PLAIN = [
+    "/",
+    "/init.scope",
+    "/user.slice",
+    "/user.slice/user-1000.slice/session-3.scope",
+    "/user.slice/user-1000.slice/user@1000.service/init.scope",
+    "/user.slice/user-1000.slice/user@1000.service/app.slice/app-code.scope/anything",
+    "/system.slice/sshd.service",
+    "/system.slice/cron.service",
+    "/system.slice/system-getty.slice/getty@tty1.service",
+    "/system.slice/jupyter-alice-singleuser.service",
+    "/system.slice/slurmstepd.scope/job_7/step_0/user/task_0",
+    "/batch.slice/train.service",
+    "/kube.slice/kubelet.service",
+    "/system.slice/containerd.service",
+    "/../../system.slice/sshd.service",
+]
+UNKNOWN = [
+    "/..",
+    "/default/busybox",
+    "/lxc.payload.web",
+    "/lxc/web",
+    "/machine.slice/machine-web.scope/payload",
+    "/machine.slice/systemd-nspawn@web.service/payload",
+    "/system.slice/systemd-nspawn@web.service",
+    "/system.slice/runc-web.scope",
+    "/system.slice/crun-web.scope",
+    "/system.slice/docker-web.scope",
+    "/system.slice/containerd.service/web",
+    "/system.slice/snap.lxd.daemon.service/lxc.payload.web",
+    "/user.slice/user-0.slice/session-1.scope/web",
+    "/kubepods.slice/kubepods-besteffort.slice/something-new.scope",
+    "/kubepods/burstable/something-new",
+    "/kubelet.slice/kubelet-kubepods.slice/x.scope",
+    "/garden/1234",
+    "/mesos/8a1f",
+    "/buildkit/abcdef",
+]
+
+
+@pytest.mark.parametrize("path", PLAIN)
+def test_what_systemd_makes_for_services_and_users_is_plain(path: str) -> None:
+    assert is_plain(path)
+
+
+@pytest.mark.parametrize("path", UNKNOWN)
+def test_what_a_runtime_could_have_made_is_not_plain(path: str) -> None:
+    assert parse(f"0::{path}\n") == Membership()
+    assert not is_plain(path)

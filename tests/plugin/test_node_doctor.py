@@ -63,3 +63,13 @@ def test_single_checks() -> None:
     assert checks.rights("CapEff:\t000000000000000b\n").level == "ok"
     assert "FOWNER" in checks.rights("CapEff:\t0000000000000003\n").text
     assert checks.pid_namespace(1).level == "warn"
+
+
+def test_a_part_of_the_control_groups_is_not_the_nodes(tmp_path: Path) -> None:
+    own = f"41 31 0:38 / {tmp_path} rw - cgroup2 cgroup2 rw"
+    part = checks.control_groups(own)
+    assert part.level == "fail" and "/sys/fs/cgroup" in part.advice
+    text = Path("/proc/self/mountinfo").read_text()
+    if "cgroup" not in text:
+        pytest.skip("no control groups are mounted here")
+    assert checks.control_groups(text).level == "ok"
