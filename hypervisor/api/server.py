@@ -24,6 +24,7 @@ from hypervisor.errors import Refused
 from hypervisor.host.tcp_endpoints import Ends
 from hypervisor.model import Peer, ProcessKey, Registration, TenantName, Wish, Worker, WorkerId
 from hypervisor.node.commands import Command
+from hypervisor.node.quota_changes import FIELDS, QuotaChange
 from limiter import quota
 from limiter.errors import QuotaError
 
@@ -51,6 +52,7 @@ class Node(Protocol):
     def state(self, peer: Peer | None) -> dict[str, Any]: ...
     def quota_of(self, tenant: TenantName, peer: Peer | None) -> dict[str, Any]: ...
     def set_quota(self, tenant: TenantName, said: quota.Quota | None) -> dict[str, Any]: ...
+    def change_quota(self, tenant: TenantName, change: QuotaChange) -> dict[str, Any]: ...
     def suspend(self, tenant: TenantName, *, is_suspended: bool) -> list[str]: ...
 
 
@@ -118,6 +120,11 @@ class Server:
             check_writer(request)
             return web.json_response(node.set_quota(tenant_in(request), quota_in(said)))
 
+        async def change_some(request: web.Request) -> web.Response:
+            check_writer(request)
+            said = await body_of(request)
+            return web.json_response(node.change_quota(tenant_in(request), change_in(said)))
+
         async def drop(request: web.Request) -> web.Response:
             check_writer(request)
             return web.json_response(node.set_quota(tenant_in(request), None))
@@ -135,6 +142,7 @@ class Server:
                 web.get("/v1/state", state),
                 web.get("/v1/tenants/{tenant}/quota", show),
                 web.put("/v1/tenants/{tenant}/quota", change),
+                web.patch("/v1/tenants/{tenant}/quota", change_some),
                 web.delete("/v1/tenants/{tenant}/quota", drop),
                 web.post("/v1/tenants/{tenant}/suspend", suspending(is_suspended=True)),
                 web.post("/v1/tenants/{tenant}/resume", suspending(is_suspended=False)),
@@ -340,6 +348,15 @@ def quota_in(said: Mapping[str, Any]) -> quota.Quota:
         return quota.read({k: v for k, v in variables.items() if v}, flags=flags)
     except QuotaError as error:
         raise Refused(422, str(error)) from error
+
+
+def change_in(said: Mapping[str, Any]) -> QuotaChange:
+    """Return the parts in {"memory": "4GiB", "request": null}; null takes a part out."""
+    cleared = [key for key, value in said.items() if value in (None, "", "none")]
+    for key in cleared:
+        if key not in FIELDS:
+            raise Refused(422, f"{key[:40]!a} is no part of a quota")
+    return QuotaChange(quota_in({k: v for k, v in said.items() if k not in cleared}), cleared)
 
 
 def wish_in(said: Mapping[str, Any]) -> Wish:

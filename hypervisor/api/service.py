@@ -26,6 +26,7 @@ from hypervisor.metrics.snapshot import Snapshot
 from hypervisor.model import Peer, ProcessKey, Registration, TenantName, Wish, Worker, WorkerId
 from hypervisor.node.commands import Command
 from hypervisor.node.node import Node
+from hypervisor.node.quota_changes import QuotaChange
 from hypervisor.node.registry import CONTAINED, Tenant
 from limiter.errors import LayoutMismatch
 from limiter.quota import Quota
@@ -124,20 +125,30 @@ class Api:
         return dict(self._arbitration.shares)
 
     def quota_of(self, name: TenantName, peer: Peer | None) -> dict[str, Any]:
-        """Return the quota in force; for a tenant that is not there, the one that waits for it."""
+        """Return the quota in force; for a tenant without processes, the one for its next start."""
         tenant = self._node.registry.tenants.get(name)
         sees_all = peer is None or self._node.is_operator(peer)
         if not sees_all and (tenant is None or not self._is_own(tenant, peer)):
             raise Refused(403, "only root and the daemon's group may see other tenants")
-        if tenant is not None:
-            return {"tenant": name, "present": True, **quota_data(tenant.held)}
-        held = self._node.registry.book.ceiling(name)
-        if held is None:
+        held, is_suspended = self._node.operators.quota_of(name), name in self._node.registry.suspended
+        if held is None and not is_suspended:
             raise Refused(404, f"no tenant {name!a} here, and no quota waits for it")
-        return {"tenant": name, "present": False, **quota_data(held)}
+        shown = quota_data(held) if held is not None else {"source": None, "quota": {}}
+        suspended = {"suspended": True} if is_suspended else {}
+        is_present = tenant is not None and tenant.is_occupied
+        return {"tenant": name, "present": is_present, **shown, **suspended}
 
     def set_quota(self, name: TenantName, said: Quota | None) -> dict[str, Any]:
-        self._node.set_quota(name, said)
+        """Set or take back a whole quota; return what then holds."""
+        self._node.operators.set_quota(name, said)
+        return self._answer(name)
+
+    def change_quota(self, name: TenantName, change: QuotaChange) -> dict[str, Any]:
+        """Set parts of a quota; return what then holds."""
+        self._node.operators.change_quota(name, change)
+        return self._answer(name)
+
+    def _answer(self, name: TenantName) -> dict[str, Any]:
         warnings = {"warnings": self._node.warnings()} if self._node.warnings() else {}
         try:
             return self.quota_of(name, None) | warnings
@@ -146,5 +157,5 @@ class Api:
 
     def suspend(self, name: TenantName, *, is_suspended: bool) -> list[str]:
         """Suspend or resume a tenant; return warnings."""
-        self._node.suspend(name, is_suspended=is_suspended)
+        self._node.operators.suspend(name, is_suspended=is_suspended)
         return self._node.warnings()

@@ -34,14 +34,13 @@ from hypervisor.model import (
 from hypervisor.node.commands import Command, CommandName
 from hypervisor.node.events import EventLog, note
 from hypervisor.node.inventory import Inventory
+from hypervisor.node.operators import Operators
 from hypervisor.node.quota_policy import QuotaBook
 from hypervisor.node.recovery import Survival
 from hypervisor.node.registry import Registry, Tenant
 from hypervisor.node.state_store import Store
 from hypervisor.node.tenant_segments import Tenancy
 from hypervisor.shm.segments import Segments
-from limiter.quota import Quota
-from limiter.segment import TENANT
 
 logger = logging.getLogger(__name__)
 ROOT = 0
@@ -83,6 +82,7 @@ class Node:
         """Called before a process is taken in; raises Refused."""
         self.broken: dict[TenantName, str] = {}
         self.survival = Survival(Store(config.settings.state_dir), self.registry, tenancy, segments, events)
+        self.operators = Operators(self.registry, self.survival, events, self._follow)
         self.peers = Peers()
         self._processes = Processes()
         self._refusals: dict[ProcessKey, str] = {}
@@ -266,52 +266,16 @@ class Node:
         is_known = not (self.config.settings.kubernetes and peer.origin.unknown_group)
         return peer.is_of_the_node and is_known
 
-    def known_tenant(self, name: TenantName) -> Tenant:
-        """Return a tenant. Raises Refused."""
-        tenant = self.registry.tenants.get(name)
-        if tenant is None:
-            raise Refused(404, f"no tenant {name!a} here")
-        return tenant
-
-    def set_quota(self, name: TenantName, said: Quota | None) -> None:
-        """Set, or with None take back, an operator's quota for a tenant, there or not yet. Raises Refused."""
-        if not TENANT.fullmatch(name):
-            raise Refused(422, f"{name!a} is not a tenant's name")
-        api = self.registry.book.api
-        before = api.get(name)
-        put(api, name, said)
-        try:
-            if name in self.registry.tenants:
-                self.registry.decide_again(name)
-        except Refused:
-            put(api, name, before)
-            raise
-        # Published first: what shared memory says is then never older than what is saved.
-        self._follow(name)
-        self.survival.save()
-        self.note("quota_set", "quota set" if said is not None else "quota taken back", tenant=name)
-
-    def _follow(self, name: TenantName) -> None:
-        """Let a tenant, if it is there, follow its quota."""
-        tenant = self.registry.tenants.get(name)
-        if tenant is not None:
-            self.tenancy.publish([tenant])
-            self.command(tenant, "refresh")
-
-    def suspend(self, name: TenantName, *, is_suspended: bool) -> None:
-        """Hold back a tenant's launches, or let them go again. Raises Refused."""
-        tenant = self.known_tenant(name)
-        tenant.is_suspended = is_suspended
+    def _follow(self, tenant: Tenant, command: CommandName) -> None:
+        """Let a tenant follow its quota or its suspension."""
         self.tenancy.publish([tenant])
-        self.command(tenant, "suspend" if is_suspended else "resume")
-        self.survival.save()
-        self.note("suspended" if is_suspended else "resumed", "by an operator", tenant=name)
+        self.command(tenant, command)
 
     def decide_again(self, name: TenantName) -> bool:
         """Let a tenant follow what is now said of its quota; True if that is news. Raises Refused."""
         if not self.registry.decide_again(name):
             return False
-        self._follow(name)
+        self._follow(self.registry.tenants[name], "refresh")
         self.survival.save()
         return True
 
@@ -396,10 +360,3 @@ class Node:
     def close(self) -> None:
         """Stop watching processes."""
         self._processes.close()
-
-
-def put(book: dict[TenantName, Quota], name: TenantName, said: Quota | None) -> None:
-    if said is None:
-        book.pop(name, None)
-    else:
-        book[name] = said

@@ -43,6 +43,7 @@ class Survival:
             self._events.add("state_lost", loss.text, now_ns=time.time_ns(), tenant=loss.tenant)
             logger.warning("state_lost: %s", loss.text)
         self._registry.book.api.update(saved.api)
+        self._registry.suspended |= saved.suspended
         self._pending = dict(saved.tenants)
 
     def adopt(self) -> list[Tenant]:
@@ -94,6 +95,7 @@ class Survival:
             is_suspended = is_suspended or tenant.is_suspended
         if is_suspended != tenant.is_suspended:
             tenant.is_suspended = is_suspended
+            (self._registry.suspended.add if is_suspended else self._registry.suspended.discard)(tenant.name)
             text = f"is {'suspended' if is_suspended else 'not suspended'}, as it was before this daemon"
             note(self._events, "state_recovered", text, tenant=tenant.name, level=logging.WARNING)
         if self._is_trusted(tenant) and not says_the_same(tenant.held.quota, limits):
@@ -125,7 +127,8 @@ class Survival:
         """Write down what must survive this daemon; what fails is tried again by `retry`."""
         tenants = {t.name: saved_tenant(t) for t in self._registry.tenants.values()}
         before = self.store.problem
-        self.store.save(Saved(dict(self._registry.book.api), {**self._pending, **tenants}))
+        api, suspended = dict(self._registry.book.api), frozenset(self._registry.suspended)
+        self.store.save(Saved(api, {**self._pending, **tenants}, suspended))
         problem = self.store.problem
         if problem:
             note(self._events, "state_not_saved", f"{problem}; tried again", level=logging.WARNING)

@@ -76,6 +76,8 @@ class Registry:
         self.tenants: dict[TenantName, Tenant] = {}
         self.workers: dict[WorkerId, Worker] = {}
         self.queues: dict[WorkerId, CommandQueue] = {}
+        self.suspended: set[TenantName] = set()
+        """Tenants, there or not, whose launches an operator holds back."""
         self._by_key: dict[ProcessKey, WorkerId] = {}
         self._boot = boot
         self._overcommit_percent = overcommit_percent
@@ -149,10 +151,18 @@ class Registry:
         tenant.empty_since_ns = now_ns
         self.tenants[tenant.name] = tenant
 
+    def suspend(self, name: TenantName, *, is_suspended: bool) -> None:
+        """Note that a tenant, there or not, is suspended, or no longer is."""
+        (self.suspended.add if is_suspended else self.suspended.discard)(name)
+        tenant = self.tenants.get(name)
+        if tenant is not None:
+            tenant.is_suspended = is_suspended
+
     def forget(self, name: TenantName) -> None:
         """Drop a tenant without workers."""
         if not self.tenants[name].workers and self.tenants.pop(name).has_ended:
             self.book.pods.pop(name, None)
+            self.suspended.discard(name)
 
     def empty_tenants(self, *, before_ns: int) -> list[Tenant]:
         """Return the tenants that have had no worker since then, and those without whose pod is gone."""
@@ -218,6 +228,7 @@ class Registry:
             origin, wish = claim.origin, claim.wish
             pod = claim.place.title if claim.place is not None else ""
             tenant = Tenant(name, origin.uid, held, wish.quota, pod_uid=origin.pod_uid, pod=pod)
+            tenant.is_suspended = name in self.suspended
         tenant.held, tenant.proposed, tenant.began_s = held, claim.wish.quota, claim.at_s
         tenant.was_heard = held.source == "environment"
         return tenant

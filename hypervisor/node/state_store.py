@@ -50,6 +50,8 @@ class Saved:
 
     api: Mapping[TenantName, quota.Quota] = field(default_factory=dict)
     tenants: Mapping[TenantName, SavedTenant] = field(default_factory=dict)
+    suspended: frozenset[TenantName] = frozenset()
+    """Tenants, there or not, whose launches an operator holds back."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,13 +91,18 @@ class Store:
         )
         data = tenants if with_api is self._tenants else quotas
         api = entries(with_api, data, "api", decoded_quota, losses)
-        return Saved(api, entries(self._tenants, tenants, "tenants", decoded_tenant, losses)), losses
+        living = entries(self._tenants, tenants, "tenants", decoded_tenant, losses)
+        suspended = entries(with_api, data, "suspended", bool, losses)
+        was_suspended = {name for name, tenant in living.items() if tenant.is_suspended}
+        held_back = {name for name, is_suspended in suspended.items() if is_suspended}
+        return Saved(api, living, frozenset(held_back | was_suspended)), losses
 
     def save(self, saved: Saved) -> None:
         """Write what has changed; `problem` then says whether that worked."""
         if self._quotas is None or self._tenants is None:
             return
-        api = {"version": VERSION, "api": encoded_api(saved.api)}
+        suspended = dict.fromkeys(sorted(saved.suspended), True)
+        api = {"version": VERSION, "api": encoded_api(saved.api), "suspended": suspended}
         tenants = api | {"quotas_file": True, "tenants": encoded_tenants(saved.tenants)}
         try:
             self._write(self._quotas, api, is_durable=True)

@@ -4,27 +4,30 @@
 examples:
   gpulimit quota show team-a
   gpulimit quota set team-a --memory 8GiB --compute 50
+  gpulimit quota set team-a --compute none                               # no limit on GPU time any more
   gpulimit quota set team-a --request 30 --weight 200 --priority high    # with the daemon
   gpulimit quota set team-a --reset        # with the daemon: back to what holds otherwise
 
-With the daemon, `set` states the whole quota, also for a tenant that is not there yet, and what a program's
-environment says can only lower it; root and the daemon's group may do that.  Without it, the limits of a
-tenant with living programs are changed in its books, those that are not given stay, and they end with its
-last program.
+What is not given stays as it is; `none` takes a part out.  With the daemon, a quota can also be set for a
+tenant that is not there yet: it is kept for its next start, and what a program's environment says can only
+lower it; root and the daemon's group may do that.  Without it, the limits of a tenant with living programs
+are changed in its books, and they end with its last program.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Sequence
 from typing import Any
 
 from limiter import daemon_client, quota, segment
 from limiter.errors import GpulimitError, UsageError
-from limiter.live_quota import LiveTenant
+from limiter.live_quota import UNCHANGED_BYTES, LiveTenant
 from limiter.units import show_bytes
 
 PARTS = ("memory", "compute", "request", "weight", "priority", "memory_wait")
+NONE = "none"
 NEED_DAEMON = ("request", "weight", "priority", "memory_wait")
 
 
@@ -35,8 +38,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     for verb in (show, change):
         verb.add_argument("tenant", metavar="TENANT")
         verb.add_argument("--json", action="store_true", help="print one JSON object")
-    change.add_argument("--memory", metavar="Q", help="device memory: 4GiB, 50%%, or a list as 0=4GiB,1=2GiB")
-    change.add_argument("--compute", metavar="P", help="percent of a GPU's time, 1-100, or a list")
+    memory = "device memory: 4GiB, 50%%, a list as 0=4GiB,1=2GiB, or none"
+    change.add_argument("--memory", metavar="Q", help=memory)
+    change.add_argument("--compute", metavar="P", help="percent of a GPU's time, 1-100, a list, or none")
     change.add_argument("--request", metavar="P", help="percent of a GPU's time that is guaranteed")
     change.add_argument("--weight", metavar="N", help="share of spare GPU time against other tenants")
     change.add_argument("--priority", metavar="C", help="high, normal or low")
@@ -91,16 +95,23 @@ def change(options: argparse.Namespace) -> dict[str, Any]:
         raise UsageError("quota set: --reset goes alone")
     if not options.reset and not parts:
         raise UsageError("quota set: nothing to set; see `gpulimit quota set --help`")
-    quota.read({f"GPULIMIT_{n.upper()}": v for n, v in parts.items()}, flags=flags(parts))
+    read_parts(parts)
     target = f"/v1/tenants/{options.tenant}/quota"
+    changes = {name: None if value == NONE else value for name, value in parts.items()}
     try:
         if options.reset:
             return dict(daemon_client.ask("DELETE", target))
-        return dict(daemon_client.ask("PUT", target, parts))
+        return dict(daemon_client.ask("PATCH", target, changes))
     except daemon_client.NoDaemon as error:
         refuse_what_needs_the_daemon(options, parts, error)
     set_in_books(options.tenant, parts)
     return standalone(options.tenant)
+
+
+def read_parts(parts: dict[str, str]) -> quota.Quota:
+    """Return the quota that the options name, without the parts that are taken out. Raises QuotaError."""
+    said = {name: value for name, value in parts.items() if value != NONE}
+    return quota.read({f"GPULIMIT_{n.upper()}": v for n, v in said.items()}, flags=flags(said))
 
 
 def flags(parts: dict[str, str]) -> dict[str, str]:
@@ -121,31 +132,65 @@ def refuse_what_needs_the_daemon(
 
 def set_in_books(tenant: str, parts: dict[str, str]) -> None:
     """Set the limits of a tenant that the daemon does not know."""
-    wanted = quota.read({f"GPULIMIT_{n.upper()}": v for n, v in parts.items()}, flags=flags(parts))
+    wanted = read_parts(parts)
     try:
         usage = segment.read(tenant)
+        if not any(process.is_alive for process in usage.processes):
+            raise GpulimitError(
+                f"tenant {tenant!r} has no living process, and there is no daemon to keep a quota"
+            )
+        check_sizes(wanted, usage.devices)
         with LiveTenant(tenant) as live:
             for device in usage.devices:
-                uuid = device.name
-                memory = wanted.memory_bytes(device.card_bytes, uuid=uuid)
-                compute = wanted.compute_percent(uuid=uuid) if wanted.compute else 0
-                if memory is None:
-                    live.set(device.entry, compute_percent=compute)
-                else:
-                    live.set(device.entry, memory_bytes=memory, compute_percent=compute)
+                memory = wanted.memory_bytes(device.card_bytes, uuid=device.name)
+                if parts.get("memory") == NONE:
+                    memory = device.card_bytes
+                live.set(
+                    device.entry,
+                    memory_bytes=UNCHANGED_BYTES if memory is None else memory,
+                    compute_percent=compute_for(device, wanted, parts),
+                )
     except FileNotFoundError as error:
         raise GpulimitError(f"no tenant {tenant!r} here, and no daemon to keep a quota for it") from error
     except PermissionError as error:
         raise GpulimitError(f"tenant {tenant!r} belongs to another user, and there is no daemon") from error
 
 
+def compute_for(device: segment.Device, wanted: quota.Quota, parts: dict[str, str]) -> int:
+    """Return the limit on a GPU's time to be set; 0: it stays as it is."""
+    if parts.get("compute") == NONE:
+        return quota.NO_LIMIT_PERCENT
+    return wanted.compute_percent(uuid=device.name) if wanted.compute else 0
+
+
+def check_sizes(wanted: quota.Quota, devices: Sequence[segment.Device]) -> None:
+    """Raise GpulimitError if more memory is named than a GPU of the tenant has."""
+    for rule in wanted.memory:
+        here = [d for d in devices if rule.device == "*" or d.name.lower().startswith(rule.device.lower())]
+        largest = max((device.card_bytes for device in here), default=0)
+        if here and not rule.is_share and rule.amount > largest:
+            there = ", ".join(f"{device.name} with {show_bytes(device.card_bytes)}" for device in here)
+            raise GpulimitError(
+                f"quota set: memory of {show_bytes(rule.amount)} is more than there is: {there}"
+            )
+
+
 def describe(answer: dict[str, Any]) -> str:
     """Return the answer for people."""
-    lines = [f"tenant    {answer['tenant']}{'' if answer['present'] else ' (no process now)'}"]
-    lines.append(f"source    {answer['source'] or 'nobody'}")
+    lines = [f"tenant    {answer['tenant']}"]
+    if not answer["present"]:
+        kept = (
+            "its quota is kept for its next start"
+            if answer["source"]
+            else "nothing is kept for its next start"
+        )
+        lines[0] += f" (no process now; {kept})"
+    lines.append(f"source    {answer['source'] or 'none'}")
     lines += [f"{name:<9} {readable(name, text)}" for name, text in answer["quota"].items()]
     if not answer["quota"]:
         lines.append("no limits")
+    if answer.get("suspended"):
+        lines.append("suspended; `gpulimit tenant resume` lets it go")
     return "\n".join(lines)
 
 

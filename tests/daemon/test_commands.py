@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -13,6 +14,7 @@ import pytest
 from limiter._native import ffi
 
 from tests.conftest import clean_environ
+from tests.daemon.conftest import eventually
 
 GIB = 1 << 30
 ROOT = Path(__file__).parents[2]
@@ -49,7 +51,7 @@ def test_what_cannot_be_is_refused_in_one_line(daemon, client, tenant, other_ten
     daemon()
     client(), client(other_tenant, request=60)
     for arguments, status, said in (
-        (("quota", "set", tenant, "--request", "50"), 1, "60% of its time is promised, 40% is free"),
+        (("quota", "set", tenant, "--request", "50"), 1, "where 40% is free; ask for less; held by "),
         (("quota", "set", tenant, "--memory", "4GX"), 2, '--memory: "4GX" at character 2'),
         (("quota", "set", tenant), 2, "nothing to set"),
         (("quota", "set", tenant, "--reset", "--memory", "1GiB"), 2, "--reset goes alone"),
@@ -61,6 +63,71 @@ def test_what_cannot_be_is_refused_in_one_line(daemon, client, tenant, other_ten
         assert done.returncode == status, arguments
         assert said in done.stderr
         assert len(done.stderr.splitlines()) == 1
+
+
+def test_one_part_of_a_quota_is_changed_and_the_others_stay(daemon, client, tenant, gpulimit) -> None:
+    daemon()
+    one = client(memory="4GiB", compute=30, request=20, weight=7, priority="low")
+
+    def limits() -> tuple[int, ...]:
+        (device,) = one.tell(order="look")["devices"]
+        names = "memory_limit_bytes", "compute_limit_percent", "compute_request_percent", "weight", "priority"
+        return tuple(device[name] for name in names)
+
+    gpulimit("quota", "set", tenant, "--compute", "50%", expect=0)
+    assert limits() == (4 * GIB, 50, 20, 7, 1)
+    gpulimit("quota", "set", tenant, "--memory", "2GiB", "--weight", "none", expect=0)
+    assert limits() == (2 * GIB, 50, 20, 100, 1)
+    shown = gpulimit("quota", "set", tenant, "--compute", "none", "--request", "none", expect=0).stdout
+    assert limits() == (2 * GIB, 100, 0, 100, 1)
+    assert "compute" not in shown
+    assert "priority  low" in shown
+
+
+def test_a_quota_that_no_gpu_can_hold_is_refused_with_its_size(daemon, client, tenant, gpulimit) -> None:
+    daemon()
+    one = client(memory="4GiB")
+    for arguments, said in (
+        (("--memory", "99999GiB"), "memory of 97.66 TiB is more than there is: GPU 0 with 79.65 GiB"),
+        (("--memory", "0=99999GiB,*=1GiB"), "GPU 0 with 79.65 GiB"),
+        (("--memory", "7=1GiB"), "no GPU '7' on this node, which has GPU 0 with 79.65 GiB"),
+        (("--compute", "GPU-ffffffff=30"), "no GPU 'GPU-ffffffff' on this node"),
+    ):
+        done = gpulimit("quota", "set", tenant, *arguments)
+        assert done.returncode == 1
+        assert said in done.stderr, done.stderr
+    assert one.tell(order="look")["devices"][0]["memory_limit_bytes"] == 4 * GIB
+
+
+def test_a_quota_for_a_tenant_without_processes_is_kept_and_said_so(
+    daemon, client, tenant, other_tenant, gpulimit
+) -> None:
+    node = daemon()
+    kept = "no process now; its quota is kept for its next start"
+    assert kept in gpulimit("quota", "set", other_tenant, "--memory", "2GiB", expect=0).stdout
+    client(memory="4GiB", compute=30).kill()
+    eventually(lambda: not node.tenant(tenant)["workers"])
+    assert kept in gpulimit("quota", "set", tenant, "--memory", "3GiB", expect=0).stdout
+    assert client(memory="4GiB").tell(order="look")["devices"][0]["memory_limit_bytes"] == 3 * GIB
+    gone = gpulimit("quota", "set", other_tenant, "--reset", expect=0).stdout
+    assert "nothing is kept for its next start" in gone
+    over = gpulimit("quota", "set", "run-1-2", "--memory", "1GiB")
+    assert over.returncode == 1
+    assert "run-1-2 has ended, and nothing will start under this name again" in over.stderr
+
+
+def test_a_suspension_holds_for_processes_that_start_later(daemon, client, tenant, gpulimit) -> None:
+    node = daemon(linger="0s")
+    one = client()
+    gpulimit("tenant", "suspend", tenant, expect=0)
+    one.kill()
+    eventually(lambda: node.tenant(tenant) is None)
+    assert "suspended" in gpulimit("quota", "show", tenant, expect=0).stdout
+    node.stop(signal.SIGKILL)
+    daemon(linger="0s")
+    assert client().tell(order="look")["devices"][0]["suspended"] == 1
+    gpulimit("tenant", "resume", tenant, expect=0)
+    assert client().tell(order="look")["devices"][0]["suspended"] == 0
 
 
 def test_tenants_are_suspended_and_shown(daemon, client, tenant, gpulimit) -> None:
@@ -101,6 +168,18 @@ def test_without_a_daemon_the_tenant_s_own_books_are_changed(start_process, tena
     refused = gpulimit("quota", "set", tenant, "--request", "10", "--weight", "5")
     assert refused.returncode == 1
     assert "--request, --weight needs the daemon" in refused.stderr
+    refused = gpulimit("quota", "set", tenant, "--memory", "99999GiB")
+    assert refused.returncode == 1
+    assert "is more than there is: GPU-" in refused.stderr and "with 80 GiB" in refused.stderr
+    gpulimit("quota", "set", tenant, "--memory", "none", expect=0)
+    usage = ffi.from_buffer("struct gl_usage *", path.read_bytes())
+    device = usage.device[0]
+    assert (device.memory_limit_bytes, device.compute_limit_percent) == (80 * GIB, 25)
+    process.kill()
+    process.wait()
+    refused = gpulimit("quota", "set", tenant, "--memory", "1GiB")
+    assert refused.returncode == 1
+    assert "has no living process, and there is no daemon to keep a quota" in refused.stderr
     assert "no daemon" in gpulimit("tenant", "suspend", "nobody-here").stderr
 
 

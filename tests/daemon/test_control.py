@@ -90,6 +90,18 @@ def test_a_quota_that_cannot_be_read_changes_nothing(daemon, client, tenant) -> 
     assert node.tenant(tenant)["source"] == "environment"
 
 
+def test_a_patch_names_the_parts_that_change(daemon, client, tenant) -> None:
+    node = daemon()
+    client(memory="1GiB", compute=30)
+    target = f"/v1/tenants/{tenant}/quota"
+    for body in (*NO_QUOTAS, {"memroy": None}, {"memory": "1GiB", "tenant": None}):
+        assert node.ask("PATCH", target, body)[0] == 422, body
+    assert node.tenant(tenant)["source"] == "environment"
+    answer = node.ask("PATCH", target, {"memory": None, "request": 10})[2]
+    assert (answer["source"], answer["quota"]) == ("api", {"compute": "*=30", "request": "10"})
+    assert node.ask("PUT", target, {"weight": 5})[2]["quota"] == {"weight": "5"}  # the whole of it
+
+
 def test_suspend_and_resume(daemon, client, tenant) -> None:
     node = daemon()
     one = client()

@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Operators' calls: a tenant's quota set, changed and taken back, its launches held back and let go.
+
+Event loop only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from hypervisor.errors import Refused
+from hypervisor.model import NO_QUOTA, Held, TenantName
+from hypervisor.node.commands import CommandName
+from hypervisor.node.events import EventLog, note
+from hypervisor.node.quota_changes import QuotaChange, changed, check_amounts
+from hypervisor.node.recovery import Survival
+from hypervisor.node.registry import Registry, Tenant
+from limiter.quota import Quota
+from limiter.segment import TENANT
+from limiter.tenants import MADE_UP
+
+
+class Operators:
+    """Changes by operators; `follow` makes a change known to a tenant that is there."""
+
+    def __init__(
+        self,
+        registry: Registry,
+        survival: Survival,
+        events: EventLog,
+        follow: Callable[[Tenant, CommandName], None],
+    ) -> None:
+        self._registry = registry
+        self._survival = survival
+        self._events = events
+        self._follow = follow
+
+    def set_quota(self, name: TenantName, said: Quota | None) -> None:
+        """Set, or with None take back, the whole quota of a tenant, there or not yet. Raises Refused."""
+        if not TENANT.fullmatch(name):
+            raise Refused(422, f"{name!a} is not a tenant's name")
+        if said is not None:
+            self._check_is_of_use(name)
+            check_amounts(said, self._registry.gpus.values())
+        api = self._registry.book.api
+        before = api.get(name)
+        put(api, name, said)
+        try:
+            if name in self._registry.tenants:
+                self._registry.decide_again(name)
+        except Refused:
+            put(api, name, before)
+            raise
+        # Published first: what shared memory says is then never older than what is saved.
+        tenant = self._registry.tenants.get(name)
+        if tenant is not None:
+            self._follow(tenant, "refresh")
+        self._survival.save()
+        note(self._events, "quota_set", "quota set" if said is not None else "quota taken back", tenant=name)
+
+    def change_quota(self, name: TenantName, change: QuotaChange) -> None:
+        """Set parts of a tenant's quota; the others stay as they are now. Raises Refused."""
+        held = self.quota_of(name)
+        self.set_quota(name, changed(held.quota if held is not None else NO_QUOTA, change))
+
+    def quota_of(self, name: TenantName) -> Held | None:
+        """Return the quota in force, or the one that waits for a tenant's next start; None: there is none."""
+        tenant = self._registry.tenants.get(name)
+        if tenant is not None and tenant.is_occupied:
+            return tenant.held
+        return self._registry.book.ceiling(name)
+
+    def _check_is_of_use(self, name: TenantName) -> None:
+        """Raise Refused if a call's quota would never hold for this tenant."""
+        if name in self._registry.book.pods:
+            raise Refused(
+                409,
+                f"tenant {name}: its pod's annotations are stronger than a call; "
+                "change them, gpulimit.io/memory and so on, with kubectl annotate",
+            )
+        tenant = self._registry.tenants.get(name)
+        if (tenant is None or not tenant.is_occupied) and comes_never_back(name, tenant):
+            raise Refused(404, f"tenant {name} has ended, and nothing will start under this name again")
+
+    def suspend(self, name: TenantName, *, is_suspended: bool) -> None:
+        """Hold back a tenant's launches, or let them go again. Raises Refused.
+
+        A suspension also holds for processes that start after the last one has ended.
+        """
+        tenant = self._registry.tenants.get(name)
+        is_there = tenant is not None and tenant.is_occupied
+        if not is_there and (is_suspended or name not in self._registry.suspended):
+            raise Refused(404, f"no tenant {name!a} here with a process that lives")
+        self._registry.suspend(name, is_suspended=is_suspended)
+        if tenant is not None:
+            self._follow(tenant, "suspend" if is_suspended else "resume")
+        self._survival.save()
+        note(self._events, "suspended" if is_suspended else "resumed", "by an operator", tenant=name)
+
+
+def comes_never_back(name: TenantName, tenant: Tenant | None) -> bool:
+    """True if a tenant that has ended had a name for once: of one run, or of a pod that is gone."""
+    return bool(MADE_UP.fullmatch(name)) or (tenant is not None and tenant.has_ended)
+
+
+def put(book: dict[TenantName, Quota], name: TenantName, said: Quota | None) -> None:
+    if said is None:
+        book.pop(name, None)
+    else:
+        book[name] = said

@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Operators' changes of quotas: one field of many, and amounts that no GPU of the node has. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, replace
+
+from hypervisor.errors import Refused
+from hypervisor.model import NO_QUOTA, Gpu
+from limiter.quota import Quota, Rule
+from limiter.units import show_bytes
+
+FIELDS = {
+    "memory": "memory",
+    "compute": "compute",
+    "request": "request_percent",
+    "weight": "weight",
+    "priority": "priority",
+    "memory_wait": "memory_wait_s",
+}
+"""Parts of a quota as calls name them, and as `Quota` does."""
+
+
+@dataclass(frozen=True, slots=True)
+class QuotaChange:
+    """Some parts of a quota; the parts that are not named stay as they are."""
+
+    said: Quota
+    cleared: Collection[str] = ()
+    """Names of parts that are taken out: they get their defaults."""
+
+
+def changed(base: Quota, change: QuotaChange) -> Quota:
+    """Return a quota with a change made to it."""
+    said = {
+        name: value
+        for name in FIELDS.values()
+        if (value := getattr(change.said, name)) != getattr(NO_QUOTA, name)
+    }
+    cleared = {FIELDS[name]: getattr(NO_QUOTA, FIELDS[name]) for name in change.cleared}
+    return replace(base, tenant=None, **{**said, **cleared})
+
+
+def check_amounts(quota: Quota, gpus: Collection[Gpu]) -> None:
+    """Raise Refused if a rule names no GPU of the node, or more memory than the GPUs that it is for have."""
+    if not gpus:
+        return
+    for part, rules in (("memory", quota.memory), ("compute", quota.compute)):
+        for rule in rules:
+            named = [gpu for gpu in gpus if is_for(rule, gpu)]
+            if not named:
+                raise Refused(422, f"{part}: no GPU {rule.device!a} on this node, which has {sizes(gpus)}")
+            largest = max(gpu.memory_bytes for gpu in named)
+            if part == "memory" and not rule.is_share and rule.amount > largest:
+                wanted = show_bytes(rule.amount)
+                raise Refused(422, f"memory of {wanted} is more than there is: {sizes(named)}")
+
+
+def is_for(rule: Rule, gpu: Gpu) -> bool:
+    """True if a rule is for a GPU: by its number, the beginning of its UUID, or "*"."""
+    if rule.device == "*":
+        return True
+    if rule.device.isdecimal():
+        return gpu.quota_index == int(rule.device)
+    return gpu.uuid.lower().startswith(rule.device.lower())
+
+
+def sizes(gpus: Iterable[Gpu]) -> str:
+    return ", ".join(f"GPU {gpu.label} with {show_bytes(gpu.memory_bytes)}" for gpu in gpus)
