@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from hypervisor.top.model import Card, Mig, Now, Tenant, Vgpu, VgpuHost
+from hypervisor.top.model import CardView, Mig, Now, TenantView, Vgpu, VgpuHostView
 from hypervisor.top.text import clean, number
 from limiter.vgpu import ARR_MODES, POLICIES
 
@@ -45,7 +45,7 @@ def map_in(facts: Facts, name: str) -> Facts:
     return value if isinstance(value, Mapping) else {}
 
 
-def cards_of(observed: Facts) -> tuple[Card, ...]:
+def cards_of(observed: Facts) -> tuple[CardView, ...]:
     """Return the cards with what is on them, in the node's order."""
     cards = {card.uuid: card for card in map(card_of, list_in(observed, "gpus"))}
     for host in list_in(observed, "vgpu_hosts"):
@@ -56,38 +56,38 @@ def cards_of(observed: Facts) -> tuple[Card, ...]:
         card = card_with(cards, gpu)
         migs = tuple(map(mig_of, list_in(gpu, "instances")))
         cards[card.uuid] = replace(card, mig_mode=gpu.get("is_enabled") is True, migs=migs)
-    tenants: dict[str, list[Tenant]] = {}
+    tenants: dict[str, list[TenantView]] = {}
     for client in list_in(observed, "clients"):
         tenants.setdefault(text_in(client, "gpu_uuid"), []).append(tenant_of(client))
     return in_order(placed(cards.values(), tenants))
 
 
-def placed(cards: Iterable[Card], tenants: Mapping[str, Sequence[Tenant]]) -> list[Card]:
+def placed(cards: Iterable[CardView], tenants: Mapping[str, Sequence[TenantView]]) -> list[CardView]:
     """Return the cards with tenants on them or on their MIG devices, by UUID.
 
     A tenant may be known before its card has answered: then there is a card of which nothing else is known.
     """
     found = [card.with_tenants(lambda uuid, _: tuple(tenants.get(uuid, ()))) for card in cards]
     known = {uuid for card in found for uuid, _ in card.on_parts()}
-    return [*found, *(Card(uuid, tenants=tuple(t)) for uuid, t in tenants.items() if uuid not in known)]
+    return [*found, *(CardView(uuid, tenants=tuple(t)) for uuid, t in tenants.items() if uuid not in known)]
 
 
-def card_with(cards: Mapping[str, Card], facts: Facts) -> Card:
+def card_with(cards: Mapping[str, CardView], facts: Facts) -> CardView:
     """Return the card that has instances; one that is told of only there is known by that."""
     uuid = text_in(facts, "gpu_uuid")
     index = whole(number_in(facts, "gpu_index"))
-    return cards.get(uuid) or Card(uuid, index, text_in(facts, "gpu_name"))
+    return cards.get(uuid) or CardView(uuid, index, text_in(facts, "gpu_name"))
 
 
-def in_order(cards: Iterable[Card]) -> tuple[Card, ...]:
+def in_order(cards: Iterable[CardView]) -> tuple[CardView, ...]:
     return tuple(sorted(cards, key=lambda card: (card.index is None, card.index or 0, card.uuid)))
 
 
-def card_of(gpu: Facts) -> Card:
+def card_of(gpu: Facts) -> CardView:
     values, clocks = map_in(gpu, "values"), map_in(gpu, "clocks_hertz")
     reasons = gpu.get("throttle_reasons")
     index = number_in(gpu, "index")
-    return Card(
+    return CardView(
         uuid=text_in(gpu, "uuid"),
         index=None if index is None else int(index),
         name=text_in(gpu, "name"),
@@ -114,14 +114,14 @@ def card_of(gpu: Facts) -> Card:
     )
 
 
-def vgpu_host_of(host: Facts) -> VgpuHost | None:
+def vgpu_host_of(host: Facts) -> VgpuHostView | None:
     """Return how a card hosts vGPUs, in words; None: it does not."""
     mode = HOST_MODES.get(text_in(host, "host_mode"), "")
     if not mode and not list_in(host, "instances"):
         return None
     arr = number_in(host, "arr_mode")
     policy = number_in(host, "policy")
-    return VgpuHost(
+    return VgpuHostView(
         mode=mode,
         policy=POLICIES.get(int(policy), "") if policy else "",
         arr=ARR_MODES.get(int(arr), "") if arr is not None else "",
@@ -168,7 +168,7 @@ def whole(value: float | None) -> int | None:
     return None if value is None else int(value)
 
 
-def tenant_of(client: Facts) -> Tenant:
+def tenant_of(client: Facts) -> TenantView:
     values = map_in(client, "values")
     namespace, pod = text_in(client, "namespace"), text_in(client, "pod")
     used = [
@@ -178,7 +178,7 @@ def tenant_of(client: Facts) -> Tenant:
     got = number_in(values, "client_share_achieved_ratio")
     throttled = number_in(values, "client_throttled")
     effective = number_in(values, "client_core_quota_effective_percent")
-    return Tenant(
+    return TenantView(
         key=text_in(client, "tenant"),
         name=(f"{namespace}/{pod}" if namespace else pod) or text_in(client, "tenant"),
         now=now_of(got=got, throttled=throttled, effective=effective),

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from hypervisor.top.model import Node
+from hypervisor.top.model import NodeView
 from hypervisor.top.table import Line, Style
 from hypervisor.top.text import Glyphs, width_of
 
@@ -55,7 +55,7 @@ KEYS = (
 )
 
 
-def shown_tabs(nodes: Sequence[Node], selected: str, width: int) -> list[tuple[str, Line]]:
+def shown_tabs(nodes: Sequence[NodeView], selected: str, width: int) -> list[tuple[str, Line]]:
     """Return the tabs that fit, with those beside the selected one."""
     tabs = [(OVERVIEW, tab("all", None, is_selected=selected == OVERVIEW))]
     tabs += [(n.host, tab(n.host, n.health, is_selected=selected == n.host)) for n in nodes]
@@ -83,14 +83,14 @@ def tab(name: str, health: str | None, *, is_selected: bool) -> Line:
     return Line((f" {name}{sign} ", "title" if is_selected else style or "dim"))
 
 
-def tabs_line(nodes: Sequence[Node], selected: str, width: int, glyphs: Glyphs) -> Line:
+def tabs_line(nodes: Sequence[NodeView], selected: str, width: int, glyphs: Glyphs) -> Line:
     line = Line()
     for _, one in shown_tabs(nodes, selected, width):
         line.extend(one.cells)
     return line.fitted(width, glyphs)
 
 
-def tab_at(nodes: Sequence[Node], selected: str, width: int, x: int) -> str | None:
+def tab_at(nodes: Sequence[NodeView], selected: str, width: int, x: int) -> str | None:
     """Return the tab that is at a column."""
     for name, one in shown_tabs(nodes, selected, width):
         if x < one.width:

@@ -10,7 +10,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from hypervisor.top.model import Card, Node, Tenant, totals_of
+from hypervisor.top.model import CardView, NodeView, TenantView, totals_of
 
 SCHEMA = 1
 ALL_THERE, NOTHING_THERE, BAD_USE, PARTLY_THERE = 0, 1, 2, 3
@@ -46,14 +46,14 @@ HEADINGS = (
 )
 
 
-def exit_status(nodes: Sequence[Node]) -> int:
+def exit_status(nodes: Sequence[NodeView]) -> int:
     """Return 0 if all nodes are well, 1 if nothing was read, 3 if something is missing."""
     if not any(node.cards for node in nodes) and not any(node.health == "up" for node in nodes):
         return NOTHING_THERE
     return ALL_THERE if all(node.health == "up" for node in nodes) else PARTLY_THERE
 
 
-def as_json(nodes: Sequence[Node], *, at_s: float) -> str:
+def as_json(nodes: Sequence[NodeView], *, at_s: float) -> str:
     """Return one JSON object; `at_s` is the time of day. What is not known is null."""
     data = {
         "schema": SCHEMA,
@@ -64,13 +64,13 @@ def as_json(nodes: Sequence[Node], *, at_s: float) -> str:
     return json.dumps(data)
 
 
-def node_data(node: Node) -> dict[str, Any]:
+def node_data(node: NodeView) -> dict[str, Any]:
     data = dataclasses.asdict(node)
     del data["at_s"], data["may_change"], data["sees_all"]
     return data
 
 
-def as_csv(nodes: Sequence[Node]) -> str:
+def as_csv(nodes: Sequence[NodeView]) -> str:
     """Return a line for each node, card, tenant, vGPU, MIG instance and process; unknown cells are empty."""
     out = io.StringIO()
     writer = csv.DictWriter(out, HEADINGS, lineterminator="\n")
@@ -96,14 +96,14 @@ def as_csv(nodes: Sequence[Node]) -> str:
     return out.getvalue()
 
 
-def where(node: Node, card: Card | None = None) -> dict[str, Any]:
+def where(node: NodeView, card: CardView | None = None) -> dict[str, Any]:
     cells: dict[str, Any] = {"host": node.host, "health": node.health}
     if card is not None:
         cells |= {"gpu_index": card.index, "gpu_uuid": card.uuid}
     return cells
 
 
-def card_lines(node: Node, card: Card) -> list[dict[str, Any]]:
+def card_lines(node: NodeView, card: CardView) -> list[dict[str, Any]]:
     place = where(node, card)
     lines = [
         {
@@ -151,7 +151,7 @@ def card_lines(node: Node, card: Card) -> list[dict[str, Any]]:
     return lines
 
 
-def tenant_cells(tenant: Tenant) -> dict[str, Any]:
+def tenant_cells(tenant: TenantView) -> dict[str, Any]:
     return {
         "name": tenant.name,
         "state": tenant.now,

@@ -8,12 +8,12 @@ from collections.abc import Iterator
 from functools import partial
 
 from hypervisor.top.history import History
-from hypervisor.top.model import Card, Mig, Node, Vgpu, VgpuHost
+from hypervisor.top.model import CardView, Mig, NodeView, Vgpu, VgpuHostView
 from hypervisor.top.row import Kind, Row, bar_cells, heat_style, memory_style, of_text
 from hypervisor.top.table import Cell, Line, beside
 from hypervisor.top.tenant_rows import INDENT
 from hypervisor.top.text import Glyphs, duration, number, percent, size
-from hypervisor.top.view_state import Look
+from hypervisor.top.view_state import ViewState
 
 RECENT_S = 24 * 3600.0
 """An Xid is shown for a day."""
@@ -32,31 +32,31 @@ SHORT_REASONS = {
 
 
 def card_rows(
-    node: Node, card: Card, look: Look, history: History, width: int, *, compact: bool
+    node: NodeView, card: CardView, view: ViewState, history: History, width: int, *, compact: bool
 ) -> list[Row]:
     """Return a card's own lines: two, or one where it has to be compact."""
-    is_folded = (node.host, card.uuid) in look.folded
+    is_folded = (node.host, card.uuid) in view.folded
     if compact:
-        line = partial(compact_line, node, card, look, history, width, is_folded)
+        line = partial(compact_line, node, card, view, history, width, is_folded)
         return [Row(line, "card", node.host, card.uuid)]
     place: tuple[Kind, str, str] = "card", node.host, card.uuid
     return [
-        Row(partial(title_line, node, card, look, history, width), *place, has_more=True),
-        Row(partial(figures_line, node, card, look, history, width), *place),
+        Row(partial(title_line, node, card, view, history, width), *place, has_more=True),
+        Row(partial(figures_line, node, card, view, history, width), *place),
     ]
 
 
-def fold_mark(card: Card, glyphs: Glyphs, *, is_folded: bool) -> str:
+def fold_mark(card: CardView, glyphs: Glyphs, *, is_folded: bool) -> str:
     if not (card.tenants or card.vgpus or card.migs):
         return " "
     return glyphs.folded if is_folded else glyphs.unfolded
 
 
-def index_of(card: Card) -> str:
+def index_of(card: CardView) -> str:
     return "?" if card.index is None else str(card.index)
 
 
-def flags(card: Card, now_s: float) -> list[Cell]:
+def flags(card: CardView, now_s: float) -> list[Cell]:
     """Return what is wrong with a card, worst first."""
     cells: list[Cell] = []
     if card.is_lost:
@@ -74,10 +74,10 @@ def flags(card: Card, now_s: float) -> list[Cell]:
     return cells
 
 
-def title_line(node: Node, card: Card, look: Look, history: History, width: int) -> Line:
-    is_folded = (node.host, card.uuid) in look.folded
+def title_line(node: NodeView, card: CardView, view: ViewState, history: History, width: int) -> Line:
+    is_folded = (node.host, card.uuid) in view.folded
     left = Line(
-        (fold_mark(card, look.glyphs, is_folded=is_folded), "dim"),
+        (fold_mark(card, view.glyphs, is_folded=is_folded), "dim"),
         (f" GPU {index_of(card)} ", "title"),
         (f" {card.name or card.uuid}", "bad" if card.is_bad else "strong"),
     )
@@ -90,20 +90,20 @@ def title_line(node: Node, card: Card, look: Look, history: History, width: int)
     if width >= WIDE:
         right.add(f"{card.uuid}   ", "dim")
         right.extend(promise_cells(card))
-    power = look.glyphs.graph(history.relative(node.host, card.uuid, "power"), graph)
-    heat = look.glyphs.graph(history.of(node.host, card.uuid, "heat"), graph)
-    right.extend(reading_cells(card, look.glyphs, power, heat))
-    return beside(left, right, width, look.glyphs)
+    power = view.glyphs.graph(history.relative(node.host, card.uuid, "power"), graph)
+    heat = view.glyphs.graph(history.of(node.host, card.uuid, "heat"), graph)
+    right.extend(reading_cells(card, view.glyphs, power, heat))
+    return beside(left, right, width, view.glyphs)
 
 
-def promise_cells(card: Card) -> list[Cell]:
+def promise_cells(card: CardView) -> list[Cell]:
     """Return what quotas have set aside."""
     if card.requested is None and card.reserved_bytes is None:
         return []
     return [(f"promised {percent(card.requested)} {size(card.reserved_bytes)}   ", "dim")]
 
 
-def reading_cells(card: Card, glyphs: Glyphs, power: str = "", heat: str = "") -> list[Cell]:
+def reading_cells(card: CardView, glyphs: Glyphs, power: str = "", heat: str = "") -> list[Cell]:
     """Return power and temperature, each with a graph if there is one, and clock, in fixed places."""
     clock = None if card.clock_hz is None else card.clock_hz / 1e6
     return [
@@ -115,9 +115,9 @@ def reading_cells(card: Card, glyphs: Glyphs, power: str = "", heat: str = "") -
     ]
 
 
-def figures_line(node: Node, card: Card, look: Look, history: History, width: int) -> Line:
+def figures_line(node: NodeView, card: CardView, view: ViewState, history: History, width: int) -> Line:
     """Return utilisation and memory, each with a bar and a graph of what it was."""
-    glyphs = look.glyphs
+    glyphs = view.glyphs
     fixed = len("  gpu 100% ") + len("  mem 34.2G/79.6G ") + 2
     room = max(0, width - fixed)
     bar = min(20, max(6, room // 5))
@@ -132,9 +132,11 @@ def figures_line(node: Node, card: Card, look: Look, history: History, width: in
     return line.fitted(width, glyphs)
 
 
-def compact_line(node: Node, card: Card, look: Look, history: History, width: int, is_folded: bool) -> Line:
+def compact_line(
+    node: NodeView, card: CardView, view: ViewState, history: History, width: int, is_folded: bool
+) -> Line:
     """Return everything in one line."""
-    glyphs = look.glyphs
+    glyphs = view.glyphs
     util, mem = card.utilization, card.memory_ratio
     right = Line((percent(util).rjust(5) + " ", "" if util is not None else "dim"))
     right.extend(bar_cells(util, COMPACT_BAR, "util", glyphs)).add(" ")
@@ -154,19 +156,19 @@ def compact_line(node: Node, card: Card, look: Look, history: History, width: in
     return beside(left, right, width, glyphs)
 
 
-def vgpu_rows(node: Node, card: Card, look: Look, width: int) -> Iterator[Row]:
+def vgpu_rows(node: NodeView, card: CardView, view: ViewState, width: int) -> Iterator[Row]:
     """Yield how the card hosts vGPUs, and a line for each; nothing on a card that hosts none."""
     if card.vgpu_host is None and not card.vgpus:
         return
-    host = card.vgpu_host or VgpuHost()
+    host = card.vgpu_host or VgpuHostView()
     words = [word for word in (host.mode, host.policy, f"ARR {host.arr}" if host.arr else "") if word]
     if host.timeslice_s:
         words.append(f"slice {host.timeslice_s * 1000:g} ms")
     words.append("1 instance" if len(card.vgpus) == 1 else f"{len(card.vgpus)} instances")
     title = Line((" " * INDENT, ""), ("vGPU  ", "head"), ("  ".join(words), "dim"))
-    yield Row(title.fitted(width, look.glyphs))
+    yield Row(title.fitted(width, view.glyphs))
     for vgpu in card.vgpus:
-        line = partial(vgpu_line, vgpu, look.glyphs, width)
+        line = partial(vgpu_line, vgpu, view.glyphs, width)
         yield Row(line, "vgpu", node.host, card.uuid, vgpu.key)
 
 
@@ -199,9 +201,9 @@ def vgpu_line(vgpu: Vgpu, glyphs: Glyphs, width: int) -> Line:
 NO_MIG = Line((" " * INDENT, ""), ("MIG", "head"), ("  on, no instances", "dim"))
 
 
-def mig_row(node: Node, card: Card, mig: Mig, look: Look, width: int) -> Row:
+def mig_row(node: NodeView, card: CardView, mig: Mig, view: ViewState, width: int) -> Row:
     """Return a MIG device's line."""
-    return Row(partial(mig_line, mig, look.glyphs, width), "mig", node.host, card.uuid, mig.key)
+    return Row(partial(mig_line, mig, view.glyphs, width), "mig", node.host, card.uuid, mig.key)
 
 
 def mig_line(mig: Mig, glyphs: Glyphs, width: int) -> Line:

@@ -6,23 +6,23 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hypervisor.top.history import History, ratio
-from hypervisor.top.model import Card, Node, Totals, totals_of
+from hypervisor.top.model import CardView, NodeView, Totals, totals_of
 from hypervisor.top.row import Row, bar_cells, heat_style, memory_style, of_text
 from hypervisor.top.table import Cell, Column, Line, Style, Table, table_for
 from hypervisor.top.text import Glyphs, duration, number, percent, width_of
-from hypervisor.top.view_state import Look, nodes_shown
+from hypervisor.top.view_state import ViewState, nodes_shown
 
 BAR = 8
 HEALTH_STYLES: dict[str, Style] = {
     "up": "good", "partial": "warn", "stale": "warn", "down": "bad", "new": "dim",
 }  # fmt: skip
-MOST_STRIPS = 16
-LEAST_NAME, SURE_NAME, MOST_NAME = 8, 20, 48
+MAX_STRIPS = 16
+MIN_NAME, SURE_NAME, MAX_NAME = 8, 20, 48
 
 
-def totals_lines(totals: Totals, history: History, look: Look, width: int) -> list[Line]:
+def totals_lines(totals: Totals, history: History, view: ViewState, width: int) -> list[Line]:
     """Return what all nodes come to, in two lines."""
-    glyphs = look.glyphs
+    glyphs = view.glyphs
     first = Line((f" {totals.up} up", "good"))
     first.add(f"  {totals.stale} stale", "warn" if totals.stale else "dim")
     first.add(f"  {totals.down} down", "bad" if totals.down else "dim")
@@ -53,10 +53,10 @@ def watts(totals: Totals) -> str:
     return f"{totals.power_w / 1000:.1f} kW" if totals.power_w >= 1000 else f"{totals.power_w:.0f} W"
 
 
-def strip(cards: Sequence[Card], glyphs: Glyphs) -> list[Cell]:
+def strip(cards: Sequence[CardView], glyphs: Glyphs) -> list[Cell]:
     """Return a sign for each card: how busy it is; x is one that is lost or does not answer."""
     cells: list[Cell] = []
-    for card in cards[:MOST_STRIPS]:
+    for card in cards[:MAX_STRIPS]:
         if card.is_bad:
             cells.append(("x", "bad"))
         elif card.utilization is None:
@@ -73,11 +73,11 @@ def mean_cells(values: Sequence[float | None], style: Style, glyphs: Glyphs) -> 
     return [(percent(mean).rjust(4) + " ", "" if known else "dim"), *bar_cells(mean, BAR, shade, glyphs)]
 
 
-def waiting(node: Node) -> int:
+def waiting(node: NodeView) -> int:
     return len({tenant.name for _, tenant in node.tenants() if tenant.is_throttled})
 
 
-def tenants(node: Node) -> int:
+def tenants(node: NodeView) -> int:
     return len({tenant.name for _, tenant in node.tenants()})
 
 
@@ -85,30 +85,30 @@ def bad(count: int, style: Style) -> list[Cell]:
     return [(str(count), style) if count else ("-", "dim")]
 
 
-def power_cell(node: Node) -> Cell:
+def power_cell(node: NodeView) -> Cell:
     power = totals_of((node,)).power_w
     return number(power, "W"), "" if power is not None else "dim"
 
 
-def heat_cell(node: Node) -> Cell:
+def heat_cell(node: NodeView) -> Cell:
     hottest = totals_of((node,)).hottest_c
     return number(hottest), heat_style(hottest)
 
 
-def age_cell(node: Node, now_s: float) -> Cell:
+def age_cell(node: NodeView, now_s: float) -> Cell:
     if not node.at_s:
         return "-", "dim"
     return duration(max(0.0, now_s - node.at_s)), "warn" if node.health in ("stale", "down") else "dim"
 
 
-def node_columns(nodes: Sequence[Node], glyphs: Glyphs, now_s: float) -> tuple[Column[Node], ...]:
-    column = Column[Node]
-    name = min(MOST_NAME, max((width_of(node.host) for node in nodes), default=0))
-    most = min(MOST_STRIPS, max((len(node.cards) for node in nodes), default=0))
+def node_columns(nodes: Sequence[NodeView], glyphs: Glyphs, now_s: float) -> tuple[Column[NodeView], ...]:
+    column = Column[NodeView]
+    name = min(MAX_NAME, max((width_of(node.host) for node in nodes), default=0))
+    most = min(MAX_STRIPS, max((len(node.cards) for node in nodes), default=0))
     return (
         column(
             "NODE",
-            max(LEAST_NAME, min(SURE_NAME, name)),
+            max(MIN_NAME, min(SURE_NAME, name)),
             lambda n: [(n.host, "strong")],
             0,
             grows=max(0, name - SURE_NAME),
@@ -130,29 +130,29 @@ def node_columns(nodes: Sequence[Node], glyphs: Glyphs, now_s: float) -> tuple[C
 TITLES = {"name": "NODE", "util": "UTIL", "memory": "MEMORY", "temp": "TEMP", "state": "STATE"}
 
 
-def cluster_head(nodes: Sequence[Node], look: Look, width: int) -> Line:
-    table = table_for(node_columns(nodes, look.glyphs, 0.0), width, look.glyphs, indent=1)
-    arrow = "^" if look.glyphs.due == "|" else "▲"
-    down = "v" if look.glyphs.due == "|" else "▼"
-    is_up = (look.node_sort in ("name", "state")) is not look.is_reversed
-    return table.head({TITLES[look.node_sort]: arrow if is_up else down}).fitted(width, look.glyphs)
+def cluster_head(nodes: Sequence[NodeView], view: ViewState, width: int) -> Line:
+    table = table_for(node_columns(nodes, view.glyphs, 0.0), width, view.glyphs, indent=1)
+    arrow = "^" if view.glyphs.due == "|" else "▲"
+    down = "v" if view.glyphs.due == "|" else "▼"
+    is_up = (view.node_sort in ("name", "state")) is not view.is_reversed
+    return table.head({TITLES[view.node_sort]: arrow if is_up else down}).fitted(width, view.glyphs)
 
 
-def node_line(table: Table[Node], node: Node) -> Line:
+def node_line(table: Table[NodeView], node: NodeView) -> Line:
     """Return a node's line; where there is nothing to tell of its cards, it says why across their columns."""
     if node.cards or not node.problems:
         return table.row(node)
     return table.row(node, most=2).add("; ".join(node.problems), "warn")
 
 
-def cluster_rows(nodes: Sequence[Node], look: Look, *, width: int, now_s: float) -> list[Row]:
+def cluster_rows(nodes: Sequence[NodeView], view: ViewState, *, width: int, now_s: float) -> list[Row]:
     """Return a line for each node."""
-    table = table_for(node_columns(nodes, look.glyphs, now_s), width, look.glyphs, indent=1)
+    table = table_for(node_columns(nodes, view.glyphs, now_s), width, view.glyphs, indent=1)
     rows = [
-        Row(node_line(table, node).fitted(width, look.glyphs), "node", node.host)
-        for node in nodes_shown(nodes, look)
+        Row(node_line(table, node).fitted(width, view.glyphs), "node", node.host)
+        for node in nodes_shown(nodes, view)
     ]
     if rows:
         return rows
-    text = f"nothing matches {look.filter.text!r}" if look.filter.text else "no nodes"
-    return [Row(Line(("  " + text, "dim")).fitted(width, look.glyphs))]
+    text = f"nothing matches {view.filter.text!r}" if view.filter.text else "no nodes"
+    return [Row(Line(("  " + text, "dim")).fitted(width, view.glyphs))]

@@ -16,35 +16,35 @@ from hypervisor.top import batch as once
 from hypervisor.top.fleet import Fleet
 from hypervisor.top.history import History
 from hypervisor.top.local import Local
-from hypervisor.top.model import Node, totals_of
-from hypervisor.top.options import Options, options_of
+from hypervisor.top.model import NodeView, totals_of
+from hypervisor.top.options import TopOptions, options_of
 from hypervisor.top.page import page, plain
 from hypervisor.top.share_window import APART_S
-from hypervisor.top.source import Source
+from hypervisor.top.source import NodeSource
 from hypervisor.top.text import ASCII, UNICODE
-from hypervisor.top.view_state import Look
+from hypervisor.top.view_state import ViewState
 from limiter import about
 from limiter.errors import GpulimitError, NotInstalled, UsageError
 
 INSTALL = about.install_command("top")
 
 
-def source_of(options: Options) -> Source:
+def source_of(options: TopOptions) -> NodeSource:
     if options.hosts:
         return Fleet(options.hosts, interval_s=options.interval_s)
     return Local(is_simulated=options.is_simulated, period_s=options.interval_s or 1.0)
 
 
-def look_of(options: Options) -> Look:
+def view_of(options: TopOptions) -> ViewState:
     is_plain = options.is_ascii or "utf" not in locale.getpreferredencoding(False).lower()
-    return Look(sort=options.sort, filter=options.filter, glyphs=ASCII if is_plain else UNICODE)
+    return ViewState(sort=options.sort, filter=options.filter, glyphs=ASCII if is_plain else UNICODE)
 
 
-def width_of_terminal(options: Options) -> int:
+def width_of_terminal(options: TopOptions) -> int:
     return options.width or shutil.get_terminal_size((120, 24)).columns
 
 
-async def read_once(source: Source) -> tuple[Node, ...]:
+async def read_once(source: NodeSource) -> tuple[NodeView, ...]:
     """Return one look, with shares."""
     try:
         if isinstance(source, Fleet):
@@ -58,18 +58,18 @@ async def read_once(source: Source) -> tuple[Node, ...]:
         await source.close()
 
 
-def show(nodes: Sequence[Node], options: Options) -> str:
+def show(nodes: Sequence[NodeView], options: TopOptions) -> str:
     if options.form == "json":
         return once.as_json(nodes, at_s=time.time())
     if options.form == "csv":
         return once.as_csv(nodes).rstrip("\n")
     history = History()
     history.note(nodes, totals_of(tuple(nodes)))
-    lines = page(nodes, look_of(options), history, width=width_of_terminal(options), now_s=time.monotonic())
+    lines = page(nodes, view_of(options), history, width=width_of_terminal(options), now_s=time.monotonic())
     return plain(lines)
 
 
-async def print_for_ever(source: Source, options: Options) -> None:
+async def print_for_ever(source: NodeSource, options: TopOptions) -> None:
     """Print a page a period, for a terminal that cannot be drawn on."""
     try:
         while True:
@@ -79,7 +79,7 @@ async def print_for_ever(source: Source, options: Options) -> None:
         await source.close()
 
 
-def run(options: Options) -> int:
+def run(options: TopOptions) -> int:
     source = source_of(options)
     if options.is_once:
         nodes = asyncio.run(read_once(source))
@@ -97,7 +97,7 @@ def run(options: Options) -> int:
         )
     from hypervisor.top.screen.app import TopApp
 
-    app = TopApp(source, options, look_of(options))
+    app = TopApp(source, options, view_of(options))
     app.run()
     return app.return_code or 0
 

@@ -8,8 +8,8 @@ from dataclasses import replace
 from typing import Any
 
 from hypervisor.top.assemble import Facts, cards_of, in_order, list_in, map_in, number_in, text_in, whole
-from hypervisor.top.model import Card, Now, Tenant
-from hypervisor.top.processes import Held
+from hypervisor.top.model import CardView, Now, TenantView
+from hypervisor.top.processes import ProcessUse
 from hypervisor.top.text import clean
 from limiter.tenants import start_ticks
 
@@ -18,7 +18,7 @@ WORKS = 0.001
 """A part of a card that is work, and not the end of it."""
 
 
-def cards_in(state: Facts, shares: Mapping[tuple[str, str], float] | None = None) -> tuple[Card, ...]:
+def cards_in(state: Facts, shares: Mapping[tuple[str, str], float] | None = None) -> tuple[CardView, ...]:
     """Return all cards: figures as metrics have them, states and settings as they are now.
 
     `shares` are those that tenants had, by tenant and UUID; where there is none, that of metrics holds.
@@ -33,7 +33,7 @@ def cards_in(state: Facts, shares: Mapping[tuple[str, str], float] | None = None
         said.setdefault(text_in(gpu, "uuid"), {})[text_in(tenant, "tenant")] = tenant, gpu
     had = shares or {}
 
-    def known(uuid: str, tenants: tuple[Tenant, ...]) -> tuple[Tenant, ...]:
+    def known(uuid: str, tenants: tuple[TenantView, ...]) -> tuple[TenantView, ...]:
         got = tuple(replace(t, got=had.get((t.key, uuid), t.got)) for t in tenants)
         return with_state(got, said.get(uuid, {}))
 
@@ -54,10 +54,12 @@ def spent_in(state: Facts) -> dict[tuple[str, str], int]:
     return {key: ns for key, ns in counts if ns is not None}
 
 
-def with_state(tenants: tuple[Tenant, ...], said: Mapping[str, tuple[Facts, Facts]]) -> tuple[Tenant, ...]:
+def with_state(
+    tenants: tuple[TenantView, ...], said: Mapping[str, tuple[Facts, Facts]]
+) -> tuple[TenantView, ...]:
     """Return the tenants of one card with their state, and those that have not been observed yet."""
     seen = {tenant.key for tenant in tenants}
-    fresh = (Tenant(n, n) for n, (_, gpu) in said.items() if n not in seen and gpu.get("present") is True)
+    fresh = (TenantView(n, n) for n, (_, gpu) in said.items() if n not in seen and gpu.get("present") is True)
     return tuple(now_known(tenant, said.get(tenant.key)) for tenant in (*tenants, *fresh))
 
 
@@ -68,11 +70,11 @@ def tenants_in(state: Facts) -> Iterator[tuple[Facts, Facts]]:
             yield tenant, gpu
 
 
-def plain_card(row: Facts) -> Card:
+def plain_card(row: Facts) -> CardView:
     """Return a card of which only the daemon itself has heard so far."""
     used, total = number_in(row, "memory_used_bytes"), number_in(row, "memory_bytes")
     percent = number_in(row, "utilisation_percent", 100)
-    return Card(
+    return CardView(
         uuid=text_in(row, "uuid"),
         index=whole(number_in(row, "index")),
         name=text_in(row, "name"),
@@ -82,7 +84,7 @@ def plain_card(row: Facts) -> Card:
     )
 
 
-def now_known(tenant: Tenant, said: tuple[Facts, Facts] | None) -> Tenant:
+def now_known(tenant: TenantView, said: tuple[Facts, Facts] | None) -> TenantView:
     """Return a tenant with what the daemon says of it besides figures; None: it limits itself."""
     if said is None:
         return tenant
@@ -106,7 +108,7 @@ def now_known(tenant: Tenant, said: tuple[Facts, Facts] | None) -> Tenant:
     )
 
 
-def now_of(tenant: Tenant, of: Facts, gpu: Facts) -> Now:
+def now_of(tenant: TenantView, of: Facts, gpu: Facts) -> Now:
     """Return what a tenant does. It runs if it had the card in the last window or has work on it now."""
     if of.get("suspended") is True:
         return "suspended"
@@ -119,7 +121,7 @@ def now_of(tenant: Tenant, of: Facts, gpu: Facts) -> Now:
     return "idle" if list_in(of, "workers") else "no procs"
 
 
-def held_in(state: Facts) -> Iterator[Held]:
+def held_in(state: Facts) -> Iterator[ProcessUse]:
     """Yield the processes on cards, by the books and by the driver."""
     indexes = {text_in(row, "uuid"): whole(number_in(row, "index")) for row in list_in(state, "gpus")}
     owners: dict[int, str] = {}
@@ -129,7 +131,7 @@ def held_in(state: Facts) -> Iterator[Held]:
             owners[pid] = shown_name(tenant)
             for gpu in list_in(worker, "gpus"):
                 uuid = text_in(gpu, "uuid")
-                yield Held(
+                yield ProcessUse(
                     pid=pid,
                     card=uuid,
                     card_index=indexes.get(uuid),
@@ -145,7 +147,7 @@ def held_in(state: Facts) -> Iterator[Held]:
     for pid, uuid, row in rows:
         if not uuid.startswith(MIG) and (pid, indexes.get(uuid)) in on_parts:
             continue  # NVML names it with its MIG device, and with the card once more
-        yield Held(
+        yield ProcessUse(
             pid=pid,
             card=uuid,
             card_index=indexes.get(uuid),

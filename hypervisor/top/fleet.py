@@ -16,7 +16,7 @@ from hypervisor.scraper.parser import Page
 from hypervisor.scraper.scraper import Scraper
 from hypervisor.scraper.target_health import ScrapeTiming, TargetHealth
 from hypervisor.top.assemble import Facts, cards_of, list_in, number_in, text_in
-from hypervisor.top.model import Card, Health, Node, Process
+from hypervisor.top.model import CardView, Health, NodeView, ProcessView
 from hypervisor.top.scraped import facts_of
 from hypervisor.top.text import clean
 
@@ -48,7 +48,7 @@ class Kept:
 
     page: Page | None = None
     """The page that `node` was made of."""
-    node: Node | None = None
+    node: NodeView | None = None
     dropped: Counter[str] = field(default_factory=Counter)
     """Of all its pages."""
 
@@ -72,7 +72,7 @@ class Fleet:
     def _start(self) -> Scraper[str]:
         return Scraper(self._get, pace=ScrapeTiming(period_s=self.interval_s))
 
-    async def read(self) -> tuple[Node, ...]:
+    async def read(self) -> tuple[NodeView, ...]:
         """Return all nodes as they are known now."""
         if self._scraper is None:
             self._scraper = self._start()
@@ -81,22 +81,22 @@ class Fleet:
         # In a thread, so that keys are answered meanwhile.
         return await asyncio.to_thread(self._nodes, self._scraper)
 
-    async def read_once(self) -> tuple[Node, ...]:
+    async def read_once(self) -> tuple[NodeView, ...]:
         """Ask every host once, and return what they answered."""
         self._scraper = self._start()
         await self._scraper.once(self._hosts)
         return self._nodes(self._scraper)
 
-    def _nodes(self, scraper: Scraper[str]) -> tuple[Node, ...]:
+    def _nodes(self, scraper: Scraper[str]) -> tuple[NodeView, ...]:
         return tuple(self._node(host, scraper.hosts[host]) for host in self._hosts)
 
-    def _node(self, host: str, patience: TargetHealth[Page]) -> Node:
+    def _node(self, host: str, patience: TargetHealth[Page]) -> NodeView:
         kept, page = self._kept[host], patience.page
         if page is not None and page is not kept.page:
             node, dropped = node_of(host, page, kept.node)
             kept.dropped.update(dropped)
             kept.page, kept.node = page, node
-        base = kept.node if page is not None and kept.node is not None else Node(host)
+        base = kept.node if page is not None and kept.node is not None else NodeView(host)
         return replace(
             base,
             health=health_of(base, patience),
@@ -112,7 +112,7 @@ class Fleet:
             await self._client.close()
 
 
-def health_of(node: Node, patience: TargetHealth[Page]) -> Health:
+def health_of(node: NodeView, patience: TargetHealth[Page]) -> Health:
     if patience.state == "up":
         return "partial" if node.problems or any(card.is_bad for card in node.cards) else "up"
     return "stale" if patience.state == "late" else patience.state
@@ -133,7 +133,7 @@ def losses(dropped: Counter[str]) -> tuple[str, ...]:
     return (f"{dropped.total()} samples not taken over ({worst})",)
 
 
-def node_of(host: str, page: Page, before: Node | None) -> tuple[Node, Counter[str]]:
+def node_of(host: str, page: Page, before: NodeView | None) -> tuple[NodeView, Counter[str]]:
     """Return a node by its page, and what was left out."""
     known = [card.uuid for card in before.cards] if before is not None else ()
     facts = facts_of(page, known)
@@ -145,7 +145,7 @@ def node_of(host: str, page: Page, before: Node | None) -> tuple[Node, Counter[s
         problems.append("NVML does not answer there")
     if not cards:
         problems.append("its page tells of no GPU")
-    node = Node(
+    node = NodeView(
         host=host,
         cards=cards,
         processes=processes_of(facts.processes, cards),
@@ -155,7 +155,7 @@ def node_of(host: str, page: Page, before: Node | None) -> tuple[Node, Counter[s
     return node, page.dropped + page.repaired + facts.dropped
 
 
-def processes_of(rows: list[dict[str, object]], cards: tuple[Card, ...]) -> tuple[Process, ...]:
+def processes_of(rows: list[dict[str, object]], cards: tuple[CardView, ...]) -> tuple[ProcessView, ...]:
     """Return the processes that pages with debug labels tell of."""
     indexes = {uuid: card.index for card in cards for uuid, _ in card.on_parts()}
     found = []
@@ -166,11 +166,11 @@ def processes_of(rows: list[dict[str, object]], cards: tuple[Card, ...]) -> tupl
     return tuple(found)
 
 
-def process_of(pid: int, row: Facts, indexes: dict[str, int | None]) -> Process:
+def process_of(pid: int, row: Facts, indexes: dict[str, int | None]) -> ProcessView:
     uuid = text_in(row, "uuid")
     client = row.get("client")
     _, namespace, pod, _, tenant = client if isinstance(client, tuple) and len(client) == 5 else ("",) * 5
-    return Process(
+    return ProcessView(
         pid=pid,
         card=uuid,
         card_index=indexes.get(uuid),

@@ -10,10 +10,10 @@ from dataclasses import replace
 
 from hypervisor.top import daemon_state
 from hypervisor.top.assemble import Facts
-from hypervisor.top.model import Node
-from hypervisor.top.processes import Processes, with_tenants
+from hypervisor.top.model import NodeView
+from hypervisor.top.processes import ProcessReader, with_tenants
 from hypervisor.top.share_window import Spent
-from hypervisor.top.standalone import Books, Cards, cards_with, held_on
+from hypervisor.top.standalone import Cards, UsageReader, cards_with, held_on
 from hypervisor.top.text import clean
 from limiter import daemon_client
 
@@ -31,11 +31,11 @@ class Local:
         self.host = clean(socket.gethostname())
         self.interval_s = period_s
         self._cards = Cards(is_simulated=is_simulated, period_s=period_s)
-        self._books = Books()
-        self._processes = Processes()
+        self._books = UsageReader()
+        self._processes = ProcessReader()
         self._spent: Spent[tuple[str, str]] = Spent()
 
-    async def read(self) -> tuple[Node, ...]:
+    async def read(self) -> tuple[NodeView, ...]:
         """Return this node, and nothing else."""
         try:
             state = await asyncio.to_thread(daemon_client.ask, "GET", "/v1/state")
@@ -51,13 +51,13 @@ class Local:
     async def close(self) -> None:
         await self._cards.stop()
 
-    def _by_daemon(self, state: Facts) -> Node:
+    def _by_daemon(self, state: Facts) -> NodeView:
         self._processes.can_see_them = daemon_state.is_in_sight(state)
         now_ns = time.monotonic_ns()
         read_ns = daemon_state.read_at_ns(state) or now_ns
         cards = daemon_state.cards_in(state, self._spent.shares(read_ns, daemon_state.spent_in(state)))
         problems = daemon_state.problems_in(state)
-        return Node(
+        return NodeView(
             host=self.host,
             health="partial" if problems or any(card.is_bad for card in cards) else "up",
             at_s=now_ns / 1e9,
@@ -68,12 +68,12 @@ class Local:
             sees_all=daemon_state.may_change(state),
         )
 
-    async def _alone(self, why: str) -> Node:
+    async def _alone(self, why: str) -> NodeView:
         self._cards.start()
         await self._cards.wait(FIRST_ANSWER_S)
         return await asyncio.to_thread(self._by_books, why)
 
-    def _by_books(self, why: str) -> Node:
+    def _by_books(self, why: str) -> NodeView:
         self._processes.can_see_them = True
         samples = self._cards.samples if self._cards.is_fresh() else ()
         by_card, held, unreadable = self._books.look()
@@ -83,7 +83,7 @@ class Local:
         rows = [replace(row, card_index=indexes.get(row.card)) for row in held]
         now_ns = time.monotonic_ns()
         nvml = () if samples else (f"no cards: {clean(self._cards.trouble or 'NVML shows none', 200)}",)
-        return Node(
+        return NodeView(
             host=self.host,
             health="partial" if cards else "down",
             at_s=now_ns / 1e9,

@@ -18,7 +18,7 @@ there was none; new: it has not been asked yet."""
 
 
 @dataclass(frozen=True, slots=True)
-class Tenant:
+class TenantView:
     """A tenant on a card."""
 
     key: str
@@ -55,7 +55,7 @@ class Tenant:
 
 
 @dataclass(frozen=True, slots=True)
-class Process:
+class ProcessView:
     """A process on a card."""
 
     pid: int
@@ -86,7 +86,7 @@ class Vgpu:
 
 
 @dataclass(frozen=True, slots=True)
-class VgpuHost:
+class VgpuHostView:
     """How a card hosts vGPUs, in words."""
 
     mode: str = ""
@@ -107,11 +107,11 @@ class Mig:
     utilization: float | None = None
     memory_bytes: float | None = None
     total_bytes: float | None = None
-    tenants: tuple[Tenant, ...] = ()
+    tenants: tuple[TenantView, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class Card:
+class CardView:
     """A card of a node."""
 
     uuid: str
@@ -137,8 +137,8 @@ class Card:
     last_xid_at_s: float | None = None
     processes: int | None = None
     unregistered: int | None = None
-    tenants: tuple[Tenant, ...] = ()
-    vgpu_host: VgpuHost | None = None
+    tenants: tuple[TenantView, ...] = ()
+    vgpu_host: VgpuHostView | None = None
     vgpus: tuple[Vgpu, ...] = ()
     mig_mode: bool | None = None
     migs: tuple[Mig, ...] = ()
@@ -153,28 +153,30 @@ class Card:
     def is_bad(self) -> bool:
         return self.is_lost or bool(self.error)
 
-    def on_parts(self) -> Iterator[tuple[str, tuple[Tenant, ...]]]:
+    def on_parts(self) -> Iterator[tuple[str, tuple[TenantView, ...]]]:
         """Yield the tenants of the card itself and of each MIG device, by UUID."""
         yield self.uuid, self.tenants
         for mig in self.migs:
             yield mig.key, mig.tenants
 
-    def with_tenants(self, change: Callable[[str, tuple[Tenant, ...]], tuple[Tenant, ...]]) -> Card:
+    def with_tenants(
+        self, change: Callable[[str, tuple[TenantView, ...]], tuple[TenantView, ...]]
+    ) -> CardView:
         """Return the card with other tenants on it and on its MIG devices."""
         migs = tuple(replace(mig, tenants=change(mig.key, mig.tenants)) for mig in self.migs)
         return replace(self, tenants=change(self.uuid, self.tenants), migs=migs)
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class NodeView:
     """A node at one moment. A card is known by (host, uuid): two hosts may show the same UUID."""
 
     host: str
     health: Health = "new"
     at_s: float = 0.0
     """When its figures were true, CLOCK_MONOTONIC."""
-    cards: tuple[Card, ...] = ()
-    processes: tuple[Process, ...] = ()
+    cards: tuple[CardView, ...] = ()
+    processes: tuple[ProcessView, ...] = ()
     problems: tuple[str, ...] = ()
     has_daemon: bool = True
     may_change: bool = False
@@ -185,7 +187,7 @@ class Node:
     dropped: int = 0
     """Samples and texts of it that were not taken over."""
 
-    def tenants(self) -> Iterator[tuple[Card, Tenant]]:
+    def tenants(self) -> Iterator[tuple[CardView, TenantView]]:
         """Yield all tenants with their card."""
         for card in self.cards:
             for _, tenants in card.on_parts():
@@ -214,7 +216,7 @@ class Totals:
     hottest_c: float | None = None
 
 
-def totals_of(nodes: tuple[Node, ...]) -> Totals:
+def totals_of(nodes: tuple[NodeView, ...]) -> Totals:
     """Add nodes up; a node that is down counts for nothing else."""
     shown = [node for node in nodes if node.health in ("up", "partial", "stale")]
     cards = [card for node in shown for card in node.cards]

@@ -9,48 +9,48 @@ from typing import TypeVar
 
 from hypervisor.top.card_rows import NO_MIG, card_rows, mig_row, vgpu_rows
 from hypervisor.top.history import History
-from hypervisor.top.model import Card, Node, Process, Tenant
+from hypervisor.top.model import CardView, NodeView, ProcessView, TenantView
 from hypervisor.top.row import Row, percent_cell, size_cell
 from hypervisor.top.table import Column, Line, Table, table_for
 from hypervisor.top.tenant_rows import marks, tenant_table
-from hypervisor.top.view_state import Look, cards_shown, processes_shown
+from hypervisor.top.view_state import ViewState, cards_shown, processes_shown
 
 T = TypeVar("T")
 
 
-def node_rows(node: Node, look: Look, history: History, *, width: int, height: int) -> list[Row]:
+def node_rows(node: NodeView, view: ViewState, history: History, *, width: int, height: int) -> list[Row]:
     """Return cards, tenants, vGPUs and MIG instances; compact if they would not fit `height` otherwise."""
-    if look.is_compact is not None:
-        return rows_of(node, look, history, width, compact=look.is_compact)
-    rows = rows_of(node, look, history, width, compact=False)
-    return rows if len(rows) <= height else rows_of(node, look, history, width, compact=True)
+    if view.is_compact is not None:
+        return rows_of(node, view, history, width, compact=view.is_compact)
+    rows = rows_of(node, view, history, width, compact=False)
+    return rows if len(rows) <= height else rows_of(node, view, history, width, compact=True)
 
 
-def rows_of(node: Node, look: Look, history: History, width: int, *, compact: bool) -> list[Row]:
-    table = tenant_table(node, width, look.glyphs)
+def rows_of(node: NodeView, view: ViewState, history: History, width: int, *, compact: bool) -> list[Row]:
+    table = tenant_table(node, width, view.glyphs)
     rows: list[Row] = []
-    for card, here in cards_shown(node, look):
-        rows += card_rows(node, card, look, history, width, compact=compact)
-        if (node.host, card.uuid) in look.folded:
+    for card, here in cards_shown(node, view):
+        rows += card_rows(node, card, view, history, width, compact=compact)
+        if (node.host, card.uuid) in view.folded:
             continue
         rows += tenant_rows(node, card, card.uuid, here, table, width)
-        rows += vgpu_rows(node, card, look, width)
+        rows += vgpu_rows(node, card, view, width)
         if card.mig_mode and not card.migs:
             rows.append(Row(NO_MIG))
         for mig in card.migs:
-            rows.append(mig_row(node, card, mig, look, width))
+            rows.append(mig_row(node, card, mig, view, width))
             rows += tenant_rows(node, card, mig.key, here, table, width)
     if not rows:
-        rows.append(Row(Line(("  " + nothing(node, look), "dim")).fitted(width, look.glyphs)))
+        rows.append(Row(Line(("  " + nothing(node, view), "dim")).fitted(width, view.glyphs)))
     return rows
 
 
 def tenant_rows(
-    node: Node,
-    card: Card,
+    node: NodeView,
+    card: CardView,
     uuid: str,
-    here: Mapping[str, list[Tenant]],
-    table: Table[Tenant],
+    here: Mapping[str, list[TenantView]],
+    table: Table[TenantView],
     width: int,
 ) -> Iterator[Row]:
     """Yield a line for each tenant on a card or MIG device."""
@@ -63,21 +63,21 @@ def fitted_row(table: Table[T], of: T, width: int) -> Line:
     return table.row(of).fitted(width, table.glyphs)
 
 
-def nothing(node: Node, look: Look) -> str:
-    if look.filter.text and node.cards:
-        return f"nothing here matches {look.filter.text!r}"
+def nothing(node: NodeView, view: ViewState) -> str:
+    if view.filter.text and node.cards:
+        return f"nothing here matches {view.filter.text!r}"
     return {"new": "waiting for the first answer", "down": "nothing is known of it now"}.get(
         node.health, "no GPUs"
     )
 
 
-def node_head(node: Node, look: Look, width: int) -> Line:
+def node_head(node: NodeView, view: ViewState, width: int) -> Line:
     """Return the titles of the tenants' columns."""
-    return tenant_table(node, width, look.glyphs).head(marks(look)).fitted(width, look.glyphs)
+    return tenant_table(node, width, view.glyphs).head(marks(view)).fitted(width, view.glyphs)
 
 
-def process_columns() -> tuple[Column[Process], ...]:
-    column = Column[Process]
+def process_columns() -> tuple[Column[ProcessView], ...]:
+    column = Column[ProcessView]
     return (
         column("PID", 8, lambda p: [(str(p.pid), "")], 0, ">"),
         column("USER", 8, lambda p: [(p.user or "-", "" if p.user else "dim")], 4, grows=4),
@@ -95,14 +95,14 @@ def process_columns() -> tuple[Column[Process], ...]:
     )
 
 
-def process_head(look: Look, width: int) -> Line:
-    return table_for(process_columns(), width, look.glyphs).head().fitted(width, look.glyphs)
+def process_head(view: ViewState, width: int) -> Line:
+    return table_for(process_columns(), width, view.glyphs).head().fitted(width, view.glyphs)
 
 
-def process_rows(node: Node, look: Look, width: int) -> list[Row]:
+def process_rows(node: NodeView, view: ViewState, width: int) -> list[Row]:
     """Return the processes on the node's cards."""
-    table = table_for(process_columns(), width, look.glyphs)
+    table = table_for(process_columns(), width, view.glyphs)
     return [
         Row(partial(fitted_row, table, p, width), "process", node.host, p.card, str(p.pid))
-        for p in processes_shown(node, look)
+        for p in processes_shown(node, view)
     ]

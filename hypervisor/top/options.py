@@ -23,12 +23,12 @@ examples:
 exit status of --once: 0 everything was read; 1 nothing was; 2 wrong use; 3 some of it was: a node or a card
 does not answer, or there is no daemon.
 """
-MOST_HOSTS = 4096
-SHORTEST_S, LONGEST_S = 0.2, 3600.0
+MAX_HOSTS = 4096
+MIN_S, MAX_S = 0.2, 3600.0
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class TopOptions:
     """What was asked for."""
 
     is_once: bool = False
@@ -75,24 +75,22 @@ def build_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def options_of(arguments: Sequence[str]) -> Options:
+def options_of(arguments: Sequence[str]) -> TopOptions:
     """Return the options. Raises UsageError."""
     told = build_parser().parse_args(list(arguments))
     if told.json and told.csv:
         raise UsageError("top: --json and --csv exclude each other")
     if (told.json or told.csv) and not told.once:
         raise UsageError("top: --json and --csv go with --once")
-    if told.interval is not None and not SHORTEST_S <= told.interval <= LONGEST_S:
-        raise UsageError(
-            f"top: --interval: {told.interval:g} is not within {SHORTEST_S:g} to {LONGEST_S:g} s"
-        )
+    if told.interval is not None and not MIN_S <= told.interval <= MAX_S:
+        raise UsageError(f"top: --interval: {told.interval:g} is not within {MIN_S:g} to {MAX_S:g} s")
     if told.width is not None and not 20 <= told.width <= 10_000:
         raise UsageError(f"top: --width: {told.width} is not within 20 to 10000")
     try:
         wanted = filter_of(told.filter)
     except FilterError as error:
         raise UsageError(f"top: --filter: {error}") from error
-    return Options(
+    return TopOptions(
         is_once=told.once,
         form="json" if told.json else "csv" if told.csv else "text",
         hosts=hosts_of(told.hosts, told.hostfile),
@@ -122,8 +120,8 @@ def hosts_of(listed: str | None, hostfile: str | None) -> tuple[str, ...]:
                 found[address_of(text, f"{hostfile}, line {number}")] = None
     if (listed is not None or hostfile is not None) and not found:
         raise UsageError("top: no host is named")
-    if len(found) > MOST_HOSTS:
-        raise UsageError(f"top: {len(found)} hosts are more than {MOST_HOSTS}")
+    if len(found) > MAX_HOSTS:
+        raise UsageError(f"top: {len(found)} hosts are more than {MAX_HOSTS}")
     return tuple(found)
 
 

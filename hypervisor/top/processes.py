@@ -8,16 +8,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from hypervisor.host.names import Names
-from hypervisor.top.model import Process
+from hypervisor.top.model import ProcessView
 from hypervisor.top.share_window import Spent
 from hypervisor.top.text import clean
 
 PROC = Path("/proc")
-LONGEST_COMMAND = 512
+MAX_COMMAND = 512
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class ProcessUse:
     """What is known of a process on a card before /proc has been asked."""
 
     pid: int
@@ -29,7 +29,7 @@ class Held:
     spent_ns: int | None = None
 
 
-class Processes:
+class ProcessReader:
     """Keeps what differences need; `proc` is where processes are looked up."""
 
     def __init__(self, proc: Path = PROC) -> None:
@@ -39,7 +39,7 @@ class Processes:
         self._names = Names()
         self._spent: Spent[tuple[int, str]] = Spent()
 
-    def look(self, held: Iterable[Held], *, now_ns: int) -> tuple[Process, ...]:
+    def look(self, held: Iterable[ProcessUse], *, now_ns: int) -> tuple[ProcessView, ...]:
         """Return the processes; one that is named twice, by driver and books, is one.
 
         Books were read at `now_ns`.
@@ -50,8 +50,8 @@ class Processes:
         )
         return tuple(self._process(row, shares.get(key)) for key, row in rows.items())
 
-    def _process(self, row: Held, got: float | None) -> Process:
-        return Process(
+    def _process(self, row: ProcessUse, got: float | None) -> ProcessView:
+        return ProcessView(
             pid=row.pid,
             card=row.card,
             card_index=row.card_index,
@@ -71,15 +71,15 @@ class Processes:
     def _command(self, pid: int) -> str:
         try:
             with (self._proc / str(pid) / "cmdline").open("rb") as file:
-                raw = file.read(LONGEST_COMMAND)
+                raw = file.read(MAX_COMMAND)
         except OSError:
             return ""
-        return clean(" ".join(raw.decode(errors="replace").split("\0")).strip(), LONGEST_COMMAND)
+        return clean(" ".join(raw.decode(errors="replace").split("\0")).strip(), MAX_COMMAND)
 
 
-def merged(held: Iterable[Held]) -> dict[tuple[int, str], Held]:
+def merged(held: Iterable[ProcessUse]) -> dict[tuple[int, str], ProcessUse]:
     """Return what is held by process and card; of two rows the first that knows a field counts."""
-    rows: dict[tuple[int, str], Held] = {}
+    rows: dict[tuple[int, str], ProcessUse] = {}
     for row in held:
         key = row.pid, row.card
         before = rows.get(key)
@@ -87,7 +87,7 @@ def merged(held: Iterable[Held]) -> dict[tuple[int, str], Held]:
     return rows
 
 
-def joined(one: Held, other: Held) -> Held:
+def joined(one: ProcessUse, other: ProcessUse) -> ProcessUse:
     return replace(
         one,
         card_index=other.card_index if one.card_index is None else one.card_index,
@@ -98,7 +98,7 @@ def joined(one: Held, other: Held) -> Held:
     )
 
 
-def with_tenants(held: Iterable[Held], tenants: dict[int, str]) -> Iterator[Held]:
+def with_tenants(held: Iterable[ProcessUse], tenants: dict[int, str]) -> Iterator[ProcessUse]:
     """Yield rows with the tenants of their processes."""
     for row in held:
         yield replace(row, tenant=row.tenant or tenants.get(row.pid, ""))

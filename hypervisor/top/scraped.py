@@ -18,7 +18,7 @@ from hypervisor.metrics.catalogue import CATALOGUE, CLIENT_SECTION, GPU_SECTION,
 from hypervisor.scraper.parser import Page
 from limiter.partition_metrics import Reader
 
-MOST_CARDS, MOST_CLIENTS, MOST_PROCESSES = 256, 4096, 4096
+MAX_CARDS, MAX_CLIENTS, MAX_PROCESSES = 256, 4096, 4096
 MIG = "MIG-"
 HOST = "the host that was asked"
 """Stands for it where instances are collected, so that what they say of their host is not used."""
@@ -77,26 +77,26 @@ class Shelf:
 
     def get(self, key: Key, fresh: Callable[[], dict[str, Any]]) -> dict[str, Any] | None:
         """Return the thing; None, counted, if there is no room for a new one."""
-        thing = self.things.get(key)
-        if thing is None:
+        subject = self.things.get(key)
+        if subject is None:
             if key not in self._before:
                 if self._room <= 0:
                     self._dropped[self._reason] += 1
                     return None
                 self._room -= 1
-            thing = self.things[key] = fresh()
-        return thing
+            subject = self.things[key] = fresh()
+        return subject
 
 
-class Reading:
+class PageReading:
     """One page in the reading. `known` are the cards of the page before."""
 
     def __init__(self, known: Collection[str] = ()) -> None:
         self.facts = Facts()
         dropped = self.facts.dropped
-        self._cards = Shelf(MOST_CARDS, "too_many_cards", dropped, [(uuid,) for uuid in known])
-        self._clients = Shelf(MOST_CLIENTS, "too_many_clients", dropped)
-        self._processes = Shelf(MOST_PROCESSES, "too_many_processes", dropped)
+        self._cards = Shelf(MAX_CARDS, "too_many_cards", dropped, [(uuid,) for uuid in known])
+        self._clients = Shelf(MAX_CLIENTS, "too_many_clients", dropped)
+        self._processes = Shelf(MAX_PROCESSES, "too_many_processes", dropped)
         self._pods: list[tuple[str, Labels, float]] = []
         self._take: dict[str, Callable[[str, Labels, float], None]] = {
             GPU_SECTION.title: self._gpu,
@@ -291,4 +291,4 @@ def add(values: dict[str, float], name: str, value: float) -> None:
 
 def facts_of(page: Page, known: Collection[str] = ()) -> Facts:
     """Return what a page says; `known` are the UUIDs of the cards of the page before."""
-    return Reading(known).read(page)
+    return PageReading(known).read(page)

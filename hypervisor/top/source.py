@@ -5,10 +5,10 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from hypervisor.top.model import Node
+from hypervisor.top.model import NodeView
 
 
-class Source(Protocol):
+class NodeSource(Protocol):
     """Where nodes come from."""
 
     @property
@@ -16,7 +16,7 @@ class Source(Protocol):
         """How often to look, unless the user says otherwise."""
         ...
 
-    async def read(self) -> tuple[Node, ...]:
+    async def read(self) -> tuple[NodeView, ...]:
         """Return all nodes, whatever is wrong with them."""
         ...
 

@@ -14,9 +14,9 @@ from hypervisor.host.names import Names
 from hypervisor.model import GpuSample, Readings
 from hypervisor.nvml.client import Nvml
 from hypervisor.top.assemble import IDLE_REASONS, in_order, mig_of, placed, vgpu_host_of, vgpu_of
-from hypervisor.top.model import Card, Now, Tenant
-from hypervisor.top.processes import Held
-from hypervisor.top.share_window import Window
+from hypervisor.top.model import CardView, Now, TenantView
+from hypervisor.top.processes import ProcessUse
+from hypervisor.top.share_window import ShareWindow
 from hypervisor.top.text import clean
 from limiter import environment, tenants
 from limiter.segment import Usage
@@ -70,21 +70,21 @@ class Cards:
         return bool(self.samples) and time.monotonic() - self._at_s <= FRESH_S + self._period_s
 
 
-class Books:
+class UsageReader:
     """Reads tenants' books, and keeps looks for differences. `read_at_ns` is when the last was made."""
 
     def __init__(self) -> None:
-        self._looks: Window[tenants.Snapshot] = Window()
+        self._looks: ShareWindow[tenants.Snapshot] = ShareWindow()
         self.read_at_ns = 0
         self._names = Names()
 
-    def look(self) -> tuple[dict[str, list[Tenant]], list[Held], tuple[str, ...]]:
+    def look(self) -> tuple[dict[str, list[TenantView]], list[ProcessUse], tuple[str, ...]]:
         """Return living tenants by card, their processes, and what cannot be read."""
         now = tenants.snapshot()
         self.read_at_ns = now.at_ns
         earlier = self._looks.swap(now.at_ns, now)
         before = now if earlier is None else earlier[1]
-        by_card: dict[str, list[Tenant]] = {}
+        by_card: dict[str, list[TenantView]] = {}
         for row in rows(before, now):
             if row.processes:
                 by_card.setdefault(row.gpu, []).append(self._tenant(row, now.usages[row.tenant]))
@@ -92,10 +92,10 @@ class Books:
         problems = tuple(f"cannot read {clean(t)}: {clean(why)}" for t, why in now.unreadable.items())
         return by_card, held, problems
 
-    def _tenant(self, row: Row, usage: Usage) -> Tenant:
+    def _tenant(self, row: Row, usage: Usage) -> TenantView:
         is_suspended = any(d.is_suspended for d in usage.devices if d.name == row.gpu)
         is_limited = row.memory_limit_bytes < row.card_bytes
-        return Tenant(
+        return TenantView(
             key=row.tenant,
             name=clean(row.tenant),
             now=now_of(row, is_suspended=is_suspended),
@@ -122,13 +122,13 @@ def now_of(row: Row, *, is_suspended: bool) -> Now:
     return "runs" if row.compute_share > 0 else "idle"
 
 
-def held_by(usage: Usage) -> Iterator[Held]:
+def held_by(usage: Usage) -> Iterator[ProcessUse]:
     uuids = {device.entry: device.name for device in usage.devices}
     for process in usage.processes:
         if process.is_alive and process.holder_pid is not None:
             for account in process.accounts:
                 if account.entry in uuids and (account.contexts or account.used_bytes or account.spent_ns):
-                    yield Held(
+                    yield ProcessUse(
                         pid=process.holder_pid,
                         card=uuids[account.entry],
                         tenant=clean(usage.tenant),
@@ -139,8 +139,8 @@ def held_by(usage: Usage) -> Iterator[Held]:
 
 
 def cards_with(
-    samples: tuple[GpuSample, ...], by_card: Mapping[str, list[Tenant]], limited: Set[int]
-) -> tuple[Card, ...]:
+    samples: tuple[GpuSample, ...], by_card: Mapping[str, list[TenantView]], limited: Set[int]
+) -> tuple[CardView, ...]:
     """Return NVML's cards with tenants under them; a tenant's card that NVML does not list is there too.
 
     `limited` are the processes that are under a quota.
@@ -149,10 +149,10 @@ def cards_with(
     return in_order(placed(cards, by_card))
 
 
-def card_of(sample: GpuSample, limited: Set[int]) -> Card:
+def card_of(sample: GpuSample, limited: Set[int]) -> CardView:
     now = Readings() if sample.error else sample.readings
     pids = now.processes
-    return Card(
+    return CardView(
         uuid=clean(sample.gpu.uuid),
         index=sample.gpu.index,
         name=clean(sample.gpu.name),
@@ -186,7 +186,7 @@ def parts_of(sample: GpuSample) -> dict[str, Any]:
     return found
 
 
-def held_on(samples: tuple[GpuSample, ...]) -> Iterator[Held]:
+def held_on(samples: tuple[GpuSample, ...]) -> Iterator[ProcessUse]:
     """Yield the processes that NVML knows; one on a MIG device is not on the card once more."""
     good = [sample for sample in samples if not sample.error]
     on_parts = {(s.gpu.index, pid) for s in good if s.gpu.mig is not None for pid, _ in s.pids}
@@ -194,4 +194,4 @@ def held_on(samples: tuple[GpuSample, ...]) -> Iterator[Held]:
         index = sample.gpu.index
         for pid, used in (sample.readings.processes or {}).items():
             if sample.gpu.mig is not None or (index, pid) not in on_parts:
-                yield Held(pid=pid, card=sample.gpu.uuid, card_index=index, memory_bytes=used)
+                yield ProcessUse(pid=pid, card=sample.gpu.uuid, card_index=index, memory_bytes=used)

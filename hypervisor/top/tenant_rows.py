@@ -5,15 +5,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hypervisor.top.model import Node, Tenant
+from hypervisor.top.model import NodeView, TenantView
 from hypervisor.top.row import bar_cells, memory_style, percent_cell, size_cell
 from hypervisor.top.table import Cell, Column, Style, Table, table_for
 from hypervisor.top.text import Glyphs, duration, number, width_of
-from hypervisor.top.view_state import Look
+from hypervisor.top.view_state import ViewState
 
 INDENT = 4
 BAR, MEMORY_BAR = 10, 8
-LEAST_NAME, SURE_NAME, MOST_NAME = 12, 24, 48
+MIN_NAME, SURE_NAME, MAX_NAME = 12, 24, 48
 """How wide names are: as the longest is, within these; beyond the second only where there is room."""
 TITLES = {"name": "TENANT", "share": "GOT", "memory": "MEMORY", "waited": "WAITED"}
 NOW_STYLES: dict[str, Style] = {
@@ -26,7 +26,7 @@ NOW_STYLES: dict[str, Style] = {
 STATE_STYLES: dict[str, Style] = {"off": "bad", "degraded": "warn", "standalone": "dim"}
 
 
-def now_cell(tenant: Tenant) -> Cell:
+def now_cell(tenant: TenantView) -> Cell:
     """Return what a tenant does; that its limits do not hold is more important."""
     if tenant.enforcement == "off":
         return "UNLIMITED", "bad"
@@ -35,25 +35,25 @@ def now_cell(tenant: Tenant) -> Cell:
     return tenant.now, NOW_STYLES.get(tenant.now, "dim")
 
 
-def throttled_cell(tenant: Tenant) -> Cell:
+def throttled_cell(tenant: TenantView) -> Cell:
     if tenant.is_throttled is None:
         return "-", "dim"
     return ("yes", "warn") if tenant.is_throttled else ("no", "dim")
 
 
-def limit_cell(tenant: Tenant) -> Cell:
+def limit_cell(tenant: TenantView) -> Cell:
     if tenant.limit_percent is None or tenant.limit_percent >= 100:
         return "-", "dim"
     return number(tenant.limit_percent, "%"), ""
 
 
-def memory_ratio(tenant: Tenant) -> float | None:
+def memory_ratio(tenant: TenantView) -> float | None:
     if tenant.memory_bytes is None or not tenant.quota_bytes:
         return None
     return tenant.memory_bytes / tenant.quota_bytes
 
 
-def memory_cell(tenant: Tenant) -> Cell:
+def memory_cell(tenant: TenantView) -> Cell:
     text, style = size_cell(tenant.memory_bytes)
     return text, "bad" if tenant.is_over_quota else style
 
@@ -62,18 +62,18 @@ def count_cell(count: float | None, style: Style = "") -> Cell:
     return (number(count), style) if count else ("-", "dim")
 
 
-def denied_cell(tenant: Tenant) -> Cell:
+def denied_cell(tenant: TenantView) -> Cell:
     return count_cell(tenant.denied, "warn")
 
 
-def share_bar(tenant: Tenant, width: int, glyphs: Glyphs) -> Sequence[Cell]:
+def share_bar(tenant: TenantView, width: int, glyphs: Glyphs) -> Sequence[Cell]:
     return bar_cells(tenant.got, width, "util", glyphs, mark=tenant.due)
 
 
-def columns(glyphs: Glyphs, longest: int) -> Sequence[Column[Tenant]]:
+def columns(glyphs: Glyphs, longest: int) -> Sequence[Column[TenantView]]:
     """Return all columns, from left to right; `longest` is the width of the longest name."""
-    name = min(MOST_NAME, max(LEAST_NAME, longest))
-    column = Column[Tenant]
+    name = min(MAX_NAME, max(MIN_NAME, longest))
+    column = Column[TenantView]
     return (
         column(
             "TENANT",
@@ -109,13 +109,13 @@ def columns(glyphs: Glyphs, longest: int) -> Sequence[Column[Tenant]]:
     )
 
 
-def tenant_table(node: Node, width: int, glyphs: Glyphs) -> Table[Tenant]:
+def tenant_table(node: NodeView, width: int, glyphs: Glyphs) -> Table[TenantView]:
     longest = max((width_of(tenant.name) for _, tenant in node.tenants()), default=0)
     return table_for(columns(glyphs, longest), width, glyphs, indent=INDENT)
 
 
-def marks(look: Look) -> dict[str, str]:
+def marks(view: ViewState) -> dict[str, str]:
     """Return what is put behind the title that is sorted by."""
-    is_up = (look.sort == "name") is not look.is_reversed
-    arrows = ("▲", "▼") if look.glyphs.due != "|" else ("^", "v")
-    return {TITLES[look.sort]: arrows[0] if is_up else arrows[1]}
+    is_up = (view.sort == "name") is not view.is_reversed
+    arrows = ("▲", "▼") if view.glyphs.due != "|" else ("^", "v")
+    return {TITLES[view.sort]: arrows[0] if is_up else arrows[1]}

@@ -7,20 +7,20 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from hypervisor.top.model import Card, Node, Process, Tenant
+from hypervisor.top.model import CardView, NodeView, ProcessView, TenantView
 from hypervisor.top.text import UNICODE, Glyphs
 
 SORTS = ("name", "share", "memory", "waited")
 """What tenants and processes can be sorted by."""
 NODE_SORTS = ("name", "util", "memory", "temp", "state")
-LONGEST_FILTER = 200
+MAX_FILTER = 200
 CONDITION = re.compile(r"(!?)([a-z]+)(>=|<=|=|>|<|:)(.+)")
 NUMBERS = ("util", "mem", "temp", "power", "share")
 WORDS = ("name", "user", "state", "gpu", "node", "cmd")
 
 
 @dataclass(frozen=True, slots=True)
-class Thing:
+class FilterSubject:
     """What a filter looks at: words by field, and numbers as people write them (percent, °C, W)."""
 
     words: dict[str, str] = field(default_factory=dict)
@@ -36,10 +36,10 @@ class Filter:
     """Conditions that must all hold."""
 
     text: str = ""
-    conditions: tuple[Callable[[Thing], bool], ...] = ()
+    conditions: tuple[Callable[[FilterSubject], bool], ...] = ()
 
-    def holds(self, thing: Thing) -> bool:
-        return all(condition(thing) for condition in self.conditions)
+    def holds(self, subject: FilterSubject) -> bool:
+        return all(condition(subject) for condition in self.conditions)
 
 
 EVERYTHING = Filter()
@@ -50,27 +50,29 @@ def filter_of(text: str) -> Filter:
 
     Raises FilterError.
     """
-    if len(text) > LONGEST_FILTER:
-        raise FilterError(f"a filter has at most {LONGEST_FILTER} characters")
+    if len(text) > MAX_FILTER:
+        raise FilterError(f"a filter has at most {MAX_FILTER} characters")
     return Filter(text.strip(), tuple(condition_of(term) for term in text.lower().split()))
 
 
-def condition_of(term: str) -> Callable[[Thing], bool]:
+def condition_of(term: str) -> Callable[[FilterSubject], bool]:
     match = CONDITION.fullmatch(term)
     if match is None:
         is_negated, word = term.startswith("!") and len(term) > 1, term
         word = term[1:] if is_negated else term
-        return lambda thing: any(word in text.lower() for text in thing.words.values()) is not is_negated
+        return lambda subject: any(word in text.lower() for text in subject.words.values()) is not is_negated
     negation, name, sign, wanted = match.groups()
     if name in NUMBERS:
         return number_condition(name, sign, wanted, is_negated=bool(negation))
     if name in WORDS and sign in (":", "="):
-        return lambda thing: (wanted in thing.words.get(name, "").lower()) is not bool(negation)
+        return lambda subject: (wanted in subject.words.get(name, "").lower()) is not bool(negation)
     known = ", ".join((*WORDS, *NUMBERS))
     raise FilterError(f"{term!r}: fields are {known}; words go with `:`, numbers with `>`, `<` and `=`")
 
 
-def number_condition(name: str, sign: str, wanted: str, *, is_negated: bool) -> Callable[[Thing], bool]:
+def number_condition(
+    name: str, sign: str, wanted: str, *, is_negated: bool
+) -> Callable[[FilterSubject], bool]:
     try:
         limit = float(wanted.rstrip("%"))
     except ValueError:
@@ -82,8 +84,8 @@ def number_condition(name: str, sign: str, wanted: str, *, is_negated: bool) -> 
         "<=": lambda v: v <= limit,
     }.get(sign, lambda v: round(v) == round(limit))
 
-    def holds(thing: Thing) -> bool:
-        value = thing.numbers.get(name)
+    def holds(subject: FilterSubject) -> bool:
+        value = subject.numbers.get(name)
         return value is not None and compare(value) is not is_negated
 
     return holds
@@ -93,11 +95,11 @@ def percent_of(value: float | None) -> float | None:
     return None if value is None else value * 100
 
 
-def node_thing(node: Node) -> Thing:
-    return Thing({"node": node.host, "state": node.health})
+def node_subject(node: NodeView) -> FilterSubject:
+    return FilterSubject({"node": node.host, "state": node.health})
 
 
-def card_thing(node: Node, card: Card) -> Thing:
+def card_subject(node: NodeView, card: CardView) -> FilterSubject:
     numbers = {
         "util": percent_of(card.utilization),
         "mem": percent_of(card.memory_ratio),
@@ -109,11 +111,11 @@ def card_thing(node: Node, card: Card) -> Thing:
         "gpu": f"{card.index} {card.name} {card.uuid}",
         "state": "lost" if card.is_lost else "error" if card.error else "ok",
     }
-    return Thing(words, numbers)
+    return FilterSubject(words, numbers)
 
 
-def tenant_thing(node: Node, card: Card, tenant: Tenant) -> Thing:
-    here = card_thing(node, card)
+def tenant_subject(node: NodeView, card: CardView, tenant: TenantView) -> FilterSubject:
+    here = card_subject(node, card)
     throttled = "throttled" if tenant.is_throttled else ""
     words = here.words | {
         "name": tenant.name,
@@ -125,10 +127,10 @@ def tenant_thing(node: Node, card: Card, tenant: Tenant) -> Thing:
     of = tenant.quota_bytes or card.total_bytes
     mem = None if used is None or not of else used / of * 100
     numbers = here.numbers | {"share": percent_of(tenant.got), "mem": mem}
-    return Thing(words, numbers)
+    return FilterSubject(words, numbers)
 
 
-def process_thing(process: Process) -> Thing:
+def process_subject(process: ProcessView) -> FilterSubject:
     words = {
         "name": process.tenant,
         "user": process.user,
@@ -137,11 +139,11 @@ def process_thing(process: Process) -> Thing:
         "state": "" if process.tenant else "unregistered",
         "pid": str(process.pid),
     }
-    return Thing(words, {"share": percent_of(process.got)})
+    return FilterSubject(words, {"share": percent_of(process.got)})
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class ViewState:
     """What the user has chosen."""
 
     sort: str = "name"
@@ -158,14 +160,14 @@ class Look:
     glyphs: Glyphs = UNICODE
 
 
-def users_of(node: Node) -> frozenset[str]:
+def users_of(node: NodeView) -> frozenset[str]:
     """Return the names of tenants that use a card of the node."""
     return frozenset(tenant.name for _, tenant in node.tenants() if tenant.has_used)
 
 
 def tenants_shown(
-    node: Node, card: Card, tenants: Iterable[Tenant], look: Look, users: frozenset[str]
-) -> list[Tenant]:
+    node: NodeView, card: CardView, tenants: Iterable[TenantView], view: ViewState, users: frozenset[str]
+) -> list[TenantView]:
     """Return those that the filter means of the tenants on a card or a MIG device of it, in order.
 
     One that uses other cards only is left out, unless all are wanted. `users`: see users_of.
@@ -173,64 +175,64 @@ def tenants_shown(
     kept = [
         tenant
         for tenant in tenants
-        if (look.has_all or tenant.has_used or tenant.name not in users)
-        and look.filter.holds(tenant_thing(node, card, tenant))
+        if (view.has_all or tenant.has_used or tenant.name not in users)
+        and view.filter.holds(tenant_subject(node, card, tenant))
     ]
-    keys: dict[str, Callable[[Tenant], tuple[float, str]]] = {
+    keys: dict[str, Callable[[TenantView], tuple[float, str]]] = {
         "name": lambda t: (0.0, t.name),
         "share": lambda t: (-(t.got or 0.0), t.name),
         "memory": lambda t: (-(t.memory_bytes or 0.0), t.name),
         "waited": lambda t: (-(t.waited_s or 0.0), t.name),
     }
-    return sorted(kept, key=keys[look.sort], reverse=look.is_reversed)
+    return sorted(kept, key=keys[view.sort], reverse=view.is_reversed)
 
 
-def cards_shown(node: Node, look: Look) -> list[tuple[Card, dict[str, list[Tenant]]]]:
+def cards_shown(node: NodeView, view: ViewState) -> list[tuple[CardView, dict[str, list[TenantView]]]]:
     """Return the cards that the filter means, or on which there is something that it means, with that by
     UUID of the card or MIG device.
     """
     users = users_of(node)
     shown = [
-        (card, {uuid: tenants_shown(node, card, t, look, users) for uuid, t in card.on_parts()})
+        (card, {uuid: tenants_shown(node, card, t, view, users) for uuid, t in card.on_parts()})
         for card in node.cards
     ]
     return [
         (card, here)
         for card, here in shown
-        if any(here.values()) or look.filter.holds(card_thing(node, card))
+        if any(here.values()) or view.filter.holds(card_subject(node, card))
     ]
 
 
-def processes_shown(node: Node, look: Look) -> list[Process]:
-    busy = {p.pid for p in node.processes if p.memory_bytes or p.got} if not look.has_all else set()
+def processes_shown(node: NodeView, view: ViewState) -> list[ProcessView]:
+    busy = {p.pid for p in node.processes if p.memory_bytes or p.got} if not view.has_all else set()
     kept = [
         process
         for process in node.processes
         if (process.memory_bytes or process.got or process.pid not in busy)
-        and look.filter.holds(process_thing(process))
+        and view.filter.holds(process_subject(process))
     ]
-    keys: dict[str, Callable[[Process], tuple[float, float, int]]] = {
+    keys: dict[str, Callable[[ProcessView], tuple[float, float, int]]] = {
         "name": lambda p: (0.0 if p.card_index is None else p.card_index, 0.0, p.pid),
         "share": lambda p: (-(p.got or 0.0), 0.0, p.pid),
         "memory": lambda p: (-(p.memory_bytes or 0.0), 0.0, p.pid),
         "waited": lambda p: (0.0, 0.0, p.pid),
     }
-    return sorted(kept, key=keys[look.sort], reverse=look.is_reversed)
+    return sorted(kept, key=keys[view.sort], reverse=view.is_reversed)
 
 
-def nodes_shown(nodes: Sequence[Node], look: Look) -> list[Node]:
+def nodes_shown(nodes: Sequence[NodeView], view: ViewState) -> list[NodeView]:
     """Return the nodes that the filter means, or on which there is something that it means."""
-    kept = [n for n in nodes if look.filter.holds(node_thing(n)) or cards_shown(n, look)]
+    kept = [n for n in nodes if view.filter.holds(node_subject(n)) or cards_shown(n, view)]
     order = {"down": 0, "stale": 1, "partial": 2, "new": 3, "up": 4}
-    keys: dict[str, Callable[[Node], float]] = {
+    keys: dict[str, Callable[[NodeView], float]] = {
         "name": lambda _: 0.0,
         "util": lambda n: -mean([c.utilization for c in n.cards]),
         "memory": lambda n: -mean([c.memory_ratio for c in n.cards]),
         "temp": lambda n: -max((c.temperature_c or 0.0 for c in n.cards), default=0.0),
         "state": lambda n: float(order[n.health]),
     }
-    ordered = sorted(kept, key=keys[look.node_sort])
-    return ordered[::-1] if look.is_reversed else ordered
+    ordered = sorted(kept, key=keys[view.node_sort])
+    return ordered[::-1] if view.is_reversed else ordered
 
 
 def mean(values: Sequence[float | None]) -> float:

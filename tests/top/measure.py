@@ -10,9 +10,9 @@ from hypervisor.scraper.parser import parse
 from hypervisor.top.cluster_rows import cluster_rows, totals_lines
 from hypervisor.top.fleet import node_of
 from hypervisor.top.history import History
-from hypervisor.top.model import Node, totals_of
+from hypervisor.top.model import NodeView, totals_of
 from hypervisor.top.node_rows import node_rows
-from hypervisor.top.view_state import Look
+from hypervisor.top.view_state import ViewState
 from tests.remote.measure import NODES, page_of_a_node
 
 
@@ -23,7 +23,7 @@ def look(data: bytes) -> dict[str, float]:
     pages = [parse(data) for _ in range(NODES)]
     spent["reading pages"] = time.process_time() - begin
     begin = time.process_time()
-    nodes: list[Node] = []
+    nodes: list[NodeView] = []
     for index, page in enumerate(pages):
         node, _ = node_of("x", page, None)
         nodes.append(replace(node, host=f"node-{index}", health="up"))
@@ -31,9 +31,9 @@ def look(data: bytes) -> dict[str, float]:
     begin = time.process_time()
     totals, history = totals_of(tuple(nodes)), History()
     history.note(nodes, totals)
-    totals_lines(totals, history, Look(), 200)
-    cluster_rows(nodes, Look(), width=200, now_s=0)
-    node_rows(nodes[0], Look(), history, width=200, height=50)
+    totals_lines(totals, history, ViewState(), 200)
+    cluster_rows(nodes, ViewState(), width=200, now_s=0)
+    node_rows(nodes[0], ViewState(), history, width=200, height=50)
     spent["laying out"] = time.process_time() - begin
     return spent
 

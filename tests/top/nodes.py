@@ -6,14 +6,23 @@ from __future__ import annotations
 from dataclasses import replace
 
 from hypervisor.top.history import History
-from hypervisor.top.model import Card, Mig, Node, Process, Tenant, Vgpu, VgpuHost, totals_of
+from hypervisor.top.model import (
+    CardView,
+    Mig,
+    NodeView,
+    ProcessView,
+    TenantView,
+    Vgpu,
+    VgpuHostView,
+    totals_of,
+)
 
 GIB = 1 << 30
 H100 = "NVIDIA H100 80GB HBM3"
 
 
-def tenant(name: str, **changed: object) -> Tenant:
-    made = Tenant(
+def tenant(name: str, **changed: object) -> TenantView:
+    made = TenantView(
         key=name,
         name=name,
         now="runs",
@@ -53,7 +62,7 @@ IDLE = tenant(
 )
 STRANGER = tenant("rogue", enforcement="off", due=None, got=0.02, quota_bytes=4 * GIB, source="env")
 ON_MIG = tenant("ml/slice-7", due=1.0, got=0.5, memory_bytes=9.4 * GIB, quota_bytes=None, request_percent=0)
-CARD = Card(
+CARD = CardView(
     uuid="GPU-5b4a4dd5-3e06-4b5d-8b0b-bf5f1bb1a001",
     index=0,
     name=H100,
@@ -73,7 +82,7 @@ CARD = Card(
     unregistered=1,
     tenants=(TEAM_A, BATCH, IDLE, STRANGER),
 )
-QUIET = Card(
+QUIET = CardView(
     uuid="GPU-5b4a4dd5-3e06-4b5d-8b0b-bf5f1bb1a002",
     index=1,
     name=H100,
@@ -86,8 +95,8 @@ QUIET = Card(
     processes=0,
     unregistered=0,
 )
-LOST = Card("GPU-lost", 2, H100, total_bytes=QUIET.total_bytes, is_lost=True)
-VGPU_CARD = Card(
+LOST = CardView("GPU-lost", 2, H100, total_bytes=QUIET.total_bytes, is_lost=True)
+VGPU_CARD = CardView(
     uuid="GPU-5b4a4dd5-3e06-4b5d-8b0b-bf5f1bb1a004",
     index=3,
     name="NVIDIA A16",
@@ -96,7 +105,7 @@ VGPU_CARD = Card(
     total_bytes=16 * GIB,
     power_w=44,
     temperature_c=52,
-    vgpu_host=VgpuHost("SR-IOV", "fixed share", "on", 0.002),
+    vgpu_host=VgpuHostView("SR-IOV", "fixed share", "on", 0.002),
     vgpus=(
         Vgpu(
             "3251634213",
@@ -111,7 +120,7 @@ VGPU_CARD = Card(
         Vgpu("3251634214", "NVIDIA A16-4Q", "vm-2", None, 0.2 * GIB, 4 * GIB, False, "unlicensed"),
     ),
 )
-MIG_CARD = Card(
+MIG_CARD = CardView(
     uuid="GPU-5b4a4dd5-3e06-4b5d-8b0b-bf5f1bb1a005",
     index=4,
     name="NVIDIA A100-SXM4-80GB",
@@ -126,16 +135,20 @@ MIG_CARD = Card(
     ),
 )
 PROCESSES = (
-    Process(4121, CARD.uuid, 0, "research/train-0", "alice", "python train.py --epochs 90", 12 * GIB, 0.298),
-    Process(5233, CARD.uuid, 0, "batch", "bob", "python -m serve --model llama", 19.5 * GIB, 0.451),
-    Process(6001, CARD.uuid, 0, "notebook", "carol", "/usr/bin/python3 -m ipykernel", 0.5 * GIB, 0.0),
-    Process(7777, CARD.uuid, 0, "", "mallory", "./miner", 2.2 * GIB, None),
+    ProcessView(
+        4121, CARD.uuid, 0, "research/train-0", "alice", "python train.py --epochs 90", 12 * GIB, 0.298
+    ),
+    ProcessView(5233, CARD.uuid, 0, "batch", "bob", "python -m serve --model llama", 19.5 * GIB, 0.451),
+    ProcessView(6001, CARD.uuid, 0, "notebook", "carol", "/usr/bin/python3 -m ipykernel", 0.5 * GIB, 0.0),
+    ProcessView(7777, CARD.uuid, 0, "", "mallory", "./miner", 2.2 * GIB, None),
 )
-NODE = Node(host="gpu-a1", health="up", at_s=100.0, cards=(CARD, QUIET), processes=PROCESSES, may_change=True)
+NODE = NodeView(
+    host="gpu-a1", health="up", at_s=100.0, cards=(CARD, QUIET), processes=PROCESSES, may_change=True
+)
 FULL_NODE = replace(NODE, cards=(CARD, QUIET, LOST, VGPU_CARD, MIG_CARD), health="partial")
 
 
-def history(*nodes: Node, steps: int = 60) -> History:
+def history(*nodes: NodeView, steps: int = 60) -> History:
     """Return graphs that look like work: a wave, the same every time."""
     made = History()
     for step in range(steps):

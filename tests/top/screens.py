@@ -11,10 +11,10 @@ from rich.color import Color
 from rich.style import Style
 from textual.pilot import Pilot
 
-from hypervisor.top.model import Node
-from hypervisor.top.options import Options
+from hypervisor.top.model import NodeView
+from hypervisor.top.options import TopOptions
 from hypervisor.top.screen.app import TopApp
-from hypervisor.top.view_state import Look
+from hypervisor.top.view_state import ViewState
 
 Story = Callable[[TopApp, Pilot[Any]], Awaitable[None]]
 CLOCK = "every 1s  12:00:00"
@@ -26,12 +26,12 @@ class Given:
 
     interval_s = 3600.0
 
-    def __init__(self, *nodes: Node) -> None:
+    def __init__(self, *nodes: NodeView) -> None:
         self.nodes = nodes
         self.looks = 0
         self.is_closed = False
 
-    async def read(self) -> tuple[Node, ...]:
+    async def read(self) -> tuple[NodeView, ...]:
         self.looks += 1
         return self.nodes
 
@@ -52,15 +52,15 @@ class StillApp(TopApp):
 
 def play(
     story: Story,
-    *nodes: Node,
+    *nodes: NodeView,
     size: tuple[int, int] = (80, 24),
-    options: Options | None = None,
-    look: Look | None = None,
+    options: TopOptions | None = None,
+    look: ViewState | None = None,
     source: Any = None,
     app_class: type[TopApp] = StillApp,
 ) -> TopApp:
     """Run the screen for as long as the story takes."""
-    app = app_class(source or Given(*nodes), options or Options(theme="dark"), look or Look())
+    app = app_class(source or Given(*nodes), options or TopOptions(theme="dark"), look or ViewState())
 
     async def run() -> None:
         async with app.run_test(size=size) as pilot:

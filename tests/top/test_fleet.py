@@ -20,11 +20,11 @@ from hypervisor.scraper.parser import parse
 from hypervisor.top.assemble import cards_of
 from hypervisor.top.fleet import Fleet, node_of, pace_for
 from hypervisor.top.history import History
-from hypervisor.top.model import Node
+from hypervisor.top.model import NodeView
 from hypervisor.top.node_rows import node_rows
 from hypervisor.top.page import page as whole_page
 from hypervisor.top.page import plain
-from hypervisor.top.view_state import Look
+from hypervisor.top.view_state import ViewState
 from tests.metrics import full
 from tests.remote.exporters import Behaviour, Exporter, endless, exporter, hang, head, page, raw
 from tests.remote.measure import page_of_a_node
@@ -34,7 +34,7 @@ from tests.top.nodes import history
 GIB = 1 << 30
 
 
-def read(text: str, before: Node | None = None) -> Node:
+def read(text: str, before: NodeView | None = None) -> NodeView:
     node, dropped = node_of("asked", parse(text.encode()), before)
     return replace(node, dropped=dropped.total())
 
@@ -149,7 +149,7 @@ def test_a_label_s_value_cannot_be_another_host_or_steer_the_screen() -> None:
     (card,) = node.cards
     (tenant,) = card.tenants
     assert "host=" in tenant.name, "it is text, and no label"
-    shown = plain(whole_page([node], Look(), history(node), width=120, now_s=0))
+    shown = plain(whole_page([node], ViewState(), history(node), width=120, now_s=0))
     assert all(line.isprintable() or not line for line in shown.split("\n"))
     assert "owned" in shown  # without what would have made it a title
     assert len(shown.split("\n")) == 1 + 1 + 2 + 1 + len(node.problems)
@@ -178,7 +178,7 @@ def test_a_page_full_of_clients_takes_bounded_time() -> None:
     assert sum(1 for _ in node.tenants()) == 4096
     assert node.dropped > 20_000
     begin = time.process_time()
-    shown = node_rows(replace(node, health="up"), Look(), History(), width=200, height=50)
+    shown = node_rows(replace(node, health="up"), ViewState(), History(), width=200, height=50)
     assert len([row.line for row in shown[:50]]) == 50
     assert time.process_time() - begin < 2, "only lines that are seen are made"
 
@@ -214,8 +214,8 @@ def address(one: Exporter) -> str:
 
 
 async def until(
-    fleet: Fleet, check: Callable[[tuple[Node, ...]], Any], within_s: float = 20.0
-) -> tuple[Node, ...]:
+    fleet: Fleet, check: Callable[[tuple[NodeView, ...]], Any], within_s: float = 20.0
+) -> tuple[NodeView, ...]:
     end = time.monotonic() + within_s
     while True:
         nodes = await fleet.read()
@@ -266,7 +266,7 @@ def test_hostile_exporters_do_nothing_to_the_others_and_are_counted(serve) -> No
         page(bytes(range(256)) * 100),
     )
 
-    async def look() -> tuple[Node, ...]:
+    async def look() -> tuple[NodeView, ...]:
         fleet = Fleet([address(h) for h in hosts], interval_s=0.5)
         try:
             return await fleet.read_once()
@@ -292,7 +292,7 @@ def test_hostile_exporters_do_nothing_to_the_others_and_are_counted(serve) -> No
 def test_two_hosts_may_have_a_card_of_one_uuid(serve) -> None:
     one, two = serve(good(0.1), good(0.9))
 
-    async def look() -> tuple[Node, ...]:
+    async def look() -> tuple[NodeView, ...]:
         fleet = Fleet([address(one), address(two)])
         try:
             return await fleet.read_once()

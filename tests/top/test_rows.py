@@ -8,37 +8,42 @@ from dataclasses import replace
 import pytest
 
 from hypervisor.top.history import History
-from hypervisor.top.model import Card, Node, totals_of
+from hypervisor.top.model import CardView, NodeView, totals_of
 from hypervisor.top.node_rows import node_rows
 from hypervisor.top.page import page, plain, problem_lines
 from hypervisor.top.text import ASCII, UNICODE, width_of
-from hypervisor.top.view_state import Look, filter_of
+from hypervisor.top.view_state import ViewState, filter_of
 from tests.top.nodes import CARD, FULL_NODE, MIG_CARD, NODE, QUIET, history
 
 WIDTHS = (20, 39, 60, 80, 100, 120, 160, 200, 300)
-LOOKS = (Look(), Look(glyphs=ASCII), Look(is_compact=True), Look(sort="share", is_reversed=True))
+VIEWS = (
+    ViewState(),
+    ViewState(glyphs=ASCII),
+    ViewState(is_compact=True),
+    ViewState(sort="share", is_reversed=True),
+)
 
 
 @pytest.mark.parametrize("width", WIDTHS)
-@pytest.mark.parametrize("look", LOOKS)
-def test_lines_fit_every_width(width: int, look: Look) -> None:
-    wide = replace(NODE, host="東京-gpu-1", cards=(replace(CARD, name="名前" * 40), Card("GPU-x")))
+@pytest.mark.parametrize("view", VIEWS)
+def test_lines_fit_every_width(width: int, view: ViewState) -> None:
+    wide = replace(NODE, host="東京-gpu-1", cards=(replace(CARD, name="名前" * 40), CardView("GPU-x")))
     nodes = [
         FULL_NODE,
         wide,
         replace(NODE, host="down", health="down", cards=(), problems=("refused " * 30,)),
     ]
-    for line in page(nodes, look, history(*nodes), width=width, now_s=120.0):
+    for line in page(nodes, view, history(*nodes), width=width, now_s=120.0):
         assert width_of(line.text) <= width, line.text
 
 
 def test_ascii_is_ascii() -> None:
-    text = plain(page([FULL_NODE, NODE], Look(glyphs=ASCII), history(FULL_NODE), width=200, now_s=120.0))
+    text = plain(page([FULL_NODE, NODE], ViewState(glyphs=ASCII), history(FULL_NODE), width=200, now_s=120.0))
     assert text.isascii()
 
 
-def shown(node: Node, look: Look | None = None, width: int = 120) -> str:
-    return plain(page([node], look or Look(), history(node), width=width, now_s=120.0))
+def shown(node: NodeView, view: ViewState | None = None, width: int = 120) -> str:
+    return plain(page([node], view or ViewState(), history(node), width=width, now_s=120.0))
 
 
 def test_a_bare_card_shows_nothing_of_vgpus_and_mig() -> None:
@@ -73,28 +78,28 @@ def test_a_tenant_that_is_not_limited_stands_out() -> None:
 def test_cards_become_one_line_each_where_they_would_not_fit() -> None:
     cards = tuple(replace(QUIET, uuid=f"GPU-{i}", index=i) for i in range(8))
     node = replace(NODE, cards=cards)
-    assert len(node_rows(node, Look(), history(node), width=80, height=20)) == 16
-    assert len(node_rows(node, Look(), history(node), width=80, height=15)) == 8
-    assert len(node_rows(node, Look(is_compact=False), history(node), width=80, height=15)) == 16
-    assert len(node_rows(node, Look(is_compact=True), history(node), width=80, height=20)) == 8
+    assert len(node_rows(node, ViewState(), history(node), width=80, height=20)) == 16
+    assert len(node_rows(node, ViewState(), history(node), width=80, height=15)) == 8
+    assert len(node_rows(node, ViewState(is_compact=False), history(node), width=80, height=15)) == 16
+    assert len(node_rows(node, ViewState(is_compact=True), history(node), width=80, height=20)) == 8
 
 
 def test_folding_hides_what_is_on_the_card() -> None:
-    text = shown(NODE, Look(folded=frozenset({(NODE.host, CARD.uuid)}), has_processes=False))
+    text = shown(NODE, ViewState(folded=frozenset({(NODE.host, CARD.uuid)}), has_processes=False))
     assert "batch" not in text
     assert "4 tenants folded" in text
     assert UNICODE.folded in text
 
 
 def test_nothing_that_matches_is_said() -> None:
-    assert "nothing here matches 'zzz'" in shown(NODE, Look(filter=filter_of("zzz")))
-    assert "no GPUs" in shown(Node("n", "up"))
-    assert "waiting for the first answer" in shown(Node("n"))
+    assert "nothing here matches 'zzz'" in shown(NODE, ViewState(filter=filter_of("zzz")))
+    assert "no GPUs" in shown(NodeView("n", "up"))
+    assert "waiting for the first answer" in shown(NodeView("n"))
 
 
 def test_problems_are_wrapped_and_whole() -> None:
     problem = " ".join(f"word{i}" for i in range(40))
-    lines = problem_lines(replace(NODE, problems=(problem,)), Look(), 60)
+    lines = problem_lines(replace(NODE, problems=(problem,)), ViewState(), 60)
     assert len(lines) > 3
     assert " ".join(" ".join(line.text for line in lines).replace("!", "").split()) == problem
 

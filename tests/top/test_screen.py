@@ -16,8 +16,8 @@ import pytest
 from textual.pilot import Pilot
 
 from hypervisor.top.bars import KEYS
-from hypervisor.top.model import Node
-from hypervisor.top.options import Options
+from hypervisor.top.model import NodeView
+from hypervisor.top.options import TopOptions
 from hypervisor.top.screen.app import TopApp
 from hypervisor.top.screen.theme import guess
 from hypervisor.top.screen.widgets import Rows
@@ -32,18 +32,18 @@ LEAST_CONTRAST = 4.5
 DECORATION = "░"
 
 
-def fleet() -> tuple[Node, ...]:
+def fleet() -> tuple[NodeView, ...]:
     now_s = NOW_S - 1
     up = [replace(NODE, host=f"gpu-a{n:02}", at_s=now_s, may_change=False) for n in range(1, 9)]
     busy = replace(CARD, utilization=0.97, temperature_c=88, power_w=690)
     up[3] = replace(up[3], cards=(busy, *[replace(QUIET, uuid=f"GPU-{n}", index=n) for n in range(1, 8)]))
     odd = replace(FULL_NODE, host="gpu-a09", at_s=now_s, problems=("NVML does not answer there",))
     stale = replace(NODE, host="gpu-a10", health="stale", at_s=now_s - 20, problems=("no answer in time",))
-    down = Node("gpu-a11", "down", problems=("cannot be reached, 4 times in a row",))
+    down = NodeView("gpu-a11", "down", problems=("cannot be reached, 4 times in a row",))
     return (*up, odd, stale, down)
 
 
-def alone() -> Node:
+def alone() -> NodeView:
     card = replace(CARD, requested=None, reserved_bytes=None)
     why = (
         "no daemon: entitled shares, requests, weights and energy are not known, and quotas come from each "
@@ -55,7 +55,7 @@ def alone() -> Node:
     )
 
 
-SCREENS: dict[str, tuple[Node, ...]] = {
+SCREENS: dict[str, tuple[NodeView, ...]] = {
     "node": (NODE,),
     "full": (FULL_NODE,),
     "alone": (alone(),),
@@ -87,7 +87,7 @@ def drawn(name: str, size: tuple[int, int]) -> tuple[Drawn, Drawn]:
         await pilot.pause()
         found.append((text_of(app), styles_of(app)))
 
-    options = Options(theme="dark", hosts=("x",) if is_many else ())
+    options = TopOptions(theme="dark", hosts=("x",) if is_many else ())
     play(story, *(fleet() if is_many else SCREENS[name]), size=size, options=options)
     return found[0], found[1]
 
@@ -218,7 +218,7 @@ def test_the_filter_is_applied_while_it_is_typed_and_dropped_with_escape() -> No
         assert "notebook" in text_of(app)
         await pilot.press("slash", *"colour", "colon", *"red", "enter")
         await pilot.pause()
-        assert app.look.filter.text != "colour:red"
+        assert app.view.filter.text != "colour:red"
         await pilot.press("escape")
         assert not app.query_one("#filter").display
         await pilot.press("down")
@@ -267,7 +267,7 @@ def test_a_tab_for_each_node() -> None:
         await pilot.press("z")
         await pilot.pause()
 
-    play(story, *fleet(), size=(120, 40), options=Options(theme="dark", hosts=("x",)))
+    play(story, *fleet(), size=(120, 40), options=TopOptions(theme="dark", hosts=("x",)))
 
 
 def test_help_fits_and_closes() -> None:
@@ -313,7 +313,7 @@ def test_the_terminal_s_own_colours_tell_nothing_by_colour_alone() -> None:
         assert "UNLIMITED" in text_of(app)
         assert "LOST" in text_of(app)
 
-    play(story, FULL_NODE, size=(120, 40), options=Options(theme="ansi"))
+    play(story, FULL_NODE, size=(120, 40), options=TopOptions(theme="ansi"))
 
 
 def test_the_interval_can_be_changed_and_the_source_is_closed() -> None:

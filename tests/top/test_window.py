@@ -5,13 +5,13 @@ from __future__ import annotations
 
 import pytest
 
-from hypervisor.top.share_window import MOST_LOOKS, Spent, Window
+from hypervisor.top.share_window import MAX_LOOKS, ShareWindow, Spent
 
 MS = 1_000_000
 
 
 def test_the_newest_look_that_is_a_second_old_is_compared_with() -> None:
-    window: Window[str] = Window()
+    window: ShareWindow[str] = ShareWindow()
     assert window.swap(0, "a") is None
     assert window.swap(500 * MS, "b") is None
     assert window.swap(1000 * MS, "c") == (0, "a")
@@ -21,16 +21,16 @@ def test_the_newest_look_that_is_a_second_old_is_compared_with() -> None:
 
 
 def test_looks_far_apart_are_compared_with_the_last() -> None:
-    window: Window[str] = Window()
+    window: ShareWindow[str] = ShareWindow()
     window.swap(0, "a")
     assert window.swap(5000 * MS, "b") == (0, "a")
     assert window.swap(10000 * MS, "c") == (5000 * MS, "b")
 
 
 def test_time_that_stands_still_keeps_no_more_and_more_looks() -> None:
-    window: Window[int] = Window()
-    assert all(window.swap(7, n) is None for n in range(3 * MOST_LOOKS))
-    assert window.swap(2000 * MS, 0) == (7, 3 * MOST_LOOKS - 1)
+    window: ShareWindow[int] = ShareWindow()
+    assert all(window.swap(7, n) is None for n in range(3 * MAX_LOOKS))
+    assert window.swap(2000 * MS, 0) == (7, 3 * MAX_LOOKS - 1)
 
 
 def test_whose_turn_it_is_does_not_show() -> None:

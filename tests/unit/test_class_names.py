@@ -10,24 +10,19 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 # Older names that stand several times. May only shrink.
 TWICE = {
-    "Books": 2,
-    "Card": 4,
+    "Card": 3,
     "Command": 2,
     "Device": 2,
-    "Held": 3,
-    "Look": 3,
-    "Node": 4,
-    "Options": 2,
-    "Process": 3,
-    "Processes": 2,
+    "Held": 2,
+    "Look": 2,
+    "Node": 3,
+    "Process": 2,
     "Reader": 2,
     "Row": 3,
     "Settings": 2,
     "Snapshot": 2,
-    "Tenant": 2,
     "Verdict": 2,
-    "VgpuHost": 2,
-    "Window": 3,
+    "Window": 2,
     "Wish": 2,
 }
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from textual import work
 
-from hypervisor.top.model import Node
+from hypervisor.top.model import NodeView
 from hypervisor.top.row import Row
 from hypervisor.top.screen.dialogs import Confirm, QuotaForm
 from hypervisor.top.screen.widgets import Rows
@@ -30,7 +30,7 @@ class Changes(Base):
     has_many: bool
 
     @property
-    def shown(self) -> Node | None:
+    def shown(self) -> NodeView | None:
         raise NotImplementedError
 
     def look_now(self) -> None:
@@ -108,7 +108,7 @@ class Changes(Base):
         self.look_now()
 
 
-def why_not(row: Row | None, node: Node | None, *, has_many: bool) -> str:
+def why_not(row: Row | None, node: NodeView | None, *, has_many: bool) -> str:
     """Return why nothing can be changed; empty: it can."""
     if has_many:
         return "a node's tenants are changed on the node itself: run `gpulimit top` there"

@@ -19,23 +19,23 @@ from textual.widgets import Input
 from hypervisor.top.bars import OVERVIEW, keys_line, tab_at, tabs_line
 from hypervisor.top.cluster_rows import cluster_head, cluster_rows, totals_lines
 from hypervisor.top.history import History
-from hypervisor.top.model import Node, totals_of
+from hypervisor.top.model import NodeView, totals_of
 from hypervisor.top.node_rows import node_head, node_rows, process_head, process_rows
-from hypervisor.top.options import LONGEST_S, SHORTEST_S, Options
+from hypervisor.top.options import MAX_S, MIN_S, TopOptions
 from hypervisor.top.page import cluster_line, problem_lines, status_line
 from hypervisor.top.row import Row
 from hypervisor.top.screen.actions import Changes
 from hypervisor.top.screen.dialogs import Help
 from hypervisor.top.screen.theme import TEXTUAL_THEMES, guess, themes
 from hypervisor.top.screen.widgets import Fixed, Rows
-from hypervisor.top.source import Source
+from hypervisor.top.source import NodeSource
 from hypervisor.top.table import Line
 from hypervisor.top.text import duration
-from hypervisor.top.view_state import EVERYTHING, NODE_SORTS, SORTS, FilterError, Look, filter_of
+from hypervisor.top.view_state import EVERYTHING, NODE_SORTS, SORTS, FilterError, ViewState, filter_of
 
-MOST_PROBLEM_LINES = 4
+MAX_PROBLEM_LINES = 4
 SCROLL_BAR = 1
-NODE_WAITING = Node(host="", health="new")
+NODE_WAITING = NodeView(host="", health="new")
 
 
 class TopApp(Changes, App[None]):
@@ -65,15 +65,15 @@ class TopApp(Changes, App[None]):
         Binding("e", "quota", show=False),
     ]
 
-    def __init__(self, source: Source, options: Options, look: Look) -> None:
+    def __init__(self, source: NodeSource, options: TopOptions, view: ViewState) -> None:
         self.palette = guess(os.environ) if options.theme == "auto" else options.theme
         super().__init__(ansi_color=True if self.palette == "ansi" else None)
         for theme in themes():
             self.register_theme(theme)
         self.theme = TEXTUAL_THEMES[self.palette]
         self.source = source
-        self.look = look
-        self.nodes: tuple[Node, ...] = ()
+        self.view = view
+        self.nodes: tuple[NodeView, ...] = ()
         self.history = History()
         self.tab = OVERVIEW
         self.has_many = bool(options.hosts)
@@ -125,7 +125,7 @@ class TopApp(Changes, App[None]):
         """Look again at once: something was changed."""
         self._go.set()
 
-    def take(self, nodes: tuple[Node, ...]) -> None:
+    def take(self, nodes: tuple[NodeView, ...]) -> None:
         """Take a look over, unless the screen is held still."""
         self.history.note(nodes, totals_of(nodes))
         if not self.is_paused:
@@ -133,7 +133,7 @@ class TopApp(Changes, App[None]):
             self.draw()
 
     @property
-    def shown(self) -> Node | None:
+    def shown(self) -> NodeView | None:
         """The node that is shown; None: all of them are."""
         if not self.has_many:
             return self.nodes[0] if self.nodes else NODE_WAITING
@@ -153,7 +153,7 @@ class TopApp(Changes, App[None]):
 
     def _draw(self) -> None:
         width, node = self.size.width, self.shown
-        glyphs = self.look.glyphs
+        glyphs = self.view.glyphs
         self.fixed("tabs", [tabs_line(self.nodes, self.tab, width, glyphs)] if self.has_many else [])
         may_change = node is not None and node.may_change
         keys = keys_line(
@@ -167,28 +167,28 @@ class TopApp(Changes, App[None]):
 
     def _draw_all(self, width: int) -> None:
         totals = totals_of(self.nodes)
-        self.fixed("status", [cluster_line(self.nodes, self.look, width, self.clock())])
-        self.fixed("totals", totals_lines(totals, self.history, self.look, width))
+        self.fixed("status", [cluster_line(self.nodes, self.view, width, self.clock())])
+        self.fixed("totals", totals_lines(totals, self.history, self.view, width))
         self.fixed("problems", [])
-        self.fixed("head", [cluster_head(self.nodes, self.look, width - SCROLL_BAR)])
-        rows = cluster_rows(self.nodes, self.look, width=width - SCROLL_BAR, now_s=self.now_s())
+        self.fixed("head", [cluster_head(self.nodes, self.view, width - SCROLL_BAR)])
+        rows = cluster_rows(self.nodes, self.view, width=width - SCROLL_BAR, now_s=self.now_s())
         self.query_one("#main", Rows).show(rows, self.palette)
         self._show_processes([], [])
 
-    def _draw_node(self, node: Node, width: int) -> None:
-        look, room = self.look, width - SCROLL_BAR
-        problems = problem_lines(node, look, width)[:MOST_PROBLEM_LINES]
-        processes = process_rows(node, look, room) if look.has_processes else []
+    def _draw_node(self, node: NodeView, width: int) -> None:
+        view, room = self.view, width - SCROLL_BAR
+        problems = problem_lines(node, view, width)[:MAX_PROBLEM_LINES]
+        processes = process_rows(node, view, room) if view.has_processes else []
         process_height = self._process_height(len(processes))
         fixed = 3 + len(problems) + int(self.has_many) + (process_height + 1 if process_height else 0)
-        rows = node_rows(node, look, self.history, width=room, height=max(1, self.size.height - fixed))
-        self.fixed("status", [status_line(node, look, width, self.clock())])
+        rows = node_rows(node, view, self.history, width=room, height=max(1, self.size.height - fixed))
+        self.fixed("status", [status_line(node, view, width, self.clock())])
         self.fixed("totals", [])
         self.fixed("problems", problems)
         has_tenants = any(row.kind == "tenant" for row in rows)
-        self.fixed("head", [node_head(node, look, room)] if has_tenants else [])
+        self.fixed("head", [node_head(node, view, room)] if has_tenants else [])
         self.query_one("#main", Rows).show(rows, self.palette)
-        self._show_processes([process_head(look, room)], processes if process_height else [])
+        self._show_processes([process_head(view, room)], processes if process_height else [])
 
     def _process_height(self, count: int) -> int:
         """Return how many lines of processes are shown: all, but at most a third of the screen."""
@@ -208,7 +208,7 @@ class TopApp(Changes, App[None]):
 
     def clock(self) -> str:
         """Return filter, interval and time of day, for the right end of the first line."""
-        words = [f"filter: {self.look.filter.text}"] if self.look.filter.text else []
+        words = [f"filter: {self.view.filter.text}"] if self.view.filter.text else []
         interval_s = self.interval_s or self.source.interval_s
         words.append(
             "PAUSED"
@@ -225,7 +225,7 @@ class TopApp(Changes, App[None]):
 
     def change(self, **changed: object) -> None:
         """Choose to see things in another way."""
-        self.look = replace(self.look, **changed)  # type: ignore[arg-type]
+        self.view = replace(self.view, **changed)  # type: ignore[arg-type]
         self.draw()
 
     # ---- keys ----
@@ -235,21 +235,21 @@ class TopApp(Changes, App[None]):
 
     def action_sort(self) -> None:
         name, order = ("node_sort", NODE_SORTS) if self.shown is None else ("sort", SORTS)
-        now = order.index(getattr(self.look, name))
+        now = order.index(getattr(self.view, name))
         self.change(**{name: order[(now + 1) % len(order)]})
 
     def action_invert(self) -> None:
-        self.change(is_reversed=not self.look.is_reversed)
+        self.change(is_reversed=not self.view.is_reversed)
 
     def action_compact(self) -> None:
         following = {None: False, False: True, True: None}
-        self.change(is_compact=following[self.look.is_compact])
+        self.change(is_compact=following[self.view.is_compact])
 
     def action_processes(self) -> None:
-        self.change(has_processes=not self.look.has_processes)
+        self.change(has_processes=not self.view.has_processes)
 
     def action_all(self) -> None:
-        self.change(has_all=not self.look.has_all)
+        self.change(has_all=not self.view.has_all)
 
     def action_pause(self) -> None:
         self.is_paused = not self.is_paused
@@ -262,7 +262,7 @@ class TopApp(Changes, App[None]):
         self._set_interval((self.interval_s or self.source.interval_s) * 2)
 
     def _set_interval(self, seconds: float) -> None:
-        self.interval_s = min(LONGEST_S, max(SHORTEST_S, seconds))
+        self.interval_s = min(MAX_S, max(MIN_S, seconds))
         self.look_now()
 
     def action_theme(self) -> None:
@@ -276,7 +276,7 @@ class TopApp(Changes, App[None]):
         row = self.query_one("#main", Rows).chosen
         if row is not None and row.card:
             place = row.host, row.card
-            self.change(folded=self.look.folded ^ {place})
+            self.change(folded=self.view.folded ^ {place})
             self.query_one("#main", Rows).choose(("card", *place, "", ""))
 
     def action_tab(self, way: int) -> None:
@@ -293,7 +293,7 @@ class TopApp(Changes, App[None]):
             self.query_one("#main", Rows).choose(("node", was, "", "", ""))
 
     def action_up(self) -> None:
-        if self.look.filter.text:
+        if self.view.filter.text:
             self.change(filter=EVERYTHING)
         elif self.has_many and self.tab != OVERVIEW:
             self.go_to(OVERVIEW)
@@ -316,7 +316,7 @@ class TopApp(Changes, App[None]):
     def action_filter(self) -> None:
         box = self.query_one("#filter", Input)
         box.display = True
-        box.value = self.look.filter.text
+        box.value = self.view.filter.text
         box.focus()
 
     @on(Input.Changed, "#filter")
