@@ -47,7 +47,7 @@ class Membership:
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class CgroupLine:
     """One line of a cgroup file: a process's group in one hierarchy."""
 
     controllers: str
@@ -55,10 +55,10 @@ class Line:
     path: str
 
 
-def lines_in(text: str) -> list[Line]:
+def lines_in(text: str) -> list[CgroupLine]:
     """Return the lines of a cgroup file; a path begins with a slash."""
     parts = (line.split(":", 2) for line in text.splitlines())
-    return [Line(part[1], part[2]) for part in parts if len(part) == 3 and part[2].startswith("/")]
+    return [CgroupLine(part[1], part[2]) for part in parts if len(part) == 3 and part[2].startswith("/")]
 
 
 def parse(text: str) -> Membership:

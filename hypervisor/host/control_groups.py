@@ -19,7 +19,7 @@ from functools import cached_property
 from pathlib import Path
 
 from hypervisor.errors import Refused
-from hypervisor.host.cgroup import DELETED, Line, Membership, innermost, is_plain, lines_in, of_path
+from hypervisor.host.cgroup import DELETED, CgroupLine, Membership, innermost, is_plain, lines_in, of_path
 
 ROOT = 0
 ROOT_INODE = 1
@@ -139,7 +139,7 @@ class ControlGroups:
         unknown = next((place.unknown for place in read if place.unknown), "")
         return Place(member, unknown if member == Membership() else "", is_named_by_user)
 
-    def _line(self, line: Line) -> Place:
+    def _line(self, line: CgroupLine) -> Place:
         names = self._resolved(line)
         path = line.path if names is None else "/" + "/".join(names)
         claimed = of_path(path)
@@ -149,14 +149,14 @@ class ControlGroups:
         is_known = member != Membership() or line in self._own_lines or is_plain(path)
         return Place(member, "" if is_known else line.path, member != claimed)
 
-    def _resolved(self, line: Line) -> list[str] | None:
+    def _resolved(self, line: CgroupLine) -> list[str] | None:
         hierarchy = self._hierarchies.get(line.controllers)
         try:
             return hierarchy.resolve(line.path) if hierarchy is not None else None
         except OSError:
             return None
 
-    def _believed(self, line: Line, names: list[str] | None) -> str:
+    def _believed(self, line: CgroupLine, names: list[str] | None) -> str:
         hierarchy = self._hierarchies.get(line.controllers)
         if names is None or hierarchy is None:
             raise Refused(403, f"{UNSEEN}: control group {line.path}")
@@ -167,7 +167,7 @@ class ControlGroups:
 
 
 @dataclass(frozen=True, slots=True)
-class Mount:
+class CgroupMount:
     """A mount of control groups: which directory of the hierarchy, as this process calls it, is where."""
 
     root: str
@@ -176,7 +176,7 @@ class Mount:
     """The hierarchy's; empty: version 2."""
 
 
-def mounts_in(text: str) -> list[Mount]:
+def mounts_in(text: str) -> list[CgroupMount]:
     """Return the mounts of control groups in a mountinfo file."""
     found = []
     for line in text.splitlines():
@@ -184,11 +184,11 @@ def mounts_in(text: str) -> list[Mount]:
         fields, kind = before.split(), after.split()
         if separator and len(fields) > 4 and len(kind) > 2 and kind[0] in ("cgroup", "cgroup2"):
             options = frozenset(kind[2].split(",")) if kind[0] == "cgroup" else frozenset[str]()
-            found.append(Mount(unescaped(fields[3]), Path(unescaped(fields[4])), options))
+            found.append(CgroupMount(unescaped(fields[3]), Path(unescaped(fields[4])), options))
     return found
 
 
-def hierarchy_of(controllers: str, mounts: list[Mount]) -> Hierarchy | None:
+def hierarchy_of(controllers: str, mounts: list[CgroupMount]) -> Hierarchy | None:
     """Return a hierarchy by the mount that shows most of it; None: none shows this process's root."""
     wanted = frozenset(controllers.split(",")) if controllers else frozenset[str]()
     fitting = [m for m in mounts if (m.options >= wanted if wanted else not m.options)]

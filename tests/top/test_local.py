@@ -146,8 +146,8 @@ def test_others_see_their_own_tenants_only(node, work, tenant, run_dir, run_proc
     work("", "--seconds", "40", "--idle", "--memory", "10MiB")
     served.until(lambda s: s.of("client_info", tenant=tenant))
     script = (
-        "import encodings.idna, json, os; from limiter import node; os.setgroups([]); os.setgid(1000);"
-        "os.setuid(1000); print(json.dumps(node.ask('GET', '/v1/state')))"
+        "import encodings.idna, json, os; from limiter import daemon_client; os.setgroups([]); "
+        "os.setgid(1000); os.setuid(1000); print(json.dumps(daemon_client.ask('GET', '/v1/state')))"
     )
     env = os.environ | {"GPULIMIT_SOCKET": str(run_dir / "daemon.sock")}
     done = run_process([sys.executable, "-c", script], env=env, cwd=ROOT, expect=0)
