@@ -8,7 +8,6 @@ import contextlib
 import grp
 import logging
 import platform
-import resource
 import signal
 import socket
 import sys
@@ -21,6 +20,10 @@ from typing import TYPE_CHECKING
 from aiohttp import web
 
 from hypervisor import log
+from hypervisor.api import callers
+from hypervisor.api.accounts import Accounts, Limits, limits_of
+from hypervisor.api.guard import SERVER_OPTIONS, guarded
+from hypervisor.api.listener import Identify, Listener
 from hypervisor.api.request_stats import Traffic
 from hypervisor.api.server import Server
 from hypervisor.api.service import Api
@@ -51,6 +54,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 SWEEP_S = 1.0
+UNIX_BACKLOG, TCP_BACKLOG = 4096, 1024
+"""Connections that wait to be accepted."""
 LATE_S = 0.02
 ENDING_S = 2.0
 SWITCH_S = 0.0005
@@ -60,9 +65,11 @@ SWITCH_S = 0.0005
 class Daemon:
     """All parts."""
 
-    def __init__(self, told: Config) -> None:
+    def __init__(self, told: Config, limits: Limits) -> None:
         settings = told.settings
         self.config = told
+        self.accounts = Accounts(limits)
+        self.listeners: list[Listener] = []
         self.loop = asyncio.get_running_loop()
         self.events = EventLog()
         self.rejected: Counter[str] = Counter()
@@ -172,31 +179,47 @@ class Daemon:
 
     async def _listen(self) -> None:
         settings = self.config.settings
+        by_address = callers.over_tcp(self.accounts)
         if settings.tcp_addr:
             app = self.server.tcp_application(*tcp_tokens(settings))
-            await self._tcp(await self._runner(self.traffic.watch(app)), settings.tcp_addr)
+            server = await self._runner(self.traffic.watch(app))
+            for one in tcp_sockets(settings.tcp_addr):
+                self._start_listener(one, server, by_address, TCP_BACKLOG)
         if settings.metrics_addr:
             pages = health.application(
                 reasons=self._reasons_not_ready, metrics=scrape.handler(self.exporter.page)
             )
-            await self._tcp(await self._runner(pages), settings.metrics_addr)
+            server = await self._runner(pages)
+            for one in tcp_sockets(settings.metrics_addr):
+                self._start_listener(one, server, by_address, TCP_BACKLOG)
         # Last: whoever finds the socket finds the rest.
-        unix = await self._runner(self.traffic.watch(self.server.unix_application()))
+        server = await self._runner(self.traffic.watch(self.server.unix_application()))
+        by_user = callers.over_unix(self.node.peers, self.accounts, self.node.is_operator)
         listener = self.node.peers.listening(unix_socket(settings.socket))
-        await web.SockSite(unix, listener, backlog=4096).start()
+        self._start_listener(listener, server, by_user, UNIX_BACKLOG)
 
-    async def _runner(self, app: web.Application) -> web.AppRunner:
-        runner = web.AppRunner(app, access_log=None, shutdown_timeout=ENDING_S, handle_signals=False)
+    async def _runner(self, app: web.Application) -> web.Server:
+        timeout_s = self.config.settings.request_timeout / 1e9
+        guarded(app, self.accounts, timeout_s=timeout_s)
+        runner = web.AppRunner(app, shutdown_timeout=ENDING_S, handle_signals=False, **SERVER_OPTIONS)
         await runner.setup()
         self.runners.append(runner)
-        return runner
+        assert runner.server is not None
+        return runner.server
 
-    async def _tcp(self, runner: web.AppRunner, address: str) -> None:
-        host, _, port = address.rpartition(":")
-        try:
-            await web.TCPSite(runner, host.strip("[]"), int(port)).start()
-        except OSError as error:
-            raise ConfigError(address, "", f"cannot listen there: {error.strerror}") from error
+    def _start_listener(
+        self, listener: socket.socket, server: web.Server, identify: Identify, backlog: int
+    ) -> None:
+        made = Listener(
+            listener,
+            server,
+            identify=identify,
+            accounts=self.accounts,
+            timeout_s=self.config.settings.request_timeout / 1e9,
+            refused=lambda: self.events.counts.update(["connection_refused"]),
+        )
+        self.listeners.append(made)
+        made.start(backlog)
 
     def _reasons_not_ready(self) -> list[str]:
         unknown = self.kubernetes.reasons_not_ready() if self.kubernetes is not None else []
@@ -225,6 +248,8 @@ class Daemon:
     async def _end(self) -> None:
         """Answer who waits, stop deciding, and leave quotas and books where they are."""
         self.server.drain()
+        for listener in self.listeners:
+            listener.close()
         servers = [runner.server for runner in self.runners]
         for runner in self.runners:
             await runner.cleanup()
@@ -274,6 +299,28 @@ def unix_socket(path: str) -> socket.socket:
     return listener
 
 
+def tcp_sockets(address: str) -> list[socket.socket]:
+    """Return sockets bound to HOST:PORT, one for each address of the host. Raises ConfigError."""
+    host, _, port = address.rpartition(":")
+    made: list[socket.socket] = []
+    try:
+        found = socket.getaddrinfo(
+            host.strip("[]"), int(port), type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )
+        for family, kind, number, _, place in dict.fromkeys(found):
+            one = socket.socket(family, kind, number)
+            made.append(one)
+            one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6:
+                one.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            one.bind(place)
+    except OSError as error:
+        for one in made:
+            one.close()
+        raise ConfigError(address, "", f"cannot listen there: {error.strerror}") from error
+    return made
+
+
 def tcp_tokens(settings: Settings) -> tuple[str, str]:
     """Return the tokens of operators and of processes; "": none of the kind. Raises ConfigError."""
     keys = ("tcp_token_file", "tcp_register_token_file")
@@ -303,16 +350,12 @@ def guests_of(settings: Settings) -> GuestService | None:
     return GuestService(cluster=cluster, lock=lock)
 
 
-def raise_file_limit() -> None:
-    """Let many processes connect: as many files as the system allows."""
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with contextlib.suppress(ValueError, OSError):
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-
-
 async def serve(told: Config) -> None:
     """Run a daemon."""
-    daemon = Daemon(told)
+    limits, trouble = limits_of(told.settings.max_connections_per_user, told.settings.max_requests_per_user)
+    if trouble:
+        logger.warning("no more than %d descriptors: %s", limits.descriptors, trouble)
+    daemon = Daemon(told, limits)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, daemon.stopping.set)
@@ -325,8 +368,11 @@ def main(arguments: Sequence[str]) -> int:
 
     def start() -> None:
         told = config.load(arguments)
-        log.set_up(form=told.settings.log_format, level=told.settings.log_level)
-        raise_file_limit()
+        log.set_up(
+            form=told.settings.log_format,
+            level=told.settings.log_level,
+            bytes_per_hour=told.settings.log_limit,
+        )
         sys.setswitchinterval(SWITCH_S)
         asyncio.run(serve(told))
 

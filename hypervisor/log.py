@@ -1,11 +1,36 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Logging, set up in one place: lines for people or JSON objects, on stderr."""
+"""Logging, set up in one place: lines for people or JSON objects, on stderr.
+
+What can be provoked from outside is bounded: each cause writes a few lines and then one a minute, and all
+causes together write at most so many bytes an hour. What was left out is counted and said.
+"""
 
 from __future__ import annotations
 
 import json
 import logging
 import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from contextvars import ContextVar
+from dataclasses import dataclass
+
+HOUR_S = 3600.0
+MINUTE_S = 60.0
+LINES_AT_ONCE = {False: 30, True: 3}
+"""Lines of one cause before it is held to one a minute; True: of warnings and errors."""
+MAX_CAUSES = 512
+USER_FRACTION = 4
+"""One user's calls write at most one part in four of all."""
+OWN_FRACTION = 8
+"""One part in eight is kept for what no user's call has provoked."""
+MAX_TRACEBACK = 4000
+DEFAULT_LIMIT = 1 << 20
+Cause = tuple[str, int, str, str, str]
+account_in_log: ContextVar[str] = ContextVar("account_in_log", default="")
+"""Account of the call that is being answered."""
 
 
 class JsonLines(logging.Formatter):
@@ -24,20 +49,126 @@ class JsonLines(logging.Formatter):
 
 
 class DropBadHttp(logging.Filter):
-    """Drops what a client that talks no HTTP would have logged: anybody could fill the disk with it."""
+    """Drops what a client that talks no HTTP, or hangs up in the middle, would have logged."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         error = record.exc_info[1] if record.exc_info else None
-        return type(error).__module__ != "aiohttp.http_exceptions"
+        return type(error).__module__ != "aiohttp.http_exceptions" and not isinstance(error, ConnectionError)
 
 
-def set_up(*, form: str, level: str) -> None:
+@dataclass(slots=True)
+class Bucket:
+    """An allowance that fills with time."""
+
+    left: float
+    at_s: float
+
+    def fill(self, now_s: float, *, most: float, per_s: float) -> float:
+        """Return what is left now."""
+        self.left = min(most, self.left + (now_s - self.at_s) * per_s)
+        self.at_s = now_s
+        return self.left
+
+
+class LogLimit(logging.Filter):
+    """Lets at most `bytes_per_hour` through, by estimate of each line's length; debug lines are not counted.
+
+    Any thread.
+    """
+
+    def __init__(self, bytes_per_hour: int, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__()
+        self._most = bytes_per_hour / 2  # a full allowance, and what an hour adds, make the whole
+        self._clock = clock
+        self._lock = threading.Lock()
+        now_s = clock()
+        self._total = Bucket(self._most, now_s)
+        self._users: dict[str, Bucket] = {}
+        self._causes: dict[Cause, Bucket] = {}
+        self._left_out: Counter[Cause] = Counter()
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if record.levelno <= logging.DEBUG:
+            return True
+        with self._lock:
+            return self._may_pass(record, self._clock())
+
+    def _may_pass(self, record: logging.LogRecord, now_s: float) -> bool:
+        cause = cause_of(record)
+        if len(self._causes) >= MAX_CAUSES and cause not in self._causes:
+            self._drop_full(now_s)
+        lines = lines_at_once(record.levelno)
+        bucket = self._causes.setdefault(cause, Bucket(lines, now_s))
+        user = account_in_log.get()
+        size = size_of(record)
+        is_too_often = bucket.fill(now_s, most=lines, per_s=1 / MINUTE_S) < 1
+        if is_too_often or not self._pay(user, size, now_s):
+            self._left_out[cause] += 1
+            return False
+        bucket.left -= 1
+        left_out = self._left_out.pop(cause, 0)
+        if left_out:
+            record.msg, record.args = f"{record.getMessage()} ({left_out} more like this left out)", ()
+        return True
+
+    def _pay(self, user: str, size: int, now_s: float) -> bool:
+        """Take a line's bytes from all allowances that it falls under; False: one is used up."""
+        total = self._total.fill(now_s, most=self._most, per_s=self._most / HOUR_S)
+        if not user:
+            if total < size:
+                return False
+            self._total.left -= size
+            return True
+        most = self._most / USER_FRACTION
+        if len(self._users) >= MAX_CAUSES and user not in self._users:
+            self._users.clear()
+        own = self._users.setdefault(user, Bucket(most, now_s))
+        if own.fill(now_s, most=most, per_s=most / HOUR_S) < size or total - size < self._most / OWN_FRACTION:
+            return False
+        own.left -= size
+        self._total.left -= size
+        return True
+
+    def _drop_full(self, now_s: float) -> None:
+        """Forget causes that have not come lately, or all: tenants can think of any number."""
+        for cause, bucket in list(self._causes.items()):
+            lines = lines_at_once(cause[1])
+            if bucket.fill(now_s, most=lines, per_s=1 / MINUTE_S) >= lines:
+                del self._causes[cause]
+                self._left_out.pop(cause, None)
+        if len(self._causes) >= MAX_CAUSES:
+            self._causes.clear()
+            self._left_out.clear()
+
+
+def lines_at_once(level: int) -> int:
+    return LINES_AT_ONCE[level >= logging.WARNING]
+
+
+def cause_of(record: logging.LogRecord) -> Cause:
+    """Return what makes two lines alike: the place that logs, the kind of error, and the first argument.
+
+    An event's first argument is its kind.
+    """
+    error = type(record.exc_info[1]).__name__ if record.exc_info else ""
+    first = record.args[0] if isinstance(record.args, tuple) and record.args else ""
+    return record.name, record.levelno, str(record.msg), error, str(first)[:64]
+
+
+def size_of(record: logging.LogRecord) -> int:
+    """Return about how many bytes a line has; a traceback is taken for the longest."""
+    return 100 + len(record.getMessage()) + (MAX_TRACEBACK if record.exc_info else 0)
+
+
+def set_up(*, form: str, level: str, bytes_per_hour: int = DEFAULT_LIMIT) -> None:
     """Send this package's records to stderr."""
     handler = logging.StreamHandler(sys.stderr)
     text = logging.Formatter("%(asctime)s %(levelname)-7s %(message)s")
     handler.setFormatter(JsonLines() if form == "json" else text)
+    handler.addFilter(LogLimit(bytes_per_hour))
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(logging.WARNING)
     logging.getLogger("hypervisor").setLevel(level.upper())
-    logging.getLogger("aiohttp.server").addFilter(DropBadHttp())
+    for name in ("aiohttp.server", "asyncio"):
+        logging.getLogger(name).addFilter(DropBadHttp())

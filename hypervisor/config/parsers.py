@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from limiter.units import parse_ns
+from limiter.units import parse_bytes, parse_ns
 
 
 def choice(*values: str) -> Callable[[str], str]:
@@ -32,6 +32,16 @@ def number(lowest: int, highest: int) -> Callable[[str], int]:
         if not text.isdecimal() or not lowest <= int(text) <= highest:
             raise ValueError(f"{text!r} is not a number between {lowest} and {highest}")
         return int(text)
+
+    return read
+
+
+def size(lowest: str, highest: str) -> Callable[[str], int]:
+    def read(text: str) -> int:
+        count = parse_bytes(text)
+        if not parse_bytes(lowest) <= count <= parse_bytes(highest):
+            raise ValueError(f"{text!r} is not between {lowest} and {highest}")
+        return count
 
     return read
 

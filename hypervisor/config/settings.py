@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, get_args
 
-from hypervisor.config.parsers import address, choice, choices, duration, number, switch, url
+from hypervisor.config.parsers import address, choice, choices, duration, number, size, switch, url
 from hypervisor.errors import ConfigError
 from hypervisor.model import NO_QUOTA, Admission
 from limiter import paths, quota
@@ -69,6 +69,29 @@ class Settings:
     )
     log_format: str = option(choice("text", "json"), "text", "lines for people, or JSON objects")
     log_level: str = option(choice("debug", "info", "warning", "error"), "info", "the least that is logged")
+    log_limit: int = option(
+        size("64KiB", "1GiB"), "1MiB", "most bytes an hour that are logged; debug lines are not counted"
+    )
+    max_tenants: int = option(
+        number(1, 120), "120", "most tenants of the node; a quarter of the places is kept for users with none"
+    )
+    max_tenants_per_user: int = option(number(1, 120), "32", "most tenants of one user, root excepted")
+    max_processes_per_user: int = option(
+        number(1, 65536), "1024", "most registered processes of one user, root excepted"
+    )
+    max_connections_per_user: int = option(
+        number(1, 65536),
+        "2048",
+        "most connections of one user, operators excepted, and at most a quarter of all that can be open",
+    )
+    max_requests_per_user: int = option(
+        number(1, 100000),
+        "200",
+        "requests a second of one user, operators excepted, on average over ten seconds; more are delayed",
+    )
+    request_timeout: int = option(
+        duration("1s", "5m"), "10s", "how long a request may take to come, and its answer to be read"
+    )
     tick: int = option(
         duration("500us", "50ms"), "2ms", "how often busy tenants are looked at; more often costs CPU"
     )

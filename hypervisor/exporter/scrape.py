@@ -33,10 +33,10 @@ def handler(page: Page, *, most: int = MOST_AT_ONCE, longest_s: float = LONGEST_
                 await response.prepare(request)
                 await response.write_eof()
             return response
-        except TimeoutError:
+        except (TimeoutError, ConnectionError):  # it does not read on, or has hung up
             if request.transport is not None:
                 request.transport.abort()
-            raise
+            return web.Response(status=499)
         finally:
             under_way -= 1
 

@@ -35,6 +35,7 @@ from hypervisor.node.commands import Command, CommandName
 from hypervisor.node.events import EventLog, note
 from hypervisor.node.inventory import Inventory
 from hypervisor.node.operators import Operators
+from hypervisor.node.places import Places
 from hypervisor.node.quota_policy import QuotaBook
 from hypervisor.node.recovery import Survival
 from hypervisor.node.registry import Registry, Tenant
@@ -71,6 +72,11 @@ class Node:
             book,
             boot=os.urandom(4).hex(),
             overcommit_percent=config.settings.memory_overcommit,
+            places=Places(
+                config.settings.max_tenants,
+                config.settings.max_tenants_per_user,
+                config.settings.max_processes_per_user,
+            ),
         )
         self.inventory = inventory
         self.wake: Callable[[WorkerId], None] = lambda _: None

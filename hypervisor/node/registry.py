@@ -14,19 +14,16 @@ from limiter._native import lib
 from hypervisor.errors import Refused
 from hypervisor.model import Claim, Gpu, GpuUuid, Held, Origin, ProcessKey, TenantName, Worker, WorkerId
 from hypervisor.node.commands import CommandQueue
+from hypervisor.node.places import Places, payer_of
 from hypervisor.node.quota_policy import QuotaBook
-from hypervisor.node.reservations import WAIT, Reservation, admit
+from hypervisor.node.reservations import Reservation, admit
 from limiter.quota import Quota
 from limiter.segment import TENANT
 
-ROOT = 0
 CONTAINED = ("pod-", "container-")
 AUTOMATIC = "auto-"
 MAX_WORKERS = int(lib.GL_MAX_SLOTS)
 """Per tenant: the slots of its segment."""
-MOST_TENANTS = 120
-"""Of the node: one sleep must cover all doorbells."""
-MOST_TENANTS_OF_USER = 32
 
 
 @dataclass(slots=True)
@@ -70,8 +67,16 @@ class Tenant:
 class Registry:
     """The live view."""
 
-    def __init__(self, book: QuotaBook, *, boot: str, overcommit_percent: int = 100) -> None:
+    def __init__(
+        self,
+        book: QuotaBook,
+        *,
+        boot: str,
+        overcommit_percent: int = 100,
+        places: Places | None = None,
+    ) -> None:
         self.book = book
+        self.places = places or Places()
         self.gpus: dict[GpuUuid, Gpu] = {}
         self.tenants: dict[TenantName, Tenant] = {}
         self.workers: dict[WorkerId, Worker] = {}
@@ -96,6 +101,7 @@ class Registry:
         gone = [w for w in self.workers.values() if w.key.host_pid == claim.key.host_pid]
         for worker in gone:
             self.remove(worker.id, now_ns=now_ns)
+        self._count_processes(claim.origin)
         tenant = self._tenant_for(claim)
         if len(tenant.workers) >= MAX_WORKERS:
             raise Refused(409, f"tenant {tenant.name} has {MAX_WORKERS} processes already; end one of them")
@@ -221,7 +227,7 @@ class Registry:
             if tenant.is_occupied:
                 return tenant
         else:
-            self._check_places(claim.origin.uid)
+            self._check_places(claim.origin)
         held = self.book.decide(name, claim.origin.pod_uid, claim.wish.quota)
         self.check(name, held, is_start=True)
         if tenant is None:
@@ -233,17 +239,17 @@ class Registry:
         tenant.was_heard = held.source == "environment"
         return tenant
 
-    def _check_places(self, uid: int) -> None:
+    def _check_places(self, origin: Origin) -> None:
         """Raise Refused if the node, or a user, has as many living tenants as it may have."""
         living = [tenant for tenant in self.tenants.values() if tenant.is_occupied]
-        own = [tenant for tenant in living if tenant.uid == uid]
-        advice = f"end one, or wait with {WAIT}"
-        if len(living) >= MOST_TENANTS:
-            raise Refused(409, f"this node has {MOST_TENANTS} tenants with processes already; {advice}")
-        if len(own) >= MOST_TENANTS_OF_USER and uid != ROOT:
-            oldest = [tenant.name for tenant in sorted(own, key=lambda tenant: tenant.began_s)[:3]]
-            has = f"user {uid} has {len(own)} tenants with processes already"
-            raise Refused(409, f"{has}; {advice}; the oldest are {', '.join(oldest)}")
+        own = sorted((t for t in living if t.uid == origin.uid), key=lambda tenant: tenant.began_s)
+        self.places.check_tenant(origin, len(living), [tenant.name for tenant in own])
+
+    def _count_processes(self, origin: Origin) -> None:
+        """Raise Refused if a user has as many processes as it may have."""
+        payer = payer_of(origin)
+        own = sum(payer_of(worker.origin) == payer for worker in self.workers.values())
+        self.places.check_process(origin, own)
 
     def in_the_way(self, claim: Claim) -> Tenant | None:
         """Return a tenant without processes that keeps a new one from its name or its place; None: there
@@ -253,7 +259,7 @@ class Registry:
         if known is not None:
             is_foreign = known.uid != claim.origin.uid and not claim.origin.is_contained
             return known if is_foreign and not known.is_occupied else None
-        if len(self.tenants) < MOST_TENANTS:
+        if len(self.tenants) < self.places.max_tenants:
             return None
         empty = [tenant for tenant in self.tenants.values() if not tenant.is_occupied]
         return min(empty, key=lambda tenant: tenant.empty_since_ns or 0, default=None)

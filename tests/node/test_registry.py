@@ -3,14 +3,17 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 from dataclasses import replace
 
 import pytest
 
 from hypervisor.errors import Refused
 from hypervisor.model import Claim, Gpu, GpuUuid, Held, Origin, ProcessKey, TenantName, Wish, device_quota
+from hypervisor.node.places import Places
 from hypervisor.node.quota_policy import QuotaBook
-from hypervisor.node.registry import MAX_WORKERS, MOST_TENANTS, MOST_TENANTS_OF_USER, Registry, Tenant
+from hypervisor.node.registry import MAX_WORKERS, Registry, Tenant
 from limiter import quota
 from limiter.quota import Quota
 
@@ -225,9 +228,9 @@ def test_nobody_can_fill_the_node() -> None:
         node.register(claim(1000 + number), now_ns=1)
     with pytest.raises(Refused, match="processes already"):
         node.register(claim(9999), now_ns=1)
-    for number in range(MOST_TENANTS_OF_USER - 1):
+    for number in range(Places().max_tenants_per_user - 1):
         node.register(claim(20000 + number, f"t{number}"), now_ns=1)
-    with pytest.raises(Refused, match=r"tenants with processes already; .* oldest are a, t0, t1") as refusal:
+    with pytest.raises(Refused, match=r"tenants with processes already .* oldest are a, t0, t1") as refusal:
         node.register(claim(30000, "more"), now_ns=1)
     assert refusal.value.status == 409
     node.register(claim(30001, "other", uid=1001), now_ns=1)
@@ -254,7 +257,7 @@ def test_a_tenant_that_was_taken_over_holds_what_it_has_until_its_processes_end(
 
 def test_the_dead_count_for_no_bound_on_tenants() -> None:
     node = registry()
-    for number in range(MOST_TENANTS):
+    for number in range(Places().max_tenants):
         worker, _ = node.register(claim(1000 + number, f"t{number}"), now_ns=1)
         node.remove(worker.id, now_ns=2 + number)
     new = claim(9000, "new")
@@ -296,3 +299,32 @@ def test_a_refusal_fits_into_a_header() -> None:
     assert str(error).isascii() and str(error).isprintable()
     assert len(error.header) <= 200
     assert len(str(Refused(409, "x" * 5000))) == 1000
+
+
+def test_users_that_have_all_they_may_leave_room_for_users_with_none() -> None:
+    node = registry()
+    pid = itertools.count(1000)
+    taken = 0
+    for uid in range(2000, 2006):
+        with contextlib.suppress(Refused):
+            for number in range(Places().max_tenants_per_user):
+                node.register(claim(next(pid), f"u{uid}-{number}", uid=uid), now_ns=1)
+                taken += 1
+    kept = Places().max_tenants // 4
+    assert Places().max_tenants - kept <= taken < Places().max_tenants
+    with pytest.raises(Refused, match="places are for users with none"):
+        node.register(claim(next(pid), "one-more", uid=2002), now_ns=1)
+    node.register(claim(next(pid), "honest", uid=3000), now_ns=1)
+    node.register(claim(next(pid), "roots", uid=0), now_ns=1)
+
+
+def test_a_user_has_a_bounded_number_of_processes_and_root_has_not() -> None:
+    node = registry()
+    node.places = Places(max_processes_per_user=3)
+    for number in range(3):
+        node.register(claim(100 + number, "a"), now_ns=1)
+        node.register(claim(200 + number, "r", uid=0), now_ns=1)
+    with pytest.raises(Refused, match="max_processes_per_user"):
+        node.register(claim(300, "b"), now_ns=1)
+    node.register(claim(301, "r", uid=0), now_ns=1)
+    node.register(claim(302, "c", uid=1001), now_ns=1)

@@ -1,0 +1,149 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Counts what each user of the node costs the daemon, and says when that is too much.
+
+An account belongs to a user as the kernel names it; to a pod or a container where the process runs in one,
+since all of these share user numbers; to an address of the network where the peer is not on this machine.
+Operators have accounts without bounds. Event loop only.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from hypervisor.errors import Refused
+from hypervisor.host.descriptors import raise_limit
+
+REQUEST_BURST_S = 10
+"""A burst of so many seconds' requests is answered at once: all processes of a job start together."""
+MAX_REQUEST_DELAY_S = 2.0
+"""A request above the rate waits so long at most; beyond that it is refused."""
+MAX_USER_FRACTION = 4
+"""A user holds at most one part in four of the connections that the descriptors suffice for."""
+MIN_RESERVE = 64
+RESERVE_FRACTION = 8
+"""One descriptor in eight is kept for operators, segments and the daemon itself."""
+MAX_STALLED = 4
+"""Answers of one account that are not being read; the oldest gives way to the next."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Bounds of one account and of the node."""
+
+    connections: int
+    requests_per_s: int
+    descriptors: int
+    """RLIMIT_NOFILE of this process."""
+
+    @property
+    def last_descriptor(self) -> int:
+        """The first descriptor number that only operators' connections may have.
+
+        The kernel gives out the lowest number that is free, so a connection with this number means that so
+        many are in use.
+        """
+        return self.descriptors - max(MIN_RESERVE, self.descriptors // RESERVE_FRACTION)
+
+    @property
+    def connections_of_user(self) -> int:
+        return max(1, min(self.connections, self.last_descriptor // MAX_USER_FRACTION))
+
+
+@dataclass(eq=False, slots=True)
+class Account:
+    """One user's open connections and recent requests."""
+
+    name: str
+    is_operator: bool = False
+    connections: int = 0
+    tokens: float = 0.0
+    """Requests that may be answered at once; negative while requests wait."""
+    at_s: float = 0.0
+    """Monotonic time at which `tokens` was right."""
+    open: dict[object, None] = field(default_factory=dict)
+    """Its connections, the oldest first."""
+    stalled: dict[object, None] = field(default_factory=dict)
+    """Its connections whose answer is not being read, the oldest first."""
+
+
+class Accounts:
+    """All accounts with connections or with a debt."""
+
+    def __init__(self, limits: Limits, clock: Callable[[], float] = time.monotonic) -> None:
+        self.limits = limits
+        self._clock = clock
+        self._accounts: dict[tuple[str, bool], Account] = {}
+
+    def of(self, name: str, *, is_operator: bool = False) -> Account:
+        """Return the account of this name."""
+        known = self._accounts.get((name, is_operator))
+        if known is None:
+            known = Account(name, is_operator, tokens=self._burst, at_s=self._clock())
+            self._accounts[name, is_operator] = known
+        return known
+
+    @property
+    def _burst(self) -> float:
+        return float(self.limits.requests_per_s * REQUEST_BURST_S)
+
+    def refusal(self, account: Account, descriptor: int) -> str | None:
+        """Return why a new connection with this descriptor cannot be served; None: it can."""
+        if account.is_operator:
+            return None
+        if descriptor >= self.limits.last_descriptor:
+            return "no descriptors left for more connections"
+        most = self.limits.connections_of_user
+        if account.connections >= most:
+            return f"{account.name} has {most} connections to the daemon already"
+        return None
+
+    def largest(self) -> Account:
+        """Return the account with the most connections, operators' apart."""
+        bounded = [one for one in self._accounts.values() if not one.is_operator]
+        return max(bounded, key=lambda one: one.connections, default=Account(""))
+
+    def opened(self, account: Account, connection: object) -> None:
+        account.connections += 1
+        account.open[connection] = None
+
+    def closed(self, account: Account, connection: object) -> None:
+        account.connections -= 1
+        account.open.pop(connection, None)
+        account.stalled.pop(connection, None)
+
+    def charge(self, account: Account, requests: float) -> float:
+        """Count requests of an account; return how long, in seconds, the next answer has to wait.
+
+        Raises Refused if that is too long; then nothing is counted.
+        """
+        if account.is_operator:
+            return 0.0
+        now_s, rate = self._clock(), self.limits.requests_per_s
+        earned = (now_s - account.at_s) * rate
+        account.tokens, account.at_s = min(self._burst, account.tokens + earned), now_s
+        delay_s = max(0.0, (requests - account.tokens) / rate)
+        if delay_s > MAX_REQUEST_DELAY_S:
+            raise Refused(503, f"{account.name} asks more than {rate} times a second")
+        account.tokens -= requests
+        return delay_s
+
+    def add(self, account: Account, requests: float) -> None:
+        """Count what an answer turned out to cost, in requests."""
+        if not account.is_operator:
+            account.tokens -= requests
+
+    def forget_idle(self) -> None:
+        """Drop accounts without connections that have nothing to pay any more."""
+        now_s = self._clock()
+        for key, account in list(self._accounts.items()):
+            earned = (now_s - account.at_s) * self.limits.requests_per_s
+            if account.connections == 0 and account.tokens + earned >= self._burst:
+                del self._accounts[key]
+
+
+def limits_of(connections: int, requests_per_s: int) -> tuple[Limits, str]:
+    """Return the bounds, with as many descriptors as the system allows, and why there are not more or ""."""
+    descriptors, trouble = raise_limit()
+    return Limits(connections, requests_per_s, descriptors), trouble

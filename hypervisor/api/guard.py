@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Guards that each HTTP call passes before its handler: the caller's rate, a body in time, plain errors.
+
+Whatever goes wrong is answered in JSON with the same line in a header, and logged once per cause; a client
+that hangs up is no error.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import http
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from aiohttp import web
+
+from hypervisor.api.accounts import Account, Accounts
+from hypervisor.api.listener import IDLE_S, Connection
+from hypervisor.errors import Refused
+from hypervisor.host.descriptors import shortage_of
+from hypervisor.log import account_in_log
+
+logger = logging.getLogger(__name__)
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+SERVER_OPTIONS: dict[str, Any] = {
+    "access_log": None,
+    "auto_decompress": False,
+    "lingering_time": 1.0,
+    "keepalive_timeout": IDLE_S,
+}
+"""Options of aiohttp: nothing is unpacked before it is decided whether it may come packed."""
+
+
+def guarded(app: web.Application, accounts: Accounts, *, timeout_s: float) -> web.Application:
+    """Put the guards in front of an application's calls; a body has `timeout_s` to come."""
+
+    @web.middleware
+    async def phases(request: web.Request, handler: Handler) -> web.StreamResponse:
+        connection = connection_of(request)
+        if connection is None:
+            return await plain_errors(request, handler)
+        connection.request_began()
+        account_in_log.set(connection.account.name)
+        try:
+            return await plain_errors(request, handler)
+        finally:
+            connection.request_ended()
+
+    async def plain_errors(request: web.Request, handler: Handler) -> web.StreamResponse:
+        try:
+            await wait_for_turn(request)
+            return await handler(request)
+        except Refused as error:
+            return answer(error.status, str(error))
+        except web.HTTPException as error:
+            return error if error.status < 400 else answer_to(error)
+        except ConnectionError:  # it has hung up: nothing that is answered arrives
+            return web.Response(status=499)
+        except Exception as error:
+            reason = shortage_of(error)
+            if reason is not None:
+                logger.error("a call failed: %s", reason)
+                return answer(503, f"the daemon has {reason}")
+            logger.exception("a call failed: %s", type(error).__name__)
+            return answer(500, "the daemon has made a mistake; its log says which")
+
+    async def wait_for_turn(request: web.Request) -> None:
+        account = account_of(request)
+        if account is not None:
+            delay_s = accounts.charge(account, 1)
+            if delay_s > 0:
+                await asyncio.sleep(delay_s)
+
+    @web.middleware
+    async def bodies(request: web.Request, handler: Handler) -> web.StreamResponse:
+        """Read the body, so that no handler waits for it."""
+        if request.headers.get("Content-Encoding", "identity").strip().lower() not in ("identity", ""):
+            raise Refused(415, "a body must not be compressed")
+        if request.can_read_body:
+            try:
+                async with asyncio.timeout(timeout_s):
+                    await request.read()
+            except TimeoutError as error:
+                raise Refused(408, f"the body has not come within {timeout_s:g} s") from error
+            except web.RequestPayloadError as error:
+                raise Refused(400, "the body is not whole") from error
+        return await handler(request)
+
+    app.middlewares.insert(0, phases)
+    app.middlewares.append(bodies)
+    return app
+
+
+def connection_of(request: web.Request) -> Connection | None:
+    """Return what keeps the deadline of a request's connection; None: it is closed."""
+    transport = request.transport
+    protocol = transport.get_protocol() if transport is not None else None
+    return protocol if isinstance(protocol, Connection) else None
+
+
+def account_of(request: web.Request) -> Account | None:
+    connection = connection_of(request)
+    return connection.account if connection is not None else None
+
+
+def answer(status: int, reason: str) -> web.Response:
+    """Return a refusal; the connection ends where the body may not have been read."""
+    headers = {"Gpulimit-Error": reason}
+    if status == 503:
+        headers["Retry-After"] = "1"
+    response = web.json_response({"error": reason}, status=status, headers=headers)
+    if status in (400, 408, 413, 415):
+        response.force_close()
+    return response
+
+
+def answer_to(error: web.HTTPException) -> web.Response:
+    response = answer(error.status, error.reason or http.HTTPStatus(error.status).phrase)
+    with contextlib.suppress(KeyError):
+        response.headers["Allow"] = error.headers["Allow"]
+    return response

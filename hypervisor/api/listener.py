@@ -1,0 +1,273 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Accepts connections and ends those that cost without asking.
+
+Whose a connection is, is known before it is served: a user with too many is told so and hung up on. A
+connection has a deadline in each phase: for a whole header, for the next request, for reading the answer.
+When descriptors run out, accepting pauses, and the peers that wait are told by a descriptor kept for that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import logging
+import os
+import socket
+import time
+from collections.abc import Callable
+from typing import Any
+
+from hypervisor.api.accounts import MAX_STALLED, Account, Accounts
+from hypervisor.host.descriptors import OF_DESCRIPTORS, Spare, shortage_of
+from hypervisor.log import account_in_log
+
+logger = logging.getLogger(__name__)
+MAX_ACCEPTED = 64
+"""At once, before other work of the loop is done."""
+MAX_ACCEPT_S = 0.002
+PAUSE_S = 0.2
+"""Pause in accepting after a shortage."""
+IDLE_S = 75.0
+"""Time that a connection is kept for its next request."""
+SWEEP_S = 0.5
+SEND_BUFFER = 1 << 16
+GONE = (errno.ECONNABORTED, errno.EPROTO, errno.EPERM, errno.EINTR)
+Identify = Callable[[socket.socket], Account]
+
+
+class Connection(asyncio.Protocol):
+    """Passes a connection's events on to the HTTP protocol, and keeps its deadline."""
+
+    def __init__(self, http: Any, account: Account, listener: Listener) -> None:
+        self.account = account
+        self._http = http
+        self._listener = listener
+        self._transport: asyncio.Transport | None = None
+        self._is_busy = False
+        self._has_begun = True
+        """Bytes of the next request have come, or are due since it has just connected."""
+        self._due_s = time.monotonic() + listener.timeout_s
+        self._stalled_at_s: float | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        self._listener.connections.add(self)
+        self._http.connection_made(transport)
+
+    def data_received(self, data: bytes) -> None:
+        if not self._is_busy and not self._has_begun:
+            self._has_begun = True
+            self._due_s = time.monotonic() + self._listener.timeout_s
+        self._http.data_received(data)
+
+    def eof_received(self) -> bool | None:
+        result: bool | None = self._http.eof_received()
+        return result
+
+    def pause_writing(self) -> None:
+        self._stalled_at_s = time.monotonic()
+        stalled = self.account.stalled
+        if len(stalled) >= MAX_STALLED and not self.account.is_operator:
+            oldest = next(iter(stalled))
+            assert isinstance(oldest, Connection)
+            del stalled[oldest]
+            oldest.abort()
+        stalled[self] = None
+        self._http.pause_writing()
+
+    def resume_writing(self) -> None:
+        self._stalled_at_s = None
+        self.account.stalled.pop(self, None)
+        self._http.resume_writing()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._listener.connections.discard(self)
+        self._listener.accounts.closed(self.account, self)
+        self._http.connection_lost(exc)
+
+    def request_began(self) -> None:
+        """A whole header has come; what comes next has deadlines of its own."""
+        self._is_busy = True
+
+    def request_ended(self) -> None:
+        """The answer is about to be written; the next request may follow."""
+        self._is_busy, self._has_begun = False, False
+        self._due_s = time.monotonic() + IDLE_S
+
+    @property
+    def is_waiting(self) -> bool:
+        """True if no request is being answered."""
+        return not self._is_busy and self._stalled_at_s is None
+
+    def is_late(self, now_s: float) -> bool:
+        if self._stalled_at_s is not None:
+            return now_s - self._stalled_at_s > self._listener.timeout_s
+        return not self._is_busy and now_s > self._due_s
+
+    def abort(self) -> None:
+        if self._transport is not None:
+            self._transport.abort()
+
+
+class Listener:
+    """One listening socket. `serve` makes the HTTP protocol of a connection; `identify` may raise OSError."""
+
+    def __init__(
+        self,
+        listener: socket.socket,
+        serve: Callable[[], Any],
+        *,
+        identify: Identify,
+        accounts: Accounts,
+        timeout_s: float,
+        refused: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.accounts = accounts
+        self.timeout_s = timeout_s
+        self.connections: set[Connection] = set()
+        self._socket = listener
+        self._serve = serve
+        self._identify = identify
+        self._refused = refused
+        self._loop = asyncio.get_running_loop()
+        self._spare = Spare()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._timers: list[asyncio.TimerHandle] = []
+        self._is_open = False
+
+    def start(self, backlog: int) -> None:
+        """Begin to accept."""
+        self._socket.setblocking(False)
+        self._socket.listen(backlog)
+        self._is_open = True
+        self._resume()
+        self._sweep()
+
+    def close(self) -> None:
+        """Accept no more; connections go on."""
+        if self._is_open:
+            self._is_open = False
+            self._loop.remove_reader(self._socket)
+        self._socket.close()
+        self._spare.close()
+
+    def _resume(self) -> None:
+        if self._is_open:
+            self._spare.keep()
+            self._loop.add_reader(self._socket, self._accept)
+
+    def _accept(self) -> None:
+        end_s = time.monotonic() + MAX_ACCEPT_S
+        for _ in range(MAX_ACCEPTED):
+            try:
+                connection, _ = self._socket.accept()
+            except BlockingIOError:
+                return
+            except OSError as error:
+                if error.errno not in GONE:
+                    self._pause(error)
+                    return
+                continue
+            self._take(connection)
+            if time.monotonic() > end_s:
+                return
+
+    def _take(self, connection: socket.socket) -> None:
+        """Serve a connection, or tell its peer why not."""
+        try:
+            connection.setblocking(False)
+            account = self._identify(connection)
+        except Exception as error:  # not served: nobody knows whom to charge
+            why = shortage_of(error) or str(error)
+            self._refuse(connection, "unknown", why)
+            return
+        reason = self.accounts.refusal(account, connection.fileno())
+        if reason is not None and not self._make_room(account):
+            self._refuse(connection, account.name, reason)
+            return
+        task = self._loop.create_task(self._start(connection, account))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _make_room(self, account: Account) -> bool:
+        """End a connection that asks nothing, for a new one of this account; False if all are in use.
+
+        It is the oldest of the account's own, or of the account that has the most where that has more.
+        """
+        largest = self.accounts.largest()
+        for owner in (account, largest) if largest.connections > account.connections else (account,):
+            for connection in owner.open:
+                if isinstance(connection, Connection) and connection.is_waiting:
+                    del owner.open[connection]
+                    connection.abort()
+                    return True
+        return False
+
+    async def _start(self, connection: socket.socket, account: Account) -> None:
+        made = Connection(self._serve(), account, self)
+        self.accounts.opened(account, made)
+        try:
+            await self._loop.connect_accepted_socket(lambda: made, connection)
+        except Exception as error:
+            self.accounts.closed(account, made)
+            connection.close()
+            if not isinstance(error, ConnectionError):
+                logger.warning("cannot serve a connection of %s: %s", account.name, error)
+
+    def _refuse(self, connection: socket.socket, name: str, reason: str) -> None:
+        self._refused()
+        charged = account_in_log.set(name)
+        logger.warning("connection refused: %s", reason)
+        account_in_log.reset(charged)
+        with contextlib.suppress(OSError):
+            connection.send(refusal(reason), socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+            connection.shutdown(socket.SHUT_WR)
+        connection.close()
+
+    def _pause(self, error: OSError) -> None:
+        """Descriptors or memory have run out: say so to the peers that wait, and accept later."""
+        self._loop.remove_reader(self._socket)
+        reason = shortage_of(error) or os.strerror(error.errno or 0)
+        logger.error("cannot accept connections: %s", reason)
+        if error.errno in OF_DESCRIPTORS:
+            self._refuse_waiting(reason)
+        self._timers.append(self._loop.call_later(PAUSE_S, self._resume_later))
+
+    def _resume_later(self) -> None:
+        self._timers.clear()
+        self._resume()
+
+    def _refuse_waiting(self, reason: str) -> None:
+        for _ in range(MAX_ACCEPTED):
+            if not self._spare.give():
+                return
+            try:
+                connection, _ = self._socket.accept()
+            except OSError:
+                self._spare.keep()
+                return
+            self._refuse(connection, "unknown", reason)
+            self._spare.keep()
+
+    def _sweep(self) -> None:
+        """End the connections that are late."""
+        if not self._is_open and not self.connections:
+            return
+        now_s = time.monotonic()
+        for connection in [c for c in self.connections if c.is_late(now_s)]:
+            connection.abort()
+        self.accounts.forget_idle()
+        self._loop.call_later(SWEEP_S, self._sweep)
+
+
+def refusal(reason: str) -> bytes:
+    """Return an answer of status 503 that says why, in its body and in a header."""
+    line = "".join(c if " " <= c <= "~" and c not in '"\\' else "?" for c in reason)
+    body = f'{{"error": "{line}"}}'
+    return (
+        "HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json; charset=utf-8\r\n"
+        f"Gpulimit-Error: {line}\r\nRetry-After: 1\r\nConnection: close\r\n"
+        f"Content-Length: {len(body)}\r\n\r\n{body}"
+    ).encode("ascii")
