@@ -179,7 +179,7 @@ class Listener:
         try:
             connection.setblocking(False)
             account = self._identify(connection)
-        except Exception as error:  # not served: nobody knows whom to charge
+        except Exception as error:  # not served: there is no account to charge
             why = shortage_of(error) or str(error)
             self._refuse(connection, "unknown", why)
             return
