@@ -5,6 +5,7 @@
 - `attack(text, uid=…, group=…, unshare=…)`: runs Python text as another user, in a control group, in
   namespaces of its own. What wire.py defines is at hand there; what it says with `say(…)` the test hears.
 - `control_group(path)`: makes a control group, with those above it, and removes them after the test.
+- `setuid`: a program of root's with that bit.
 - `victim_uid`, `attacker_uid`: users of the test's own, without name and without rights.
 """
 
@@ -25,7 +26,7 @@ from typing import Any
 import pytest
 from limiter._native import ffi, lib
 
-from tests.conftest import StartProcess, clean_environ
+from tests.conftest import CompileC, StartProcess, clean_environ
 from tests.daemon.conftest import DEADLINE_S
 from tests.daemon.conftest import client as client  # fixtures here too
 from tests.daemon.conftest import daemon as daemon
@@ -182,3 +183,26 @@ def remove_groups(top: Path) -> None:
                     os.kill(int(pid), 9)
                     os.waitid(os.P_PIDFD, os.pidfd_open(int(pid)), os.WEXITED | os.WNOWAIT)
             Path(place).rmdir()
+
+
+SETUID = """
+#include <string.h>
+#include <unistd.h>
+int main(int argc, char **argv)
+{
+	if (argc > 1 && !strcmp(argv[1], "as root") && setresuid(0, 0, 0))
+		return 1;
+	for (;;)
+		pause();
+}
+"""
+
+
+@pytest.fixture
+def setuid(compile_c: CompileC, run_dir: Path) -> Path:
+    """A program of root's with the setuid bit, which becomes root in every respect if it is told so."""
+    program = Path(shutil.copy(compile_c(SETUID, name="setuid"), run_dir / "setuid"))
+    program.chmod(0o4755)
+    if os.statvfs(program).f_flag & os.ST_NOSUID:
+        pytest.skip(f"{run_dir} is mounted nosuid")
+    return program

@@ -6,8 +6,6 @@ Each is tried with real processes, users and control groups.
 
 from __future__ import annotations
 
-import os
-import shutil
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import ROOT, CompileC, remove_segments
+from tests.conftest import ROOT, remove_segments
 from tests.daemon.conftest import Daemon, eventually, needs_root
 from tests.hostile.conftest import Groups, Hostile
 
@@ -399,29 +397,6 @@ os.execv({str(setuid)!r}, ["setuid", "as root"])
     assert said["suspend"] == FORBIDDEN
     shown = node.tenant(tenant)
     assert shown is None or shown["uid"] == attacker_uid
-
-
-SETUID = """
-#include <string.h>
-#include <unistd.h>
-int main(int argc, char **argv)
-{
-	if (argc > 1 && !strcmp(argv[1], "as root") && setresuid(0, 0, 0))
-		return 1;
-	for (;;)
-		pause();
-}
-"""
-
-
-@pytest.fixture
-def setuid(compile_c: CompileC, run_dir: Path) -> Path:
-    """A program of root's with the setuid bit, which becomes root in every respect if it is told so."""
-    program = Path(shutil.copy(compile_c(SETUID, name="setuid"), run_dir / "setuid"))
-    program.chmod(0o4755)
-    if os.statvfs(program).f_flag & os.ST_NOSUID:
-        pytest.skip(f"{run_dir} is mounted nosuid")
-    return program
 
 
 # ---- results, names ----
