@@ -46,7 +46,8 @@ from hypervisor.nvml.client import Nvml, environment_of_child
 from hypervisor.pods.controller import Kubernetes
 from hypervisor.scheduler.types import SchedulerConfig
 from hypervisor.shm.fd_passing import ReadOnlyView
-from hypervisor.shm.segments import DIRECTORY, Segments
+from hypervisor.shm.segment_store import Segments
+from hypervisor.shm.segments import DIRECTORY
 from limiter import about
 
 if TYPE_CHECKING:
@@ -80,6 +81,7 @@ class Daemon:
             start_ns=time.time_ns(),
             placed=lambda name, gpus: self._from_thread(self.node.placed, name, gpus),
             broken=lambda name, reason: self._from_thread(self.node.spoiled, name, reason),
+            readable=lambda name, why_not: self._from_thread(self.node.readable, name, why_not),
         )
         self.thread = DispatcherThread(self.arbitration, self._arbitration_failed)
         view = ReadOnlyView(DIRECTORY, settings.shm_read_only)

@@ -6,6 +6,8 @@ GpulimitError
 ├── KubeError       the API server or the kubelet does not do what it was asked; with its HTTP status
 ├── Refused         a process, a quota or a request is turned away, with an HTTP status
 ├── SegmentError    shared memory cannot be made or used
+│   ├── SegmentFull for want of memory or descriptors: nothing is wrong with what is there
+│   └── SegmentHeld since another process uses it
 └── StateError      a file of the daemon's state cannot be read or written
 """
 
@@ -48,6 +50,14 @@ class SegmentError(GpulimitError):
 
 class StateError(GpulimitError):
     """A file in the state folder cannot be read, written or kept aside."""
+
+
+class SegmentFull(SegmentError):
+    """There is no memory, or no descriptor, for it now; what is there is as good as before."""
+
+
+class SegmentHeld(SegmentError):
+    """Another process uses it in a way that leaves no room for this one."""
 
 
 class KubeError(GpulimitError):

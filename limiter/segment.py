@@ -265,10 +265,21 @@ def accounts_of(usage: Any, slot: int) -> tuple[Account, ...]:
 
 def lock_holder(fd: int, slot: int) -> tuple[bool, int | None]:
     """Return whether the slot's process lives, and its pid as the kernel gives it here."""
-    offset = SLOTS_OFFSET + slot * SLOT_SIZE
-    asked = FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, offset, 1, 0)
+    return holder_of(fd, SLOTS_OFFSET + slot * SLOT_SIZE, 1)
+
+
+def holder_of(fd: int, offset: int, size: int) -> tuple[bool, int | None]:
+    """Return whether another process holds a lock on some of these bytes, to the file's end if size is 0, and
+    its pid as the kernel gives it here.
+    """
+    asked = FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, offset, size, 0)
     kind, _, _, _, pid = FLOCK.unpack(fcntl.fcntl(fd, fcntl.F_GETLK, asked))
     return kind != fcntl.F_UNLCK, pid if kind != fcntl.F_UNLCK and pid > 0 else None
+
+
+def is_living(fd: int) -> bool:
+    """True if another process is in the segment, joins it just now, or has it open as its daemon."""
+    return holder_of(fd, 0, 0)[0]
 
 
 def clean(chars: Any) -> str:

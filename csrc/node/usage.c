@@ -111,22 +111,41 @@ static int reap_now(void *argument)
 	return gl_slot_reap(r->usage, r->fd, r->slot);
 }
 
+/* The slot's first word is in memory: to read that of a hole would take a page for it. */
+static bool has_data(int fd, uint32_t slot)
+{
+	long offset = (long)gl_slot_offset(slot);
+	return gl_syscall(SYS_lseek, fd, offset, SEEK_DATA) == offset;
+}
+
+static int reap_one(struct gl_usage *usage, int fd, uint32_t slot)
+{
+	struct reaping r = {usage, fd, slot};
+	int one = has_data(fd, slot) ? gl_guarded(reap_now, &r) : 0;
+	if (one < 0)
+		(void)gl_record_lock(fd, F_UNLCK, gl_slot_offset(slot)); /* it may have got that far */
+	return one;
+}
+
+static int count_used(void *usage)
+{
+	uint32_t used = gl_peek(&((const struct gl_usage *)usage)->header.slots_used);
+	return used < GL_MAX_SLOTS ? (int)used : GL_MAX_SLOTS;
+}
+
 int gl_node_reap(struct gl_usage *usage, int fd)
 {
-	int cleared = 0;
+	int cleared = 0, used = gl_guarded(count_used, usage);
 	uint64_t end = gl_now_ns() + LONGEST_REAP_NS;
-	for (uint32_t slot = 0; slot < GL_MAX_SLOTS; slot++) {
-		struct reaping r = {usage, fd, slot};
-		int one = gl_guarded(reap_now, &r);
-		if (one < 0) {
-			(void)gl_record_lock(fd, F_UNLCK, gl_slot_offset(slot)); /* it may have got that far */
+	for (int slot = 0; slot < used; slot++) {
+		int one = reap_one(usage, fd, (uint32_t)slot);
+		if (one < 0)
 			return one;
-		}
 		cleared += one;
 		if (gl_now_ns() > end)
 			return -ETIMEDOUT; /* the tenant must be scribbling over its books meanwhile */
 	}
-	return cleared;
+	return used < 0 ? used : cleared;
 }
 
 int gl_node_hold(int fd)

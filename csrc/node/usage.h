@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * What the daemon does with a tenant's usage segment.  The tenant writes it, so nothing in it is believed beyond its
- * bounds, and its file may be cut short meanwhile: that is -EFAULT, never a signal.
+ * bounds, and its file may be cut short meanwhile: that is -EFAULT, never a signal.  -EFAULT
+ * with a file of the right size: it has a hole, and /dev/shm no memory for it; the books are as good as before.
  */
 #ifndef GL_NODE_USAGE_H
 #define GL_NODE_USAGE_H
@@ -36,10 +37,11 @@ int gl_node_sample(struct gl_usage *usage, struct gl_sample *sample);
 int gl_node_usage_begin(struct gl_usage *usage, const char *tenant, uint64_t created_ns);
 /* Wakes the tenant's threads that wait for memory of a device entry.  0, -EINVAL or -EFAULT. */
 int gl_node_memory_changed(struct gl_usage *usage, uint32_t device);
-/* gl_slot_reap for every slot: how many were cleared, -EFAULT, or -ETIMEDOUT if the
- * tenant's own writing kept it from getting through. */
+/* gl_slot_reap for every slot that may be in use: how many were cleared, -EFAULT, or -ETIMEDOUT if the
+ * tenant's own writing kept it from getting through.  A slot that is a hole in the file is free, and stays a hole. */
 int gl_node_reap(struct gl_usage *usage, int fd);
-/* Keeps the file from being taken for abandoned while the daemon has it open: 0 or negative errno. */
+/* Keeps the file from being taken for abandoned while the daemon has it open: 0, or negative errno: -EAGAIN or
+ * -EACCES if another process holds it. */
 int gl_node_hold(int fd);
 /* cffi: end */
 

@@ -110,8 +110,8 @@ class Api:
         opened = self._node.tenancy.open_tenants.get(tenant.name)
         quotas = opened.quotas if opened is not None else {}
         data = tenant_data(tenant, quotas, self._usage(tenant.name), self._shares())
-        if tenant.name in self._node.broken:
-            data["problem"] = self._node.broken[tenant.name]
+        if problem := self._node.problem_of(tenant.name):
+            data["problem"] = problem
         return data
 
     def _usage(self, name: TenantName) -> Usage | None:

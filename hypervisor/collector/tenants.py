@@ -17,7 +17,7 @@ from hypervisor.host.systemd_unit import unit_of
 from hypervisor.host.unregistered import Stranger, look_at
 from hypervisor.metrics.observations import Books, Held, Look
 from hypervisor.metrics.snapshot import Identity, State
-from hypervisor.model import DeviceQuota, Gpu, GpuUuid, PodPlace, Worker
+from hypervisor.model import DeviceQuota, Gpu, GpuUuid, PodPlace, Worker, device_quota
 from hypervisor.node.node import Node
 from hypervisor.node.registry import Tenant
 from hypervisor.node.tenant_segments import Open, terms_of
@@ -81,7 +81,10 @@ class Survey:
 
     def _tenant(self, tenant: Tenant) -> Iterable[Look]:
         opened = self._node.tenancy.open_tenants.get(tenant.name)
-        if opened is None or (not tenant.workers and not tenant.is_adopted):
+        if opened is None:
+            yield from self._unopened(tenant)
+            return
+        if not tenant.workers and not tenant.is_adopted:
             return
         usage = self._usage(opened)
         workers = {worker.key.host_pid: worker for worker in tenant.workers.values()}
@@ -97,9 +100,7 @@ class Survey:
                 gpu,
                 quota,
                 terms_of(quota, tenant.is_suspended),
-                source=SOURCES.get(tenant.held.source, tenant.held.source)
-                if tenant.held.quota.is_set
-                else "none",
+                source=source_of(tenant),
                 state=state,
                 books=books_of(usage, device) if usage is not None and device is not None else None,
                 held=self._held(usage, device, gpu, workers),
@@ -107,6 +108,25 @@ class Survey:
                 ratio=self._ratios.read().of(
                     gpu_uuid=gpu.uuid, gpu_index=gpu.index, namespace=who.namespace, pod=who.pod
                 ),
+            )
+
+    def _unopened(self, tenant: Tenant) -> Iterable[Look]:
+        """Return a tenant that was taken over and whose books cannot be read: it may be on any GPU."""
+        if tenant.name not in self._node.survival.unopened:
+            return
+        for gpu in self._node.inventory.gpus:
+            quota = device_quota(tenant.held.quota, gpu)
+            yield look_of(
+                self._identity(tenant),
+                gpu,
+                quota,
+                terms_of(quota, tenant.is_suspended),
+                source=source_of(tenant),
+                state="degraded",
+                books=None,
+                held=[],
+                share=None,
+                ratio=None,
             )
 
     def _usage(self, opened: Open) -> Usage | None:
@@ -119,7 +139,7 @@ class Survey:
     def _state(self, tenant: Tenant, usage: Usage | None) -> State:
         if any(belongs(stranger, tenant) for stranger in self._strangers):
             return "off"
-        if usage is None or tenant.name in self._node.broken or not tenant.workers:
+        if usage is None or self._node.problem_of(tenant.name) or not tenant.workers:
             return "degraded"
         return "enforced"
 
@@ -195,6 +215,11 @@ class Survey:
                 held=held,
                 is_counted=False,
             )
+
+
+def source_of(tenant: Tenant) -> str:
+    """Return what said the tenant's quota, as the metrics name it."""
+    return SOURCES.get(tenant.held.source, tenant.held.source) if tenant.held.quota.is_set else "none"
 
 
 def look_of(

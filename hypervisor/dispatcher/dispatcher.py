@@ -22,7 +22,7 @@ from typing import Any
 from hypervisor.dispatcher.doorbells import Doorbells
 from hypervisor.dispatcher.run_queue import HEARTBEAT_NS, RunQueue, TenantHandle, TenantShare, publish
 from hypervisor.dispatcher.usage import device_usage
-from hypervisor.errors import SegmentError
+from hypervisor.errors import SegmentError, SegmentFull
 from hypervisor.model import GpuUuid, TenantName
 from hypervisor.scheduler.memory_wait_queue import MemoryWaitQueue
 from hypervisor.scheduler.statistics import SchedulerStats
@@ -54,10 +54,14 @@ class TenantState:
     run_queues: list[RunQueue] = field(default_factory=list)
     """Of the GPUs that it is on."""
     is_broken: bool = False
+    is_unreadable: bool = False
+    """Its books could not be read at the last look, for want of memory."""
 
 
 class Dispatcher:
-    """The thread's work. `placed(tenant, gpus)` and `broken(tenant, reason)` are called from the thread."""
+    """The thread's work. `placed(tenant, gpus)`, `broken(tenant, reason)` and `readable(tenant, why_not)` are
+    called from the thread.
+    """
 
     def __init__(
         self,
@@ -66,12 +70,14 @@ class Dispatcher:
         start_ns: int,
         placed: Callable[[TenantName, frozenset[GpuUuid]], None],
         broken: Callable[[TenantName, str], None],
+        readable: Callable[[TenantName, str], None] = lambda *_: None,
         poll: bool = False,
     ) -> None:
         self._config = config
         self._start_ns = start_ns
         self._placed = placed
         self._broken = broken
+        self._readable = readable
         self._bells = Doorbells(poll=poll)
         self._tenant_list = TenantList()
         self._states: dict[TenantName, TenantState] = {}
@@ -230,11 +236,17 @@ class Dispatcher:
         member, before = state.member, state.run_queues
         try:
             sample = member.usage.sample()
+        except SegmentFull as error:
+            self._hold_back(state, str(error))
+            return before
         except SegmentError as error:
             self._disable(state, str(error))
             return before
-        if state.created_ns != sample.created_ns:  # a new segment: its counters begin at 0
-            state.created_ns = sample.created_ns
+        if state.is_unreadable:
+            self._readable(name, "")
+        if state.is_unreadable or state.created_ns != sample.created_ns:
+            # What was published counts no more: a new segment, or nothing was granted meanwhile.
+            state.created_ns, state.is_unreadable = sample.created_ns, False
             for run_queue in self._run_queues.values():
                 run_queue.forget(name)
         self._bells.looked_at(name, sample.doorbell, now_ns)
@@ -254,14 +266,25 @@ class Dispatcher:
     def _disable(self, state: TenantState, reason: str) -> None:
         """A tenant that spoils its own books gets no GPU time: nothing of it can be measured any more."""
         state.is_broken = True
+        self._bells.ignore(state.member.tenant)
+        self._withdraw(state)
+        self._broken(state.member.tenant, reason)
+
+    def _hold_back(self, state: TenantState, reason: str) -> None:
+        """A tenant whose books cannot be read now gets no GPU time until they can: it is looked at again."""
+        if not state.is_unreadable:
+            state.is_unreadable = True
+            self._withdraw(state)
+            self._readable(state.member.tenant, reason)
+
+    def _withdraw(self, state: TenantState) -> None:
+        """Take a tenant off all GPUs, and grant it nothing."""
         member, run_queues = state.member, state.run_queues
         state.run_queues = []
         for run_queue in run_queues:
             run_queue.dequeue(member.tenant)
-        self._bells.ignore(member.tenant)
         for entry in range(MOST_DEVICES):
             publish(member, entry, Grant(0, 1, is_shared=True))
-        self._broken(member.tenant, reason)
 
     def _beat(self, tenants: TenantList, now_ns: int) -> None:
         self._beat_at_ns = now_ns

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any, cast
 
 from hypervisor.config.settings import Config, Quotas
-from hypervisor.errors import Refused, SegmentError
+from hypervisor.errors import Refused, SegmentError, SegmentFull, SegmentHeld
 from hypervisor.host.peer import Peers
 from hypervisor.host.processes import Processes
 from hypervisor.model import (
@@ -41,7 +41,7 @@ from hypervisor.node.recovery import Survival
 from hypervisor.node.registry import Registry, Tenant
 from hypervisor.node.state_store import Store
 from hypervisor.node.tenant_segments import Tenancy
-from hypervisor.shm.segments import Segments
+from hypervisor.shm.segment_store import Segments
 
 logger = logging.getLogger(__name__)
 ROOT = 0
@@ -87,6 +87,9 @@ class Node:
         self.before: Callable[[Origin], None] = lambda _: None
         """Called before a process is taken in; raises Refused."""
         self.broken: dict[TenantName, str] = {}
+        """Tenants that have spoiled their books, and how."""
+        self.unreadable: dict[TenantName, str] = {}
+        """Tenants whose books cannot be read at the moment, and why."""
         self.survival = Survival(Store(config.settings.state_dir), self.registry, tenancy, segments, events)
         self.operators = Operators(self.registry, self.survival, events, self._follow)
         self.peers = Peers()
@@ -113,6 +116,7 @@ class Node:
         try:
             self.before(peer.origin)
             claim = Claim(peer.key, peer.origin, wish, self.place(peer.origin), at_s=time.time())
+            is_known = self.registry.worker_of(peer.key) is not None
             worker, gone = self._admit(claim)
         except Refused as error:
             self._note_refusal(peer.key, f"process {peer.key.host_pid} ({wish.name}): {error}")
@@ -127,7 +131,9 @@ class Node:
             self._processes.unwatch(peer.key)
             self.registry.remove(worker.id, now_ns=time.monotonic_ns())
             self.note("segment_failed", str(error), tenant=worker.tenant, level=logging.ERROR)
-            raise Refused(500, str(error)) from error
+            raise Refused(status_of(error), str(error)) from error
+        if is_known:
+            self.tenancy.reap(worker.tenant)  # it may have replaced its image, and left the old one's slot
         return self._registration(worker, claim)
 
     def _admit(self, claim: Claim) -> tuple[Worker, list[Worker]]:
@@ -161,11 +167,14 @@ class Node:
         return bool(dead)
 
     def _has_living(self, tenant: Tenant) -> bool:
-        """True if a process has a slot in the tenant's segment; books that cannot be read have none."""
+        """True if a process has a slot in the tenant's segment, or that cannot be told now."""
         opened = self.tenancy.open_tenants.get(tenant.name)
+        if opened is None or tenant.name in self.broken:
+            return tenant.name in self.survival.unopened
         try:
-            readable = opened is not None and tenant.name not in self.broken
-            return bool(opened is not None and readable and opened.usage.count_living())
+            return bool(opened.usage.count_living())
+        except SegmentFull:
+            return True
         except SegmentError as error:
             logger.warning("%s", error)
             return False
@@ -183,9 +192,10 @@ class Node:
         tenant = self.registry.tenants[worker.tenant]
         opened = self.tenancy.open_tenants.get(worker.tenant)
         if opened is not None and (worker.tenant in self.broken or not opened.usage.is_whole):
-            self.broken.pop(worker.tenant, None)
             self.tenancy.reopen(tenant)
+            self.broken.pop(worker.tenant, None)
         self.survival.open(tenant)
+        self.survival.unopened.pop(worker.tenant, None)
         self.tenancy.publish([tenant])
         self.survival.save()
         text = f"process {worker.key.host_pid} ({worker.name})"
@@ -329,12 +339,26 @@ class Node:
         self.broken[name] = reason
         self.note("books_spoiled", f"gets no GPU time: {reason}", tenant=name, level=logging.ERROR)
 
+    def readable(self, name: TenantName, reason: str) -> None:
+        """A tenant's books cannot be read now, or, without a reason, can be again."""
+        if reason:
+            self.unreadable[name] = reason
+            self.note("books_unreadable", f"gets no GPU time: {reason}", tenant=name, level=logging.WARNING)
+        elif self.unreadable.pop(name, None) is not None:
+            self.note("books_readable", "its books can be read again", tenant=name)
+
+    def problem_of(self, name: TenantName) -> str:
+        """Return why a tenant's books cannot be used; "": they can."""
+        return self.broken.get(name) or self.unreadable.get(name) or self.survival.unopened.get(name) or ""
+
     # ---- time passing, beginning and end ----
 
     def sweep(self, now_ns: int) -> None:
         """Forget tenants whose last process went long ago, and close what nobody looks at."""
         self.survival.retry()
         self.tenancy.close_retired()
+        self.survival.open_again()
+        self.tenancy.reap_all()
         for name, its in self.tenancy.open_tenants.items():
             if name not in self.broken and not its.usage.is_whole:
                 self.spoiled(name, f"{its.usage.name} was cut short")
@@ -346,8 +370,14 @@ class Node:
         """Forget a tenant and remove its segments, unless a process of it lives."""
         if self._has_living(tenant):
             return
+        try:
+            if not self.tenancy.retire(tenant.name):  # a process is about to join
+                return
+        except SegmentError as error:
+            logger.warning("%s", error)
+            return
         self.broken.pop(tenant.name, None)
-        self.tenancy.retire(tenant.name)
+        self.unreadable.pop(tenant.name, None)
         self.registry.forget(tenant.name)
         self.note("tenant_gone", "has no process left", tenant=tenant.name)
         self.survival.save()
@@ -366,3 +396,8 @@ class Node:
     def close(self) -> None:
         """Stop watching processes."""
         self._processes.close()
+
+
+def status_of(error: Exception) -> int:
+    """Return how a process is refused: for good only where a later try is of no use."""
+    return 409 if isinstance(error, SegmentHeld) else 503 if isinstance(error, SegmentFull | OSError) else 500

@@ -15,7 +15,7 @@ from hypervisor.node.in_force import Limits, quota_of, says_the_same
 from hypervisor.node.registry import Registry, Tenant
 from hypervisor.node.state_store import Saved, SavedTenant, Store
 from hypervisor.node.tenant_segments import Open, Tenancy
-from hypervisor.shm.segments import Segments
+from hypervisor.shm.segment_store import Segments
 
 logger = logging.getLogger(__name__)
 CLUSTERS = ("pod", "slices")
@@ -35,6 +35,8 @@ class Survival:
         self._events = events
         self._pending: dict[TenantName, SavedTenant] = {}
         """Tenants of the daemon before, until the GPUs are known."""
+        self.unopened: dict[TenantName, str] = {}
+        """Those whose books cannot be read now, and why: nothing of them is let in or forgotten."""
 
     def load(self) -> None:
         """Read what an earlier daemon saved."""
@@ -70,14 +72,27 @@ class Survival:
         if was.held.source == "pod":  # until the cluster says it again
             self._registry.book.pods.setdefault(name, was.held.quota)
         try:
-            if self.open(tenant).usage.count_living():
-                self._registry.adopt(tenant, now_ns=time.monotonic_ns())
-                note(self._events, "adopted", "was there before this daemon", tenant=name)
-            else:
-                self._tenancy.retire(name)
+            if not self.open(tenant).usage.count_living() and self._tenancy.retire(name):
+                return
         except SegmentError as error:
-            self._tenancy.retire(name)
+            # Its processes may live, and what they hold is in books that cannot be read now.
+            self.unopened[name] = str(error)
             note(self._events, "segment_failed", str(error), tenant=name, level=logging.WARNING)
+        self._registry.adopt(tenant, now_ns=time.monotonic_ns())
+        note(self._events, "adopted", "was there before this daemon", tenant=name)
+
+    def open_again(self) -> None:
+        """Try again to open the books of tenants that were taken over without them."""
+        for name, reason in list(self.unopened.items()):
+            tenant = self._registry.tenants.get(name)
+            try:
+                if tenant is not None:
+                    self.open(tenant).usage.count_living()
+                del self.unopened[name]
+            except SegmentError as error:
+                self.unopened[name] = str(error)
+                if str(error) != reason:
+                    note(self._events, "segment_failed", str(error), tenant=name, level=logging.WARNING)
 
     def open(self, tenant: Tenant) -> Open:
         """Return a tenant's segments, published. Raises SegmentError.

@@ -14,16 +14,16 @@ from typing import Any
 
 from hypervisor.dispatcher.dispatcher import Dispatcher, TenantList
 from hypervisor.dispatcher.run_queue import TenantHandle
-from hypervisor.errors import SegmentError
+from hypervisor.errors import SegmentError, SegmentHeld
 from hypervisor.model import DeviceQuota, Gpu, GpuUuid, TenantName, device_quota
 from hypervisor.node.registry import Tenant
 from hypervisor.scheduler.types import SchedParams
 from hypervisor.shm import fd_passing as hand_over
 from hypervisor.shm.fd_passing import ReadOnlyView
+from hypervisor.shm.segment_store import Segments
 from hypervisor.shm.segments import (
     MOST_DEVICES,
     PolicySegment,
-    Segments,
     StateSegment,
     UsageSegment,
     uuid_bytes,
@@ -43,6 +43,8 @@ class Open:
     is_suspended: bool = False
     reaping: asyncio.Task[None] | None = None
     must_reap_again: bool = False
+    trouble: str = ""
+    """Reason why the last clearing up after the dead failed."""
 
     def close(self) -> None:
         self.usage.close()
@@ -114,8 +116,13 @@ class Tenancy:
         return limits, any(is_suspended for _, is_suspended in known.values())
 
     def reopen(self, tenant: Tenant) -> Open:
-        """Give a tenant that spoiled its usage segment a new one."""
-        self.retire(tenant.name)
+        """Give a tenant that spoiled its usage segment a new one. Raises SegmentHeld while processes live in
+        the old one: what they hold is written nowhere else.
+        """
+        if not self.retire(tenant.name):
+            raise SegmentHeld(
+                f"the books of tenant {tenant.name} are damaged, and processes live in them: end those first"
+            )
         return self.open(tenant)
 
     def publish(self, tenants: Iterable[Tenant]) -> None:
@@ -175,23 +182,36 @@ class Tenancy:
                 if cleared:
                     self._arbitration.memory_freed()
                 self._reaped(cleared)
+            opened.trouble = ""
         except SegmentError as error:
-            logger.warning("cannot clear up after %s: %s", name, error)
+            if opened.trouble != str(error):  # once, not at each sweep
+                logger.warning("cannot clear up after %s: %s", name, error)
+            opened.trouble = str(error)
         finally:
             opened.reaping = None
+
+    def reap_all(self) -> None:
+        """Give back what those hold whose death is not told: processes that have not registered with this
+        daemon, and images that a process has replaced by exec.
+        """
+        for name in self.open_tenants:
+            self.reap(name)
 
     def memory_freed(self) -> None:
         """Memory came free that is in no living process's books."""
         self._arbitration.memory_freed()
 
-    def retire(self, name: TenantName) -> None:
-        """Remove a tenant's segments."""
-        opened = self.open_tenants.pop(name, None)
+    def retire(self, name: TenantName) -> bool:
+        """Remove a tenant's segments; False: a process lives in them, or is about to. Raises SegmentError."""
+        opened = self.open_tenants.get(name)
         if opened is None:
-            return
+            return True
+        if not self._segments.remove(opened.usage):
+            return False
+        del self.open_tenants[name]
         self.publish_roster()
         self._retired.append((self._number, opened))
-        self._segments.remove(name)
+        return True
 
     def close_retired(self) -> None:
         """Close what no other thread looks at any more."""

@@ -9,6 +9,7 @@ the library does, and
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
 import os
@@ -19,7 +20,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,7 @@ from tests.conftest import Built, StartProcess, clean_environ, remove_segments
 from tests.sim.conftest import program as program  # a fixture here too
 
 CLIENT = Path(__file__).with_name("client.py")
+HOLDER = Path(__file__).with_name("holder.py")
 DEADLINE_S = 10.0
 
 
@@ -139,7 +141,11 @@ def daemon(
     metrics_port = free_port()
 
     def start(
-        *arguments: str, is_awaited: bool = True, env: Mapping[str, str] | None = None, **options: str
+        *arguments: str,
+        is_awaited: bool = True,
+        env: Mapping[str, str] | None = None,
+        prefix: Sequence[str] = (),
+        **options: str,
     ) -> Daemon:
         settings = {
             "socket": str(run_dir / "daemon.sock"),
@@ -151,7 +157,7 @@ def daemon(
         }
         flags = [f for name, value in settings.items() for f in (f"--{name.replace('_', '-')}", value)]
         log = tmp_path / f"daemon-{len(running)}.log"
-        argv = [sys.executable, "-P", "-m", "hypervisor", "--sim", *flags, *arguments]
+        argv = [*prefix, sys.executable, "-P", "-m", "hypervisor", "--sim", *flags, *arguments]
         with log.open("w") as output:
             process = start_process(argv, env=daemon_env | dict(env or {}), stdout=output, stderr=output)
         made = Daemon(process, settings["socket"], metrics_port, log)
@@ -204,10 +210,15 @@ def client(run_dir: Path, tenant: str, start_process: StartProcess) -> Callable[
     """Start clients of the test's daemon; `tenant` of the test unless another name is given."""
 
     def start(
-        name: str | None = None, *, uid: int | None = None, is_refused: bool = False, **quota: object
+        name: str | None = None,
+        *,
+        uid: int | None = None,
+        is_refused: bool = False,
+        prefix: Sequence[str] = (),
+        **quota: object,
     ) -> Client:
         environment = {f"GPULIMIT_{k.upper()}": str(v) for k, v in quota.items()}
-        argv = [sys.executable, str(CLIENT), str(run_dir / "daemon.sock"), str(uid or "")]
+        argv = [*prefix, sys.executable, str(CLIENT), str(run_dir / "daemon.sock"), str(uid or "")]
         env = clean_environ() | {"PYTHONPATH": str(CLIENT.parents[2])}
         made = Client(start_process(argv, env=env, stdin=subprocess.PIPE))
         wish = tenant if name is None else name
@@ -224,6 +235,105 @@ def other_tenant(tenant: str) -> Iterator[str]:
     name = f"{tenant}-b"
     yield name
     remove_segments(name)
+
+
+@dataclass
+class SmallShm:
+    """A /dev/shm of a test's own, in a mount namespace of its own."""
+
+    prefix: tuple[str, ...]
+    """Of a command that is to see it."""
+    path: Path
+    """Where the test sees it."""
+
+    def used_bytes(self) -> int:
+        """Return how much memory is taken."""
+        found = os.statvfs(self.path)
+        return (found.f_blocks - found.f_bfree) * found.f_frsize
+
+    def fill(self) -> Path:
+        """Take all that is left; return the file that does."""
+        path = self.path / "fill"
+        with path.open("wb", buffering=0) as file, contextlib.suppress(OSError):
+            while True:
+                file.write(bytes(4096))
+        return path
+
+
+@pytest.fixture
+def small_shm(start_process: StartProcess) -> Callable[..., SmallShm]:
+    """Make a /dev/shm of a given size; daemons and programs see it with `prefix` before their command."""
+
+    def make(size: str = "8m") -> SmallShm:
+        if os.geteuid() != 0 or shutil.which("unshare") is None:
+            pytest.skip("needs root and unshare, to mount a /dev/shm")
+        script = f"mount -t tmpfs -o mode=1777,size={size} none /dev/shm && echo ready && exec sleep 600"
+        argv = ["unshare", "--mount", "--propagation", "private", "sh", "-c", script]
+        holder = start_process(argv, env=clean_environ())
+        assert holder.stdout is not None and holder.stdout.readline() == "ready\n"
+        prefix = ("nsenter", "--mount", "--target", str(holder.pid))
+        return SmallShm(prefix, Path(f"/proc/{holder.pid}/root/dev/shm"))
+
+    return make
+
+
+@dataclass
+class Holder:
+    """A program under the library that allocates as told: see holder.py."""
+
+    process: subprocess.Popen[str]
+
+    def tell(self, order: str) -> int:
+        """Give an order; return its answer: what the driver returned."""
+        self.order(order)
+        return self.answer()
+
+    def order(self, order: str) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(order + "\n")
+        self.process.stdin.flush()
+
+    def answer(self) -> int:
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        if not line:
+            said = self.process.stderr.read() if self.process.stderr else ""
+            pytest.fail(f"the program has ended: {said}")
+        return int(line)
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait(timeout=DEADLINE_S)
+
+
+@pytest.fixture
+def holder(
+    built: Built, daemon_env: dict[str, str], run_dir: Path, tenant: str, start_process: StartProcess
+) -> Callable[..., Holder]:
+    """Start programs under the library, of the test's tenant unless another name is given."""
+
+    def start(
+        name: str | None = None,
+        *,
+        prefix: Sequence[str] = (),
+        has_daemon: bool = True,
+        library: Path | None = None,
+        env: Mapping[str, str] | None = None,
+        **quota: object,
+    ) -> Holder:
+        said = {
+            "LD_LIBRARY_PATH": str(built.sim),
+            "GPULIMIT_TENANT": tenant if name is None else name,
+            "GPULIMIT_SIM_PROFILE": "small",
+            **({"GPULIMIT_SOCKET": str(run_dir / "daemon.sock")} if has_daemon else {}),
+            **{f"GPULIMIT_{k.upper()}": str(v) for k, v in quota.items()},
+        }
+        preload = f"LD_PRELOAD={library or built.library}"
+        argv = [*prefix, "env", preload, sys.executable, "-P", str(HOLDER)]
+        made = start_process(argv, env=daemon_env | said | dict(env or {}), stdin=subprocess.PIPE)
+        return Holder(made)
+
+    return start
 
 
 def needs_root() -> pytest.MarkDecorator:

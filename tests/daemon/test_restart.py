@@ -139,11 +139,6 @@ def test_what_lies_in_the_way_is_set_aside(daemon, client, tenant, tmp_path) -> 
         path = SHM / f"gpulimit.u.{tenant}-{number}"
         assert client(f"{tenant}-{number}").tell(order="look")["devices"], kind
         assert path.is_file() and path.stat().st_size == USAGE_SIZE
-        aside = SHM / f"gpulimit.aside.u.{tenant}-{number}"
-        if kind == "folder":
-            aside.rmdir()
-        else:
-            aside.unlink()
     assert node.state()["counts"]["segment_set_aside"] == len(KINDS)
     assert victim.read_text() == "precious"
 

@@ -127,8 +127,9 @@ def attack(run_dir: Path, start_process: StartProcess) -> Hostile:
 
 
 def prologue(uid: int | None, group: Path | None) -> str:
-    """Return what a program does first: it enters its control group while it may."""
-    lines = f"open({str(group / 'cgroup.procs')!r}, 'w').write('0')\n" if group is not None else ""
+    """Return what a program does first: it enters its control group and imports while it may."""
+    lines = "import fcntl, mmap, random, struct, threading, time\n"
+    lines += f"open({str(group / 'cgroup.procs')!r}, 'w').write('0')\n" if group is not None else ""
     return lines + (f"become({uid})\n" if uid is not None else "")
 
 
