@@ -150,6 +150,8 @@ class Peer:
     groups: frozenset[int] = frozenset()
     is_of_the_node: bool = False
     """It runs in no pod and no container, but for the daemon's own, in its pid and user namespaces."""
+    namespace_pid: int = 0
+    """The pid that it has in its own, innermost namespace."""
 
 
 @dataclass(frozen=True, slots=True)

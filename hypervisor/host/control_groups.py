@@ -64,8 +64,9 @@ class Hierarchy:
             return None
         wanted = self._own_root.stat().st_ino
         for place in groups_below(self._mount, self._above):
-            if place.stat().st_ino == wanted:
-                return list(place.relative_to(self._mount).parts)
+            with contextlib.suppress(FileNotFoundError):
+                if place.stat().st_ino == wanted:
+                    return list(place.relative_to(self._mount).parts)
         return None
 
     @property
@@ -95,9 +96,12 @@ class Hierarchy:
 
 
 def groups_below(top: Path, depth: int) -> Iterator[Path]:
-    """Yield the directories so many levels below another."""
-    with os.scandir(top) as found:
-        below = [Path(entry.path) for entry in found if entry.is_dir(follow_symlinks=False)]
+    """Yield the directories so many levels below another; groups come and go meanwhile."""
+    try:
+        with os.scandir(top) as found:
+            below = [Path(entry.path) for entry in found if entry.is_dir(follow_symlinks=False)]
+    except FileNotFoundError:
+        return
     for place in below:
         if depth == 1:
             yield place

@@ -208,7 +208,7 @@ class Peers:
     def _describe(self, pid: int, pidfd: int, user: User) -> Peer:
         with no_longer(pid):
             text = process_files.cgroup_text(pid)
-            depth = len(process_files.status_of(pid).pids)
+            status = process_files.status_of(pid)
             users = process_files.uid_map(pid)
             stat = process_files.stat_of(pid)
         # Until a process is about to end its control group is told; until it has ended the number is its own.
@@ -217,10 +217,11 @@ class Peers:
         place = self.control_groups.place(text)
         member = place.member
         origin = Origin(user.uid, user.gid, member.container_id, member.pod_uid, text, place.unknown)
-        is_beside = depth == self._own_depth and users == self._own_users
+        is_beside = len(status.pids) == self._own_depth and users == self._own_users
         return Peer(
             ProcessKey(pid, stat.start_ticks),
             origin,
             user.groups,
             is_of_the_node=is_beside and not origin.is_contained and not place.is_named_by_user,
+            namespace_pid=status.namespace_pid,
         )

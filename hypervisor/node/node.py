@@ -10,6 +10,7 @@ import logging
 import os
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, cast
 
 from hypervisor.config.settings import Config, Quotas
@@ -112,7 +113,8 @@ class Node:
         with calling as (peer, pidfd):
             return self._take_in(peer, pidfd, wish)
 
-    def _take_in(self, peer: Peer, pidfd: int, wish: Wish) -> Registration:
+    def _take_in(self, peer: Peer, pidfd: int, said: Wish) -> Registration:
+        wish = replace(said, pid=peer.namespace_pid)
         try:
             self.before(peer.origin)
             claim = Claim(peer.key, peer.origin, wish, self.place(peer.origin), at_s=time.time())

@@ -399,6 +399,46 @@ os.execv({str(setuid)!r}, ["setuid", "as root"])
     assert shown is None or shown["uid"] == attacker_uid
 
 
+def test_callers_who_are_refused_leave_nothing_open(
+    node: Daemon, attack: Hostile, attacker_uid: int, tenant: str
+) -> None:
+    files = Path(f"/proc/{node.process.pid}/fd")
+    text = f"""
+import time
+for number in range(60):
+    opener = os.fork()
+    if opener == 0:
+        s = dial()
+        if os.fork() == 0:
+            time.sleep(0.05)
+            ask("GET", "/v1/state", on=s)
+            register({tenant!r}, on=s)
+            register("pod-x")
+        os._exit(0)
+    os.waitpid(opener, 0)
+say(done=True)
+hear()
+"""
+    node.ask("GET", "/v1/state")
+    before = len(list(files.iterdir()))
+    one = attack(text, uid=attacker_uid)
+    one.heard()
+    eventually(lambda: len(list(files.iterdir())) <= before)
+    one.tell(None)
+
+
+def test_what_a_process_says_of_its_pid_is_not_shown(
+    daemon: Start, attack: Hostile, attacker_uid: int, tenant: str
+) -> None:
+    node = daemon()
+    text = f"say(pid=os.getpid(), status=register({tenant!r}, pid=1)[0]); hear()"
+    one = attack(text, uid=attacker_uid)
+    pid = one.heard()["pid"]
+    worker = node.tenant(tenant)["workers"][0]
+    assert (worker["pid"], worker["host_pid"]) == (pid, pid)
+    one.tell(None)
+
+
 # ---- results, names ----
 
 
