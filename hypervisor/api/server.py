@@ -121,8 +121,8 @@ class Server:
             return web.json_response(node.set_quota(tenant_in(request), quota_in(said)))
 
         async def change_some(request: web.Request) -> web.Response:
-            check_writer(request)
             said = await body_of(request)
+            check_writer(request)
             return web.json_response(node.change_quota(tenant_in(request), change_in(said)))
 
         async def drop(request: web.Request) -> web.Response:

@@ -182,6 +182,33 @@ def test_a_user_does_not_see_the_containers_of_his_number(
     inside.tell(None)
 
 
+@pytest.mark.parametrize("method", ["PUT", "PATCH"])
+def test_an_order_counts_only_if_its_sender_lives_when_it_is_complete(
+    node: Daemon, attack: Hostile, tenant: str, method: str
+) -> None:
+    text = f"""
+import time
+read_end, write_end = os.pipe()
+if os.fork() == 0:
+    s = dial()
+    whole = request({method!r}, "/v1/tenants/{tenant}/quota", {{"memory": "1GiB"}})
+    s.sendall(whole[:-5])
+    time.sleep(0.3)                     # the daemon reads the head meanwhile
+    if os.fork() == 0:
+        os.close(write_end)
+        os.read(read_end, 1)
+        s.sendall(whole[-5:])
+        status = read_answer(s)[0]
+        say(status=status, alive=ask({method!r}, "/v1/tenants/{tenant}/quota", {{"memory": "1GiB"}})[0])
+    os._exit(0)
+os.close(read_end)
+os.wait()
+os.close(write_end)
+"""
+    one = attack(text, uid=None)
+    assert one.heard() == {"status": FORBIDDEN, "alive": DONE}
+
+
 # ---- a pod or a container ----
 
 JOINS_BY_NAME = """

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import os
+import socket
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,6 +14,9 @@ from typing import Any
 import pytest
 
 from hypervisor.api.server import is_same
+from hypervisor.errors import Refused
+from hypervisor.host import process_files, tcp_peer
+from hypervisor.host.tcp_endpoints import Ends
 from tests.daemon.conftest import Daemon, eventually, free_port, needs_root
 from tests.hostile.conftest import Hostile
 
@@ -140,6 +145,30 @@ say(paths=[ask(method, path, {{}}, **more)[0] for method, path in [
     assert (shown["uid"], len(shown["workers"])) == (victim_uid, 1)
     victim.tell(None)
     eventually(lambda: not node.daemon.tenant(tenant)["workers"])
+
+
+def test_a_daemon_that_may_not_see_others_files_says_what_it_needs() -> None:
+    """As under the systemd unit, which gives no CAP_SYS_PTRACE."""
+    with (
+        socket.create_server(("127.0.0.1", 0)) as server,
+        socket.create_connection(server.getsockname()) as s,
+    ):
+        ends = Ends(s.getsockname(), s.getpeername())
+        ticks = process_files.stat_of(os.getpid()).start_ticks
+        read_end, write_end = os.pipe()
+        child = os.fork()
+        if child == 0:
+            os.setgroups([])
+            os.setresuid(65534, 65534, 65534)
+            try:
+                tcp_peer.find(ends, os.getppid(), ticks)
+            except Refused as error:
+                os.write(write_end, str(error).encode())
+            os._exit(0)
+        os.close(write_end)
+        os.waitpid(child, 0)
+        assert b"it needs CAP_SYS_PTRACE" in os.read(read_end, 1000)
+        os.close(read_end)
 
 
 def test_how_long_a_token_is_compared_tells_nothing_of_it() -> None:
