@@ -119,7 +119,9 @@ struct gl_account {
 	uint32_t memory_waiting;     /* threads that wait for memory */
 	uint64_t queue_end_ns;       /* CLOCK_MONOTONIC: what is outstanding will be done, if the GPU does nothing else; 0: not known */
 	uint64_t marked_ns;          /* CLOCK_MONOTONIC: when it last recorded a mark (marks.c) */
-	uint64_t reserved[2];
+	uint32_t coarse;             /* 1: the driver refuses timing events: GPU time is measured by the wall clock (coarse.c) */
+	uint32_t reserved0;
+	uint64_t reserved[1];
 };
 
 /* One process.  Its owner holds a record lock on the byte at the slot's offset while it lives. */

@@ -86,7 +86,7 @@ def describe_device(record: DeviceRecord, wall_ns: int) -> list[str]:
     """Return the lines about one GPU."""
     last, first = record.last, record.first
     refused = last.refused - (first.refused if first else 0)
-    spent_ns = last.spent_ns - (first.spent_ns if first else 0)
+    spent_ns = last.used_ns - (first.used_ns if first else 0)
     throttled_ns = last.throttled_ns - (first.throttled_ns if first else 0)
     throttled = last.throttled_count - (first.throttled_count if first else 0)
     launches: Counter[str] = Counter()

@@ -60,6 +60,13 @@ class Device:
     memory_waits: int = 0
     """Allocations that had to wait for memory."""
     memory_waited_ns: int = 0
+    refund_ns: int = 0
+    """In spent_ns, but charged too much: it comes off later charges."""
+
+    @property
+    def used_ns(self) -> int:
+        """GPU time used, as far as is known now; can fall by what turns out to have been charged too much."""
+        return max(0, self.spent_ns - self.refund_ns)
 
     @property
     def name(self) -> str:
@@ -80,6 +87,14 @@ class Account:
     launches: dict[str, int]
     memory_waiting: int = 0
     """Threads that wait for memory."""
+    queue_end_ns: int = 0
+    """When what is outstanding will be done, by time.monotonic_ns(); 0: not known."""
+    is_coarse: bool = False
+    """The driver refuses timing events: GPU time is measured by the wall clock."""
+
+    def queued_ns(self, at_ns: int) -> int:
+        """GPU time that is charged and thought to be still to come at a moment of time.monotonic_ns()."""
+        return min(self.outstanding_ns, max(0, self.queue_end_ns - at_ns))
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +124,14 @@ class Usage:
     created_ns: int
     devices: tuple[Device, ...]
     processes: tuple[Process, ...]
+
+    def accounts(self, device: Device) -> list[Account]:
+        """Return the accounts of living processes on a device."""
+        return [a for p in self.processes if p.is_alive for a in p.accounts if a.entry == device.entry]
+
+    def done_ns(self, device: Device, at_ns: int) -> int:
+        """GPU time that the tenant has had by a moment of time.monotonic_ns(): what is still queued is not counted."""
+        return max(0, device.used_ns - sum(a.queued_ns(at_ns) for a in self.accounts(device)))
 
 
 def path_of(tenant: str) -> Path:
@@ -215,6 +238,7 @@ def devices_of(usage: Any) -> tuple[Device, ...]:
             is_suspended=bool(device.suspended),
             memory_waits=device.memory_waits,
             memory_waited_ns=device.memory_waited_ns,
+            refund_ns=device.refund_ns,
         )
         for entry, device in enumerate(usage.device)
         if device.ready == 1
@@ -257,6 +281,8 @@ def accounts_of(usage: Any, slot: int) -> tuple[Account, ...]:
             outstanding_ns=account.outstanding_ns,
             launches=dict(zip(LAUNCH_KINDS, account.launches, strict=True)),
             memory_waiting=account.memory_waiting,
+            queue_end_ns=account.queue_end_ns,
+            is_coarse=bool(account.coarse),
         )
         for entry, account in enumerate(usage.slot[slot].account)
         if usage.device[entry].ready == 1

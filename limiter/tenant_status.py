@@ -56,28 +56,44 @@ class Row:
     memory_waits: int = 0
     """Allocations that had to wait."""
     memory_waited_ns: int = 0
+    is_coarse: bool = False
+    """GPU time of a living process is measured by the wall clock: the driver refuses timing events."""
 
 
 def rows(before: Snapshot, after: Snapshot) -> list[Row]:
     """Return a row per tenant and GPU of the later snapshot."""
-    wall_ns = after.at_ns - before.at_ns
     return [
-        row_of(usage, device, spent_before(before.usages.get(usage.tenant), usage, device), wall_ns)
+        row_of(usage, device, share_of(before, after, usage, device))
         for usage in after.usages.values()
         for device in usage.devices
     ]
 
 
-def spent_before(earlier: Usage | None, usage: Usage, device: Device) -> int:
-    """Return the GPU time spent at the earlier snapshot; 0 if the books were begun since."""
+def share_of(before: Snapshot, after: Snapshot, usage: Usage, device: Device) -> float | None:
+    """Return the part of the GPU that a tenant had between two snapshots, 0-1; None if they are one.
+
+    GPU time is charged when work is submitted and put right when it is measured: what is still queued is not
+    counted, and what was measured late counts for no more than the time between the snapshots.
+    """
+    wall_ns = after.at_ns - before.at_ns
+    if wall_ns <= 0:
+        return None
+    had_ns = usage.done_ns(device, after.at_ns) - done_before(before, usage, device)
+    return min(1.0, max(0.0, had_ns / wall_ns))
+
+
+def done_before(before: Snapshot, usage: Usage, device: Device) -> int:
+    """Return the GPU time had at the earlier snapshot; 0 if the books were begun since."""
+    earlier = before.usages.get(usage.tenant)
     if earlier is None or earlier.created_ns != usage.created_ns:
         return 0
-    return next((d.spent_ns for d in earlier.devices if d.uuid == device.uuid), 0)
+    found = next((d for d in earlier.devices if d.uuid == device.uuid), None)
+    return earlier.done_ns(found, before.at_ns) if found is not None else 0
 
 
-def row_of(usage: Usage, device: Device, spent_before_ns: int, wall_ns: int) -> Row:
+def row_of(usage: Usage, device: Device, compute_share: float | None) -> Row:
     living = [p for p in usage.processes if p.is_alive]
-    accounts = [a for p in living for a in p.accounts if a.entry == device.entry]
+    accounts = usage.accounts(device)
     launches: Counter[str] = Counter(dict.fromkeys(LAUNCH_KINDS, 0))
     for account in accounts:
         launches.update(account.launches)
@@ -90,9 +106,9 @@ def row_of(usage: Usage, device: Device, spent_before_ns: int, wall_ns: int) -> 
         memory_booked_bytes=device.used_bytes,
         memory_limit_bytes=device.memory_limit_bytes,
         card_bytes=device.card_bytes,
-        compute_share=(device.spent_ns - spent_before_ns) / wall_ns if wall_ns > 0 else None,
+        compute_share=compute_share,
         compute_limit_percent=device.compute_limit_percent,
-        spent_ns=device.spent_ns,
+        spent_ns=device.used_ns,
         throttled_ns=device.throttled_ns,
         throttled_count=device.throttled_count,
         refused=device.refused,
@@ -100,6 +116,7 @@ def row_of(usage: Usage, device: Device, spent_before_ns: int, wall_ns: int) -> 
         memory_waiting=sum(bool(account.memory_waiting) for account in accounts),
         memory_waits=device.memory_waits,
         memory_waited_ns=device.memory_waited_ns,
+        is_coarse=any(account.is_coarse for account in accounts),
     )
 
 

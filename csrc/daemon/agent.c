@@ -3,8 +3,9 @@
  * The one thread that the library has in a process, and only if the process is registered: it holds a long poll for
  * commands at the daemon and registers again when a restarted daemon does not know the process.
  *
- * It is a guest: no signal is ever delivered to it, it takes no lock of the shim and calls neither CUDA nor NVML nor
- * the environment, and it ends when the program's own threads have ended.  Fork leaves it behind (gl_self is wiped, a
+ * It is a guest: no signal is ever delivered to it, it waits for no lock of the shim, and it calls neither NVML nor the
+ * environment, nor CUDA but to read events of work that the program has not come back to (time/idle.c).  It ends when the
+ * program's own threads have ended.  Fork leaves it behind (gl_self is wiped, a
  * child starts its own), exec and exit take it away wherever it is.
  *
  * Commands carry no state: limits and suspension are in the policy, which launches read themselves, so suspend, resume,
@@ -63,8 +64,11 @@ static void show_limits(void)
 
 static bool tick(void)
 {
+	void (*look)(void) = gl_load(&gl_self.look);
 	(void)gl_policy_fresh(gl_now_ns());
 	show_limits();
+	if (look)
+		look();
 	return !alone();
 }
 

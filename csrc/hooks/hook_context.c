@@ -3,6 +3,7 @@
  * Contexts: each takes device memory.  context.c has the steps and the lock.
  */
 #include "shim.h"
+#include "time/launch.h"
 
 static CUresult keep(struct gl_gpu *gpu, CUcontext context)
 {
@@ -81,9 +82,12 @@ static CUresult destroy(context_call *real, CUcontext ctx)
 	if (!gpu)
 		return real(ctx);
 	gl_lock(&gpu->context_lock);
+	gl_meter_context_going(ctx);
 	CUresult result = real(ctx);
 	if (gl_context_ended(result))
 		gl_context_gone(gpu, ctx);
+	else
+		gl_meter_context_stays(ctx);
 	gl_unlock(&gpu->context_lock);
 	return result;
 }

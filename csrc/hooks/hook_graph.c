@@ -19,8 +19,9 @@ static uint64_t key_of(CUgraphExec exec)
 		struct gl_launch launch;                                                                     \
 		if (GL_UNLIKELY(!gl_graph_memory_launch_begin(exec, &memory)))                               \
 			return CUDA_ERROR_OUT_OF_MEMORY;                                                     \
-		gl_launch_begin(&launch, GL_GRAPH, key_of(exec), stream, per_thread);                        \
-		CUresult result = gl_launch_end(&launch, REAL(name)(exec, stream));                          \
+		CUresult result = gl_launch_begin(&launch, GL_GRAPH, key_of(exec), stream, per_thread);      \
+		if (result == CUDA_SUCCESS)                                                                  \
+			result = gl_launch_end(&launch, REAL(name)(exec, stream));                           \
 		gl_graph_memory_launch_end(exec, &memory, false, result);                                    \
 		return result;                                                                               \
 	}

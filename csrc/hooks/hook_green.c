@@ -6,6 +6,7 @@
  */
 #include "process/limits.h"
 #include "shim.h"
+#include "time/launch.h"
 
 /* Makes the primary context first where there is none, so that it is charged and undone like any other. */
 static CUresult with_primary(struct gl_gpu *gpu, CUgreenCtx *gctx, CUdevResourceDesc desc, unsigned int flags)
@@ -57,14 +58,18 @@ CUresult cuGreenCtxDestroy(CUgreenCtx gctx)
 		return REAL(cuGreenCtxDestroy)(gctx);
 	gl_lock(&gpu->context_lock);
 	bool before = gl_primary_active(gpu);
+	gl_meter_context_going((CUcontext)(uintptr_t)block.other);
 	CUresult result = REAL(cuGreenCtxDestroy)(gctx);
 	if (result == CUDA_SUCCESS) {
+		gl_meter_context_gone((CUcontext)(uintptr_t)block.other);
 		(void)gl_block_take(GL_SPACE_GREEN, (uintptr_t)gctx, &block);
 		gl_context_inherit((CUcontext)(uintptr_t)block.other, gpu->primary);
 		if (before && !gl_primary_active(gpu))
 			gl_context_gone(gpu, gpu->primary);
 		else
 			gl_overhead_mark(gpu);
+	} else {
+		gl_meter_context_stays((CUcontext)(uintptr_t)block.other);
 	}
 	gl_unlock(&gpu->context_lock);
 	return result;

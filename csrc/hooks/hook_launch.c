@@ -18,7 +18,9 @@ static uint64_t key_of(CUfunction f, unsigned gx, unsigned gy, unsigned gz, unsi
 	do {                                                                                                 \
 		GL_ENTER(name, args);                                                                        \
 		struct gl_launch launch;                                                                     \
-		gl_launch_begin(&launch, kind, key, stream, per_thread);                                     \
+		CUresult refused = gl_launch_begin(&launch, kind, key, stream, per_thread);                  \
+		if (GL_UNLIKELY(refused != CUDA_SUCCESS))                                                    \
+			return refused;                                                                      \
 		return gl_launch_end(&launch, REAL(name) args);                                              \
 	} while (0)
 
@@ -80,14 +82,28 @@ CUresult cuLaunchKernelEx_ptsz(const CUlaunchConfig *config, CUfunction f, void 
 	LAUNCH(cuLaunchKernelEx_ptsz, (config, f, params, extra), kind_of(config), key_of_config(config, f), config->hStream, true);
 }
 
-/* One launch on several devices: charged where the calling thread's context is; deprecated since CUDA 11.3. */
+static uint64_t key_of_part(const CUDA_LAUNCH_PARAMS *p)
+{
+	return key_of(p->function, p->gridDimX, p->gridDimY, p->gridDimZ, p->blockDimX, p->blockDimY, p->blockDimZ);
+}
+
+/* One launch on several devices, each charged for its part; deprecated since CUDA 11.3.  Of more devices than a tenant
+ * can have the driver makes an error. */
 CUresult cuLaunchCooperativeKernelMultiDevice(CUDA_LAUNCH_PARAMS *list, unsigned int ndev, unsigned int flags)
 {
-	CUstream stream = list && ndev ? list[0].hStream : NULL;
-	uint64_t key = list && ndev ? key_of(list[0].function, list[0].gridDimX, list[0].gridDimY, list[0].gridDimZ,
-					     list[0].blockDimX, list[0].blockDimY, list[0].blockDimZ)
-				    : 1;
-	LAUNCH(cuLaunchCooperativeKernelMultiDevice, (list, ndev, flags), GL_COOPERATIVE, key, stream, false);
+	GL_ENTER(cuLaunchCooperativeKernelMultiDevice, (list, ndev, flags));
+	struct gl_launch part[GL_MAX_DEVICES];
+	CUresult result = CUDA_SUCCESS;
+	unsigned int begun = 0;
+	if (list && ndev > GL_MAX_DEVICES)
+		return CUDA_ERROR_INVALID_VALUE;
+	for (; list && begun < ndev && result == CUDA_SUCCESS; begun += result == CUDA_SUCCESS)
+		result = gl_launch_begin(&part[begun], GL_COOPERATIVE, key_of_part(&list[begun]), list[begun].hStream, false);
+	if (result == CUDA_SUCCESS)
+		result = REAL(cuLaunchCooperativeKernelMultiDevice)(list, ndev, flags);
+	while (begun)
+		(void)gl_launch_end(&part[--begun], result);
+	return result;
 }
 
 /* The calls of CUDA 2: the block shape is set beforehand and unknown here. */

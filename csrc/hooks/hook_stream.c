@@ -41,33 +41,34 @@ static CUresult waited(CUresult result)
 	return result;
 }
 
-#define WAIT_FOR_GPU(name, args)                                                                             \
+#define WAIT_FOR_GPU(name, args, what, context, stream, per_thread)                                          \
 	do {                                                                                                 \
 		GL_ENTER(name, args);                                                                        \
+		gl_meter_waits(what, context, stream, per_thread);                                           \
 		return waited(REAL(name) args);                                                              \
 	} while (0)
 
 CUresult cuStreamSynchronize(CUstream stream)
 {
-	WAIT_FOR_GPU(cuStreamSynchronize, (stream));
+	WAIT_FOR_GPU(cuStreamSynchronize, (stream), GL_WAIT_STREAM, NULL, stream, false);
 }
 
 CUresult cuStreamSynchronize_ptsz(CUstream stream)
 {
-	WAIT_FOR_GPU(cuStreamSynchronize_ptsz, (stream));
+	WAIT_FOR_GPU(cuStreamSynchronize_ptsz, (stream), GL_WAIT_STREAM, NULL, stream, true);
 }
 
 CUresult cuEventSynchronize(CUevent event)
 {
-	WAIT_FOR_GPU(cuEventSynchronize, (event));
+	WAIT_FOR_GPU(cuEventSynchronize, (event), GL_WAIT_EVENT, NULL, NULL, false);
 }
 
 CUresult cuCtxSynchronize(void)
 {
-	WAIT_FOR_GPU(cuCtxSynchronize, ());
+	WAIT_FOR_GPU(cuCtxSynchronize, (), GL_WAIT_CONTEXT, NULL, NULL, false);
 }
 
 CUresult cuCtxSynchronize_v2(CUcontext ctx)
 {
-	WAIT_FOR_GPU(cuCtxSynchronize_v2, (ctx));
+	WAIT_FOR_GPU(cuCtxSynchronize_v2, (ctx), GL_WAIT_CONTEXT, ctx, NULL, false);
 }

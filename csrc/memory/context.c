@@ -120,9 +120,12 @@ CUresult gl_primary_leave(struct gl_gpu *gpu, gl_type_cuDevicePrimaryCtxRelease_
 {
 	gl_lock(&gpu->context_lock);
 	bool before = gl_primary_active(gpu);
+	gl_meter_context_going(gpu->primary);
 	CUresult result = real(gpu->ordinal);
 	if (before && gl_context_ended(result) && !gl_primary_active(gpu))
 		gl_context_gone(gpu, gpu->primary);
+	else
+		gl_meter_context_stays(gpu->primary);
 	gl_unlock(&gpu->context_lock);
 	return result;
 }

@@ -28,6 +28,7 @@ static void clear_account(struct gl_usage *usage, uint32_t device, uint32_t slot
 	gl_put(&a->outstanding_ns, 0);
 	gl_put(&a->waiting, 0);
 	gl_put(&a->memory_waiting, 0);
+	gl_put(&a->coarse, 0);
 	for (int k = 0; k < GL_LAUNCH_KINDS; k++)
 		gl_put(&a->launches[k], 0);
 }

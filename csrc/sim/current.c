@@ -30,6 +30,16 @@ static CUresult push(CUcontext ctx)
 	return CUDA_SUCCESS;
 }
 
+CUresult sim_function_in(CUcontext ctx, CUfunction f, CUfunction *out)
+{
+	if (sim_handle_is(f, SIM_FUNC))
+		return sim_function(f, out);
+	SIM_TRY(push(ctx));
+	CUresult result = sim_function(f, out);
+	depth--;
+	return result;
+}
+
 static CUresult create(CUcontext *out, unsigned int flags, CUdevice dev)
 {
 	if (!out || flags & ~0x3fu)

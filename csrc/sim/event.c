@@ -68,7 +68,7 @@ static CUresult record(CUevent event, CUstream handle, unsigned int flags)
 	SIM_TRY(sim_implicit(stream));
 	if (stream->capture)
 		return sim_capture_record(stream, event, flags);
-	if (event->ctx->gpu != stream->ctx->gpu)
+	if (event->ctx != stream->ctx)
 		return CUDA_ERROR_INVALID_HANDLE;
 	unmark(event);
 	event->capture = 0;

@@ -3,6 +3,8 @@
  * Kernel launches of every kind.  How long a kernel takes: GPULIMIT_SIM_KERNEL_NS_<NAME> if set; the time
  * asked for if it is a spinning kernel (`spin_ns`, `gpulimit_spin`); the bytes over the card's bandwidth
  * for `gpulimit_touch` and `copy_bytes`; else the profile's time per kernel plus its time per block.
+ *
+ * A function runs in its own context, and the stream must be of that; a kernel runs in the stream's context.
  */
 #include <string.h>
 
@@ -73,7 +75,7 @@ CUresult sim_run_kernel(CUstream stream, const struct sim_launch *given)
 {
 	struct sim_launch launch = *given;
 
-	SIM_TRY(sim_function(given->func, &launch.func));
+	SIM_TRY(sim_function_in(stream->ctx, given->func, &launch.func));
 	if (!shape_ok(&launch))
 		return CUDA_ERROR_INVALID_VALUE;
 	if (launch.func->nparams && !launch.params && !launch.extra)

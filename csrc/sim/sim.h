@@ -187,6 +187,7 @@ CUresult sim_run_kernel(CUstream stream, const struct sim_launch *launch);
 uint64_t sim_kernel_cost(const struct sim_launch *launch);
 void sim_kernel_effect(const struct sim_launch *launch);
 CUresult sim_function(CUfunction f, CUfunction *out); /* a function or a kernel handle */
+CUresult sim_function_in(CUcontext ctx, CUfunction f, CUfunction *out); /* a kernel's function there, whatever is current */
 CUresult sim_kernel_function(CUkernel kernel, CUfunction *out);
 
 /* ---- capture and graphs ---- */

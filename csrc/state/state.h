@@ -129,6 +129,7 @@ struct gl_process {
 	uint32_t sparse_arrays; /* 1: made here; they may hold memory of cuMemCreate without our seeing (hook_vmm.c) */
 	uint64_t next_id;      /* for blocks that outlive their handle */
 	struct gl_meter *meter;
+	void (*look)(void);    /* takes in finished GPU work; NULL until there is any (time/idle.c) */
 	uint32_t capturing;    /* captures open or about to begin in this process, as seen by the hooks */
 	uint32_t marking;      /* threads that mark other streams than the one they launch in (launch.c) */
 	uint32_t log_lines;

@@ -13,6 +13,7 @@ enum { ROW = 16 };
 #define WINDOW_NS UINT64_C(200000000)
 #define SECOND_NS UINT64_C(1000000000)
 #define MOST_PPB 50000
+#define RETRY_NS UINT64_C(1000000000) /* until events are tried again where the driver refused them */
 enum { GOOD_MARKS = 8, GOOD_WIDTH_NS = 150000 };
 
 static bool between(CUevent from, CUevent to, uint64_t *ns)
@@ -33,8 +34,13 @@ CUevent gl_clock_event(struct gl_clock *clock)
 	gl_unlock(&clock->lock);
 	if (event)
 		return event;
-	if (REAL(cuEventCreate)(&event, CU_EVENT_DEFAULT) != CUDA_SUCCESS)
+	bool pushed;
+	CUresult r = gl_enter(clock->context, &pushed) ? REAL(cuEventCreate)(&event, CU_EVENT_DEFAULT) : CUDA_ERROR_INVALID_CONTEXT;
+	gl_leave(pushed);
+	if (r != CUDA_SUCCESS) {
+		gl_clock_degrade(clock, "cuEventCreate", r);
 		return NULL;
+	}
 	gl_add(&clock->events, 1);
 	return event;
 }
@@ -99,7 +105,7 @@ static bool smallest_distance(CUevent event[ROW], uint64_t *ns)
 }
 
 /* Records a few events: the base, and what recording costs the GPU, which has to come off every sample.  In a stream
- * of its own: the program's may stand still until the program goes on. */
+ * of its own: the program's may stand still until the program goes on.  The context is current. */
 static bool calibrate(struct gl_clock *clock)
 {
 	CUstreamCaptureMode mode = gl_relax();
@@ -114,15 +120,30 @@ static bool calibrate(struct gl_clock *clock)
 	}
 	gl_unrelax(mode);
 	if (good) {
+		CUevent old = clock->base;
+		gl_lock(&clock->lock);
 		clock->base = event[0];
 		clock->base_raw_ns = 0;
 		clock->offset_ns = (int64_t)now;
 		clock->window_ns = now;
+		gl_unlock(&clock->lock);
+		event[0] = old; /* of before it was coarse */
 	}
-	for (int i = good ? 1 : 0; i < ROW; i++)
+	for (int i = 0; i < ROW; i++)
 		if (event[i])
 			gl_clock_give(clock, event[i]);
 	return good;
+}
+
+static void set_up(struct gl_clock *clock, struct gl_gpu *gpu, CUcontext context)
+{
+	clock->gpu = gpu;
+	clock->context = context;
+	gl_put(&clock->coarse, 0);
+	if (!calibrate(clock))
+		gl_clock_degrade(clock, "timing events", 0);
+	else
+		gl_log(GL_DEBUG, "device %d: recording an event takes the GPU %llu ns", gpu->ordinal, (unsigned long long)clock->pair_ns);
 }
 
 struct gl_clock *gl_clock_of(struct gl_meter *m, CUcontext context)
@@ -135,17 +156,64 @@ struct gl_clock *gl_clock_of(struct gl_meter *m, CUcontext context)
 		if (!unused && !gl_load(&c->ready))
 			unused = c;
 	}
-	struct gl_gpu *gpu = gl_gpu_current();
-	if (!unused || !gpu)
-		return NULL;
-	unused->gpu = gpu;
-	unused->context = context;
-	if (!calibrate(unused))
-		return NULL;
-	gl_store(&unused->ready, 1u);
-	gl_add(&m->clocks, 1);
-	gl_log(GL_DEBUG, "device %d: recording an event takes the GPU %llu ns", gpu->ordinal, (unsigned long long)unused->pair_ns);
-	return unused;
+	bool pushed;
+	struct gl_gpu *gpu = unused && gl_enter(context, &pushed) ? gl_gpu_current() : NULL;
+	if (gpu) {
+		set_up(unused, gpu, context);
+		gl_store(&unused->ready, 1u);
+		gl_add(&m->clocks, 1);
+	}
+	if (unused)
+		gl_leave(pushed);
+	return gpu ? unused : NULL;
+}
+
+/* ---- without events ---- */
+
+void gl_clock_degrade(struct gl_clock *clock, const char *call, CUresult code)
+{
+	if (gl_peek(&gl_self.meter->closing))
+		return;
+	clock->retry_ns = gl_now_ns() + RETRY_NS;
+	if (__atomic_exchange_n(&clock->coarse, 1, __ATOMIC_RELAXED))
+		return;
+	gl_log(GL_DEBUG, "device %d: %s: error %d", clock->gpu->ordinal, call, code);
+}
+
+void gl_clock_say(struct gl_clock *clock)
+{
+	struct gl_gpu *gpu = clock->gpu;
+	if (gl_peek(&gpu->account->coarse))
+		return;
+	gl_put(&gpu->account->coarse, 1u);
+	if (!__atomic_exchange_n(&gl_self.meter->gpu[gpu->index].said_coarse, 1, __ATOMIC_RELAXED))
+		gl_log(GL_ERROR, "device %d: the driver refuses timing events, so GPU time is measured by the wall clock, which "
+				 "counts more than was used; limits hold", gpu->ordinal);
+}
+
+static bool any_coarse(const struct gl_meter *m, const struct gl_gpu *gpu)
+{
+	for (uint32_t i = 0; i < GL_CLOCKS; i++)
+		if (gl_load(&m->clock[i].ready) && m->clock[i].gpu == gpu && gl_peek(&m->clock[i].coarse))
+			return true;
+	return false;
+}
+
+void gl_clock_retry(struct gl_meter *m, struct gl_clock *clock)
+{
+	bool pushed;
+	if (gl_now_ns() < clock->retry_ns || gl_peek(&gl_self.capturing) || !gl_try_lock(&m->lock))
+		return;
+	clock->retry_ns = gl_now_ns() + RETRY_NS;
+	if (gl_peek(&clock->coarse) && gl_enter(clock->context, &pushed)) {
+		if (calibrate(clock)) {
+			gl_put(&clock->coarse, 0);
+			gl_put(&clock->gpu->account->coarse, (uint32_t)any_coarse(m, clock->gpu));
+			gl_log(GL_WARN, "device %d: GPU time is measured by events again", clock->gpu->ordinal);
+		}
+		gl_leave(pushed);
+	}
+	gl_unlock(&m->lock);
 }
 
 /* A bound carried on to a later raw time. */

@@ -1,55 +1,224 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Where work ends: the program has waited for the GPU, or a stream or context goes away with what was under way in it.
+ * Where work ends: the program waits for the GPU, or a stream or context goes away with what was under way in it.
+ *
+ * A mark is put before the program waits, behind all that it waits for: then the GPU tells when that was done, while one
+ * put afterwards would tell when the program came back.
  */
 #include "time/launch.h"
 #include "process/limits.h"
 #include "time/types.h"
 
 #define FINISH_NS UINT64_C(50000) /* most that measuring finished work may take */
+#define END_NS UINT64_C(1000000000) /* most that the end of a context waits for its work, which the driver does anyway */
+enum { END_NAP_NS = 50000 };
 
-/* events_gone: the marks' events went with their context and must not be touched again. */
-static void forget_stream(struct gl_stream *s, bool events_gone)
+/* ---- waiting ---- */
+
+/* There is enough to be measured: as much as between two marks otherwise, or something of which nothing is known. */
+static bool is_due(const struct gl_stream *s)
+{
+	uint64_t every = gl_bucket_mark_ns(s->clock->gpu);
+	return gl_peek(&s->unknown.launches) || gl_peek(&s->charged_ns) >= every ||
+	       gl_now_ns() - gl_peek(&s->marked_ns) >= every;
+}
+
+/* An event in the legacy stream makes other streams wait for each other: not for the sake of one that the program
+ * waits for elsewhere. */
+static bool is_awaited(const struct gl_stream *s, enum gl_wait what, CUcontext context, CUstream stream, bool per_thread)
+{
+	CUstream handle = gl_peek(&s->handle);
+	if (what == GL_WAIT_CONTEXT)
+		return gl_peek(&s->context) == context;
+	if (what == GL_WAIT_EVENT)
+		return !gl_is_default_stream(handle) || gl_peek(&s->thread) || gl_peek(&s->context) == context;
+	if (!gl_is_default_stream(stream))
+		return handle == stream;
+	if (per_thread || stream == CU_STREAM_PER_THREAD)
+		return gl_peek(&s->thread) && gl_peek(&s->context) == context;
+	return gl_peek(&s->context) == context;
+}
+
+/* Of an event it is not known in which stream it was recorded: mostly in the one used last. */
+static void mark_last(struct gl_meter *m, CUcontext context)
+{
+	struct gl_stream *s = gl_stream_last(m);
+	uint64_t thread = 0;
+	if (s && gl_load(&s->state) == 2 && gl_has_launches(s) && is_awaited(s, GL_WAIT_EVENT, context, NULL, false) && is_due(s) &&
+	    gl_stream_markable(s, &thread))
+		gl_mark_now(m, s);
+}
+
+void gl_meter_waits(enum gl_wait what, CUcontext context, CUstream stream, bool per_thread)
+{
+	struct gl_meter *m = gl_load(&gl_self.meter);
+	struct gl_stream *s;
+	uint64_t thread = 0;
+	if (!m || (!context && REAL(cuCtxGetCurrent)(&context) != CUDA_SUCCESS))
+		return;
+	__atomic_fetch_add(&gl_self.marking, 1, __ATOMIC_SEQ_CST); /* as in mark_all */
+	if (what == GL_WAIT_EVENT)
+		mark_last(m, context);
+	for (uint32_t i = 0; what != GL_WAIT_EVENT && (s = gl_stream_next(m, &i));)
+		if (gl_has_launches(s) && is_awaited(s, what, context, stream, per_thread) && is_due(s) &&
+		    gl_stream_markable(s, &thread))
+			gl_mark_now(m, s);
+	__atomic_fetch_sub(&gl_self.marking, 1, __ATOMIC_SEQ_CST);
+}
+
+/* The stream has probably run dry: a mark put now is reached at once. */
+static void finish(struct gl_meter *m, struct gl_stream *s)
+{
+	uint64_t start = gl_now_ns();
+	if (!gl_try_lock(&s->lock))
+		return;
+	gl_marks_collect(m, s);
+	gl_stream_settle(m, s);
+	if (gl_peek(&s->launches) && start - gl_peek(&s->marked_ns) >= gl_bucket_mark_ns(s->clock->gpu))
+		(void)gl_mark_put(s, GL_MARK_PLAIN, NULL, 0, 0);
+	while (gl_has_marks(s) && !gl_peek(&s->clock->coarse) && gl_now_ns() - start < FINISH_NS)
+		gl_marks_collect(m, s);
+	gl_unlock(&s->lock);
+}
+
+static bool has_unfinished(const struct gl_stream *s)
+{
+	return gl_has_launches(s) || gl_has_marks(s);
+}
+
+/* Other contexts' default streams are left alone. */
+static void finish_all(struct gl_meter *m, const struct gl_gpu *gpu, CUcontext context)
+{
+	uint64_t thread = 0;
+	struct gl_stream *s;
+	for (uint32_t i = 0; gl_peek(&gpu->account->outstanding_ns) && (s = gl_stream_next(m, &i));)
+		if (s->clock->gpu == gpu && has_unfinished(s) && gl_stream_markable(s, &thread) &&
+		    (!gl_is_default_stream(gl_peek(&s->handle)) || gl_peek(&s->context) == context))
+			finish(m, s);
+}
+
+/* Others wait for this process: what it has done is no longer outstanding. */
+static void tell_others(struct gl_meter *m)
+{
+	CUcontext context;
+	if (REAL(cuCtxGetCurrent)(&context) != CUDA_SUCCESS)
+		return;
+	__atomic_fetch_add(&gl_self.marking, 1, __ATOMIC_SEQ_CST);
+	for (int i = 0; i < gl_self.gpu_count; i++) {
+		struct gl_gpu *gpu = &gl_self.gpu[i];
+		if (!gl_peek(&gpu->account->outstanding_ns) || !gl_gpu_shared(gpu))
+			continue;
+		finish_all(m, gpu, context);
+		gl_queue_waited(m, gpu);
+	}
+	__atomic_fetch_sub(&gl_self.marking, 1, __ATOMIC_SEQ_CST);
+}
+
+CUresult gl_meter_waited(CUresult result)
+{
+	struct gl_meter *m = gl_load(&gl_self.meter);
+	if (result != CUDA_SUCCESS || !m)
+		return result;
+	gl_marks_collect_all(m, NULL);
+	if (gl_self.daemon.registered)
+		tell_others(m);
+	return result;
+}
+
+/* ---- streams ---- */
+
+/* Its work goes on without it, and so do its marks. */
+static void leave(struct gl_meter *m, struct gl_stream *s)
 {
 	gl_lock(&s->lock);
-	gl_stream_settle(gl_self.meter, s);
-	for (; s->tail != s->head; gl_put(&s->tail, s->tail + 1)) {
-		struct gl_mark *mark = &s->mark[s->tail % GL_MARKS];
-		gl_sub(&s->clock->gpu->account->outstanding_ns, mark->charged_ns);
-		if (mark->cost)
-			gl_put(&mark->cost->unsampled, 0);
-		if (!events_gone)
-			gl_clock_give(s->clock, mark->event);
+	gl_marks_collect(m, s);
+	gl_stream_settle(m, s);
+	if (gl_peek(&s->launches) && !gl_mark_put(s, GL_MARK_PLAIN, NULL, 0, 0)) {
+		uint64_t now = gl_now_ns(), since = gl_remains_since(s);
+		gl_remains_gather(s, false);
+		gl_put(&s->launches, 0);
+		gl_remains_end(m, s, 0, now > since ? now - since : 0, now);
 	}
-	gl_sub(&s->clock->gpu->account->outstanding_ns, s->charged_ns);
-	gl_put(&s->handle, (CUstream)~(uintptr_t)0);
-	gl_put(&s->context, NULL);
-	gl_put(&s->launches, 0);
-	gl_put(&s->charged_ns, 0);
+	gl_stream_orphan(s);
+	if (!gl_has_marks(s))
+		gl_stream_free(m, s);
 	gl_unlock(&s->lock);
-	gl_store(&s->state, 0u);
 }
 
 void gl_meter_stream_gone(CUstream stream)
 {
 	struct gl_meter *m = gl_load(&gl_self.meter);
-	CUcontext context;
-	if (!m || !stream || REAL(cuCtxGetCurrent)(&context) != CUDA_SUCCESS)
+	struct gl_stream *s;
+	if (!m || gl_is_default_stream(stream))
 		return;
-	for (uint32_t i = 0; i < GL_STREAMS; i++)
-		if (gl_load(&m->stream[i].state) == 2 && gl_peek(&m->stream[i].handle) == stream)
-			forget_stream(&m->stream[i], false);
+	for (uint32_t i = 0; (s = gl_stream_next(m, &i));)
+		if (gl_peek(&s->handle) == stream)
+			leave(m, s);
+	gl_marks_collect_all(m, NULL);
+}
+
+/* ---- contexts ---- */
+
+/* Waits so that marks tell what the work took: the end of the call would tell what ending a context takes. */
+static void finish_before_end(struct gl_meter *m, struct gl_stream *s, uint64_t deadline_ns)
+{
+	struct timespec nap = {0, END_NAP_NS};
+	uint64_t thread = 0;
+	if (gl_has_launches(s) && gl_stream_markable(s, &thread))
+		gl_mark_now(m, s);
+	gl_lock(&s->lock);
+	gl_marks_collect(m, s);
+	while ((gl_has_marks(s) || (gl_peek(&s->clock->coarse) && gl_peek(&s->launches))) && gl_now_ns() < deadline_ns) {
+		(void)gl_syscall(SYS_nanosleep, &nap, NULL);
+		gl_marks_collect(m, s);
+	}
+	s->left_ns = gl_has_marks(s) ? gl_now_ns() : 0;
+	gl_put(&s->left, 1u);
+	gl_unlock(&s->lock);
+}
+
+void gl_meter_context_going(CUcontext context)
+{
+	struct gl_meter *m = gl_load(&gl_self.meter);
+	struct gl_stream *s;
+	uint64_t deadline = gl_now_ns() + END_NS;
+	for (uint32_t i = 0; m && context && (s = gl_stream_next(m, &i));)
+		if (gl_peek(&s->context) == context)
+			finish_before_end(m, s, deadline);
+}
+
+void gl_meter_context_stays(CUcontext context)
+{
+	struct gl_meter *m = gl_load(&gl_self.meter);
+	struct gl_stream *s;
+	for (uint32_t i = 0; m && (s = gl_stream_next(m, &i));)
+		if (gl_peek(&s->context) == context)
+			gl_put(&s->left, 0);
+}
+
+/* What was under way when its context began to end was at work then, and not after it had ended. */
+static void end_stream(struct gl_meter *m, struct gl_stream *s)
+{
+	gl_lock(&s->lock);
+	uint64_t now = gl_now_ns(), since = gl_remains_since(s);
+	gl_remains_gather(s, true);
+	if (gl_peek(&s->launches))
+		gl_remains_end(m, s, s->left_ns > since ? s->left_ns - since : 0, now > since ? now - since : 0, now);
+	gl_put(&s->launches, 0);
+	gl_stream_free(m, s);
+	gl_unlock(&s->lock);
 }
 
 void gl_meter_context_gone(CUcontext context)
 {
 	struct gl_meter *m = gl_load(&gl_self.meter);
+	struct gl_stream *s;
 	if (!m || !context)
 		return;
 	gl_lock(&m->lock);
-	for (uint32_t i = 0; i < GL_STREAMS; i++)
-		if (gl_load(&m->stream[i].state) == 2 && gl_peek(&m->stream[i].context) == context)
-			forget_stream(&m->stream[i], true);
+	for (uint32_t i = 0; (s = gl_stream_next(m, &i));)
+		if (gl_peek(&s->context) == context)
+			end_stream(m, s);
 	for (uint32_t i = 0; i < GL_CLOCKS; i++) {
 		struct gl_clock *c = &m->clock[i];
 		if (!gl_load(&c->ready) || c->context != context)
@@ -62,52 +231,4 @@ void gl_meter_context_gone(CUcontext context)
 	}
 	gl_unlock(&m->lock);
 	gl_costs_forget();
-}
-
-/* The stream has probably run dry: a mark put now is reached at once. */
-static void finish(struct gl_meter *m, struct gl_stream *s)
-{
-	uint64_t start = gl_now_ns();
-	if (!gl_try_lock(&s->lock))
-		return;
-	gl_marks_collect(m, s);
-	gl_stream_settle(m, s);
-	if (gl_peek(&s->launches) && start - gl_peek(&s->marked_ns) >= gl_bucket_mark_ns(s->clock->gpu) &&
-	    gl_mark_put(s, GL_MARK_PLAIN, NULL, 0, 0))
-		while (gl_peek(&s->head) != gl_peek(&s->tail) && gl_now_ns() - start < FINISH_NS)
-			gl_marks_collect(m, s);
-	gl_unlock(&s->lock);
-}
-
-static bool has_unfinished(const struct gl_stream *s, CUcontext context)
-{
-	return gl_load(&s->state) == 2 && gl_peek(&s->context) == context &&
-	       (gl_peek(&s->launches) || gl_peek(&s->pending) || gl_peek(&s->head) != gl_peek(&s->tail));
-}
-
-static void finish_all(struct gl_meter *m, struct gl_gpu *gpu, CUcontext context)
-{
-	uint64_t thread = 0;
-	struct gl_stream *last = gl_stream_last(m); /* mostly there is only this one */
-	if (last && has_unfinished(last, context) && gl_stream_markable(last, &thread))
-		finish(m, last);
-	for (uint32_t i = 0; i < GL_STREAMS && gl_peek(&gpu->account->outstanding_ns); i++)
-		if (has_unfinished(&m->stream[i], context) && gl_stream_markable(&m->stream[i], &thread))
-			finish(m, &m->stream[i]);
-}
-
-CUresult gl_meter_waited(CUresult result)
-{
-	struct gl_meter *m = gl_load(&gl_self.meter);
-	CUcontext context;
-	if (result != CUDA_SUCCESS || !m || !gl_self.daemon.registered || REAL(cuCtxGetCurrent)(&context) != CUDA_SUCCESS || !context)
-		return result;
-	struct gl_gpu *gpu = gl_gpu_current();
-	if (!gpu || !gl_peek(&gpu->account->outstanding_ns) || !gl_gpu_shared(gpu))
-		return result;
-	__atomic_fetch_add(&gl_self.marking, 1, __ATOMIC_SEQ_CST); /* as in mark_all */
-	finish_all(m, gpu, context);
-	__atomic_fetch_sub(&gl_self.marking, 1, __ATOMIC_SEQ_CST);
-	gl_queue_waited(m, gpu);
-	return result;
 }

@@ -5,14 +5,13 @@
  */
 #include "time/types.h"
 
-#include <string.h>
+#include <stdlib.h>
 
 #include "time/launch.h"
 
 #define LOOK_NS UINT64_C(200000)       /* between looks at the marks under way */
-#define UNKNOWN_NS UINT64_C(20000)     /* charged for a launch that nothing is known of */
-#define FREE_SAMPLE_NS UINT64_C(4000000) /* between samples, as between marks, where launches are not held back */
-enum { KNOWN = 4, CLOCK_EVERY = 8, LIGHT_EVERY = 16, UNKNOWN_AHEAD = 2, UNKNOWN_WAIT_NS = 100000000 };
+#define FREE_LOOK_NS UINT64_C(4000000) /* the same where launches are not held back */
+enum { CLOCK_EVERY = 8, LIGHT_EVERY = 16, UNKNOWN_AHEAD = 2, UNKNOWN_WAIT_NS = 100000000 };
 
 #define LIGHT_NS UINT64_C(100000)      /* dearer launches, and such a sum of cheaper ones, are charged at once */
 /* So many launches in a stream are charged one by one before any is charged with its neighbours: then what is missing
@@ -40,19 +39,12 @@ bool gl_meter_start(void)
 			struct gl_meter *m = at;
 			m->epoch = ((uint64_t)gl_self.pid << 32) ^ gl_now_ns();
 			gl_store(&gl_self.meter, m);
+			gl_store(&gl_self.look, gl_meter_look);
+			(void)atexit(gl_meter_finish); /* after libcuda's own, so it runs before that */
 		}
 	}
 	gl_unlock(&gl_self.setup_lock);
 	return gl_self.meter != NULL;
-}
-
-static bool captures(CUstream stream, bool per_thread)
-{
-	CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
-	if (GL_LIKELY(!gl_peek(&gl_self.capturing)))
-		return false;
-	CUresult r = per_thread ? REAL(cuStreamIsCapturing_ptsz)(stream, &status) : REAL(cuStreamIsCapturing)(stream, &status);
-	return r == CUDA_SUCCESS && status != CU_STREAM_CAPTURE_STATUS_NONE;
 }
 
 /* The twin only differs for the default stream. */
@@ -61,7 +53,8 @@ static bool is_per_thread(CUstream handle, bool per_thread)
 	return handle == CU_STREAM_PER_THREAD || (handle == NULL && per_thread);
 }
 
-/* The stream that this thread used last, if that is the one and still exists; its context may be another's by now. */
+/* The stream that this thread used last, if that is the one and still exists; for a default stream the current context
+ * may be another by now. */
 static struct gl_stream *same_stream(const struct gl_meter *m, CUstream handle, bool per_thread)
 {
 	bool same = last.epoch == m->epoch && last.handle == handle && last.per_thread == per_thread && last.stream &&
@@ -83,12 +76,22 @@ static struct gl_stream *find_stream(struct gl_meter *m, CUcontext context, CUst
 	if (!s)
 		return NULL;
 	last.epoch = m->epoch;
-	last.context = context;
+	last.context = gl_peek(&s->context);
 	last.handle = handle;
 	last.per_thread = per_thread;
 	last.sure = 0;
 	last.stream = s;
 	return s;
+}
+
+/* A stream that is known already is not asked whose it is. */
+static CUresult context_for(const struct gl_meter *m, CUstream handle, bool per_thread, CUcontext *context)
+{
+	const struct gl_stream *s = gl_is_default_stream(handle) ? NULL : same_stream(m, handle, is_per_thread(handle, per_thread));
+	if (!s)
+		return gl_context_of(handle, context);
+	*context = last.context;
+	return CUDA_SUCCESS;
 }
 
 static void look(struct gl_meter *m, struct gl_stream *s)
@@ -99,41 +102,16 @@ static void look(struct gl_meter *m, struct gl_stream *s)
 	gl_unlock(&s->lock);
 }
 
-static void mark(struct gl_meter *m, struct gl_stream *s)
-{
-	if (!gl_try_lock(&s->lock))
-		return;
-	gl_marks_collect(m, s);
-	gl_stream_settle(m, s);
-	if (gl_peek(&s->launches))
-		gl_mark_put(s, GL_MARK_PLAIN, NULL, 0, 0);
-	gl_unlock(&s->lock);
-}
-
-bool gl_stream_markable(const struct gl_stream *s, uint64_t *thread)
-{
-	uint64_t owner = gl_peek(&s->thread);
-	CUstream handle = gl_peek(&s->handle);
-	if (owner && !*thread)
-		*thread = (uint64_t)gl_syscall(SYS_gettid);
-	if (owner && owner != *thread)
-		return false;
-	bool legacy = !owner && (handle == NULL || handle == CU_STREAM_LEGACY);
-	return !__atomic_load_n(&gl_self.capturing, __ATOMIC_SEQ_CST) || (!legacy && !captures(handle, owner != 0));
-}
-
 /* A burst ends here: it is to be measured to its end in every stream, and not together with the pause to come.  A
  * capture that another thread begins meanwhile waits until this is done (hook_capture.c). */
 static void mark_all(struct gl_meter *m, CUcontext context)
 {
+	struct gl_stream *s;
 	uint64_t thread = 0;
 	__atomic_fetch_add(&gl_self.marking, 1, __ATOMIC_SEQ_CST);
-	for (uint32_t i = 0; i < GL_STREAMS; i++) {
-		struct gl_stream *s = &m->stream[i];
-		if (gl_load(&s->state) == 2 && gl_peek(&s->context) == context &&
-		    (gl_peek(&s->launches) || gl_peek(&s->pending)) && gl_stream_markable(s, &thread))
-			mark(m, s);
-	}
+	for (uint32_t i = 0; (s = gl_stream_next(m, &i));)
+		if (gl_peek(&s->context) == context && gl_has_launches(s) && gl_stream_markable(s, &thread))
+			gl_mark_now(m, s);
 	__atomic_fetch_sub(&gl_self.marking, 1, __ATOMIC_SEQ_CST);
 }
 
@@ -162,32 +140,6 @@ static void pass_gate(struct gl_meter *m, struct gl_launch *l)
 		return;
 	mark_all(m, l->stream ? l->stream->context : NULL);
 	gl_bucket_wait(m, l->gpu, l->stream ? l->stream->context : NULL);
-}
-
-/* Where nobody is held back, costs serve statistics alone: then samples of known launches are rare in time, too. */
-static bool is_too_soon(struct gl_meter *m, const struct gl_launch *l)
-{
-	if (gl_bucket_mark_ns(l->gpu) < FREE_SAMPLE_NS || gl_peek(&l->cost->samples) < KNOWN)
-		return false;
-	uint64_t now = gl_now_ns(), *at = &m->gpu[l->gpu->index].sampled_at_ns;
-	if (now - gl_peek(at) < FREE_SAMPLE_NS)
-		return true;
-	gl_put(at, now);
-	return false;
-}
-
-static void start_sample(struct gl_meter *m, struct gl_launch *l)
-{
-	struct gl_stream *s = l->stream;
-	if (!gl_cost_wants_sample(l->cost) || is_too_soon(m, l) || !gl_try_lock(&s->lock))
-		return;
-	gl_marks_collect(m, s);
-	if (s->head - s->tail + 2 <= GL_MARKS && gl_mark_put(s, GL_MARK_BEFORE, NULL, 0, 0)) {
-		l->sampling = true;
-		l->before_ns = gl_now_ns();
-	} else {
-		gl_unlock(&s->lock);
-	}
 }
 
 static uint64_t charge_of(const struct gl_meter *m, const struct gl_gpu *gpu, uint64_t cost_ns)
@@ -222,7 +174,8 @@ static bool is_current(const struct gl_meter *m, CUcontext context)
 static bool begin_light(struct gl_meter *m, struct gl_launch *l, uint64_t key, CUstream stream, bool per_thread)
 {
 	struct gl_stream *s = same_stream(m, stream, is_per_thread(stream, per_thread));
-	if (!s || gl_peek(&s->seen) < MANY || gl_peek(&gl_self.capturing) || !is_current(m, last.context))
+	if (!s || gl_peek(&s->seen) < MANY || gl_peek(&gl_self.capturing) ||
+	    (gl_is_default_stream(stream) && !is_current(m, last.context)))
 		return false;
 	struct gl_gpu *gpu = s->clock->gpu;
 	struct gl_cost *cost = gl_cost_of(m, key);
@@ -239,42 +192,74 @@ static bool begin_light(struct gl_meter *m, struct gl_launch *l, uint64_t key, C
 	return true;
 }
 
-void gl_launch_begin(struct gl_launch *l, enum gl_launch_kind kind, uint64_t key, CUstream stream, bool per_thread)
+/* Where not even the device is known that the launch would go to, it cannot be charged to anybody. */
+static CUresult gpu_for(const struct gl_stream *s, CUcontext context, struct gl_gpu **gpu)
 {
-	CUcontext context = NULL;
-	*l = (struct gl_launch){0};
-	if (!gl_meter_start())
-		return;
-	struct gl_meter *m = gl_self.meter;
-	if (kind == GL_KERNEL && GL_LIKELY(begin_light(m, l, key, stream, per_thread)))
-		return;
-	if (REAL(cuCtxGetCurrent)(&context) != CUDA_SUCCESS || !context)
-		return;
-	bool capturing = captures(stream, per_thread);
-	struct gl_stream *s = capturing ? NULL : find_stream(m, context, stream, per_thread, true);
-	struct gl_gpu *gpu = s ? s->clock->gpu : gl_gpu_current();
-	if (!gpu)
-		return;
-	gl_add(&gpu->account->launches[capturing ? GL_CAPTURED : kind], 1);
-	if (capturing)
-		return;
-	l->gpu = gpu;
-	l->stream = s;
-	l->cost = gl_cost_of(m, key);
+	CUdevice dev = -1;
+	bool pushed;
+	*gpu = s ? s->clock->gpu : NULL;
 	if (s)
-		gl_stream_settle(m, s);
-	pass_gate(m, l);
+		return CUDA_SUCCESS;
+	CUresult r = gl_enter(context, &pushed) ? REAL(cuCtxGetDevice)(&dev) : CUDA_ERROR_INVALID_CONTEXT;
+	gl_leave(pushed);
+	*gpu = r == CUDA_SUCCESS ? gl_gpu_of(dev) : NULL;
+	return r != CUDA_SUCCESS ? r : *gpu ? CUDA_SUCCESS : GL_FAILED_RESULT;
+}
+
+/* Neither events nor the stream itself tell when work ends: what cannot be limited does not go. */
+static bool is_blind(struct gl_meter *m, const struct gl_launch *l)
+{
+	const struct gl_stream *s = l->stream;
+	return GL_UNLIKELY(s && gl_peek(&s->clock->coarse) && gl_peek(&s->clock->unsaid)) && !gl_bucket_free(m, l->gpu);
+}
+
+static void charge(struct gl_meter *m, struct gl_launch *l)
+{
 	bool known = gl_peek(&l->cost->samples) != 0;
 	if (GL_UNLIKELY(!known))
-		gl_overhead_mark(gpu); /* its code may only now be loaded onto the card */
-	l->charged_ns = charge_of(m, gpu, known ? gl_peek(&l->cost->cost_ns) : UNKNOWN_NS);
-	gl_spend(m, gpu, l->charged_ns);
-	if (!s)
+		gl_overhead_mark(l->gpu); /* its code may only now be loaded onto the card */
+	l->charged_ns = charge_of(m, l->gpu, known ? gl_peek(&l->cost->cost_ns) : GL_UNKNOWN_NS);
+	l->unknown = !known;
+	gl_spend(m, l->gpu, l->charged_ns);
+	if (!l->stream)
 		return;
-	start_sample(m, l);
+	gl_sample_begin(m, l);
 	if (!known && l->sampling)
 		gl_add(&l->cost->unsampled, 1);
-	begin_interval(s, l->before_ns);
+	begin_interval(l->stream, l->before_ns);
+}
+
+CUresult gl_launch_begin(struct gl_launch *l, enum gl_launch_kind kind, uint64_t key, CUstream stream, bool per_thread)
+{
+	CUcontext context = NULL;
+	struct gl_gpu *gpu;
+	*l = (struct gl_launch){0};
+	if (!gl_meter_start())
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	struct gl_meter *m = gl_self.meter;
+	if (kind == GL_KERNEL && GL_LIKELY(begin_light(m, l, key, stream, per_thread)))
+		return CUDA_SUCCESS;
+	CUresult r = context_for(m, stream, per_thread, &context);
+	if (r != CUDA_SUCCESS || !context)
+		return r; /* without a context the driver has the right answer */
+	bool capturing = gl_captures(stream, per_thread);
+	l->stream = capturing ? NULL : find_stream(m, context, stream, per_thread, true);
+	r = gpu_for(l->stream, context, &gpu);
+	if (r == CUDA_SUCCESS)
+		gl_add(&gpu->account->launches[capturing ? GL_CAPTURED : kind], 1);
+	if (r != CUDA_SUCCESS || capturing)
+		return capturing ? CUDA_SUCCESS : r;
+	l->gpu = gpu;
+	l->cost = gl_cost_of(m, key);
+	if (l->stream)
+		gl_stream_settle(m, l->stream);
+	pass_gate(m, l);
+	if (is_blind(m, l)) {
+		l->gpu = NULL;
+		return GL_FAILED_RESULT;
+	}
+	charge(m, l);
+	return CUDA_SUCCESS;
 }
 
 /* Puts a mark if it is time for one. */
@@ -284,9 +269,19 @@ static void go_on(struct gl_meter *m, const struct gl_launch *l, uint64_t estima
 	uint64_t now = gl_now_ns();
 	(void)gl_policy_fresh(now);
 	if (estimate >= every || now - gl_peek(&s->marked_ns) >= every)
-		mark(m, s);
-	else if (now - gl_peek(&s->looked_ns) >= (every < FREE_SAMPLE_NS ? LOOK_NS : FREE_SAMPLE_NS))
+		gl_mark_now(m, s);
+	else if (now - gl_peek(&s->looked_ns) >= (every < FREE_LOOK_NS ? LOOK_NS : FREE_LOOK_NS))
 		look(m, s);
+}
+
+static void note_unknown(struct gl_launch *l)
+{
+	const struct gl_unknown one = {l->cost, l->charged_ns, 1};
+	if (!l->sampling && !gl_try_lock(&l->stream->lock))
+		return;
+	gl_unknown_add(&l->stream->unknown, &one);
+	if (!l->sampling)
+		gl_unlock(&l->stream->lock);
 }
 
 static void after_launch(struct gl_meter *m, struct gl_launch *l)
@@ -296,10 +291,12 @@ static void after_launch(struct gl_meter *m, struct gl_launch *l)
 	uint64_t estimate = gl_add(&s->charged_ns, l->charged_ns) + l->charged_ns;
 	if (gl_peek(&s->seen) < MANY)
 		gl_put(&s->seen, gl_peek(&s->seen) + 1);
+	if (GL_UNLIKELY(l->unknown))
+		note_unknown(l);
+	if (GL_UNLIKELY(gl_peek(&s->clock->coarse)))
+		gl_clock_say(s->clock);
 	if (l->sampling) {
-		uint64_t now = gl_now_ns();
-		gl_mark_put(s, GL_MARK_AFTER, l->cost, now, now - l->before_ns);
-		gl_unlock(&s->lock);
+		gl_sample_end(m, l);
 		return;
 	}
 	uint64_t every = gl_bucket_mark_ns(l->gpu);
@@ -345,7 +342,7 @@ void gl_meter_stream_waits(CUstream stream, bool per_thread)
 {
 	struct gl_meter *m = gl_load(&gl_self.meter);
 	CUcontext context;
-	if (!m || captures(stream, per_thread) || REAL(cuCtxGetCurrent)(&context) != CUDA_SUCCESS || !context)
+	if (!m || gl_captures(stream, per_thread) || context_for(m, stream, per_thread, &context) != CUDA_SUCCESS || !context)
 		return;
 	struct gl_stream *s = find_stream(m, context, stream, per_thread, false);
 	if (s)

@@ -20,23 +20,30 @@ struct gl_launch {
 	uint64_t charged_ns;
 	uint64_t before_ns;       /* set if sampling */
 	bool sampling;
+	bool unknown;             /* its cost is */
 	bool light;               /* charged with its neighbours, a few at a time */
 };
 
 #pragma GCC visibility push(hidden)
 
 /* Before the real launch: waits for GPU time if need be, charges what the launch is expected to cost.
- * key: what tells launches of different cost apart (function and shape, or graph). */
-void gl_launch_begin(struct gl_launch *launch, enum gl_launch_kind kind, uint64_t key, CUstream stream, bool per_thread);
+ * key: what tells launches of different cost apart (function and shape, or graph).  Anything but CUDA_SUCCESS: the launch
+ * cannot be charged to anybody, and is not to be made. */
+CUresult gl_launch_begin(struct gl_launch *launch, enum gl_launch_kind kind, uint64_t key, CUstream stream, bool per_thread);
 /* After it, with its result, which it returns. */
 CUresult gl_launch_end(struct gl_launch *launch, CUresult result);
 /* The tables of a process; made at the first launch.  False: no memory for them. */
 bool gl_meter_start(void);
-/* A context has gone, and its events with it; the next one may get its handle. */
+/* Round the call that ends a context, perhaps.  Gone: its events are gone with it; the next one may get its handle. */
+void gl_meter_context_going(CUcontext context);
+void gl_meter_context_stays(CUcontext context);
 void gl_meter_context_gone(CUcontext context);
+/* Before the call that destroys it. */
 void gl_meter_stream_gone(CUstream stream);
-/* The program has waited for the GPU, with this result, which is returned: what the work it has done leaves over is no
- * longer outstanding.  Only looked at while others share the GPU. */
+enum gl_wait { GL_WAIT_STREAM, GL_WAIT_CONTEXT, GL_WAIT_EVENT };
+/* The program is about to wait for the GPU.  context: NULL for the current one. */
+void gl_meter_waits(enum gl_wait what, CUcontext context, CUstream stream, bool per_thread);
+/* It has waited, with this result, which is returned. */
 CUresult gl_meter_waited(CUresult result);
 /* The stream will wait for an event: standing still must not count as work. */
 void gl_meter_stream_waits(CUstream stream, bool per_thread);

@@ -15,18 +15,8 @@
  */
 #include "time/types.h"
 
-enum { MANY_SLOTS = 64, /* more are not looked at one by one */
-       SLICES = 4,      /* what is queued may last so much longer beside others' work */
-       LATE_NS = 10000000 };
 #define BESIDE_NS INT64_C(8000000)    /* a few slices */
 #define OVERLAP_NS UINT64_C(20000000) /* of launches, between looks at how much they overlap */
-
-static bool record(struct gl_stream *stream, CUevent event)
-{
-	bool per_thread = stream->thread != 0;
-	CUresult r = per_thread ? REAL(cuEventRecord_ptsz)(event, stream->handle) : REAL(cuEventRecord)(event, stream->handle);
-	return r == CUDA_SUCCESS;
-}
 
 /* The sum of costs behind a sum of charges.  Not exact where the overlap has changed meanwhile, which it does slowly. */
 static uint64_t costs_of(const struct gl_gpu_meter *gpu, uint64_t charged_ns)
@@ -35,34 +25,65 @@ static uint64_t costs_of(const struct gl_gpu_meter *gpu, uint64_t charged_ns)
 	return overlap ? charged_ns * 1024 / overlap : charged_ns;
 }
 
+/* The launches since the last mark become the mark's. */
+static void take_launches(struct gl_mark *m, struct gl_stream *stream)
+{
+	gl_stream_settle(gl_self.meter, stream);
+	m->launches += __atomic_exchange_n(&stream->launches, 0, __ATOMIC_ACQ_REL);
+	uint64_t charged = __atomic_exchange_n(&stream->charged_ns, 0, __ATOMIC_ACQ_REL);
+	m->charged_ns += charged;
+	m->cost_ns += costs_of(&gl_self.meter->gpu[stream->clock->gpu->index], charged);
+	m->waited |= __atomic_exchange_n(&stream->waited, 0, __ATOMIC_ACQ_REL);
+	gl_unknown_add(&m->unknown, &stream->unknown);
+	gl_unknown_clear(&stream->unknown);
+}
+
+static bool record(struct gl_stream *stream, struct gl_mark *m)
+{
+	uint64_t before = gl_now_ns();
+	CUresult r = gl_record(stream, m->event);
+	if (r != CUDA_SUCCESS) {
+		gl_clock_degrade(stream->clock, "cuEventRecord", r);
+		return false;
+	}
+	m->before_ns = before;
+	m->after_ns = gl_now_ns();
+	gl_clock_recorded(stream->clock, m->after_ns - before);
+	take_launches(m, stream);
+	gl_put(&stream->marked_ns, m->after_ns);
+	gl_put(&stream->clock->gpu->account->marked_ns, m->after_ns);
+	return true;
+}
+
+/* The last mark is recorded once more, behind the launches made since: an event keeps its last place. */
+static bool move_last(struct gl_stream *stream)
+{
+	struct gl_mark *m = &stream->mark[(stream->head - 1) % GL_MARKS];
+	if (!record(stream, m))
+		return false;
+	if (m->cost)
+		gl_put(&m->cost->unsampled, 0);
+	m->kind = GL_MARK_PLAIN;
+	m->cost = NULL;
+	return true;
+}
+
 bool gl_mark_put(struct gl_stream *stream, enum gl_mark_kind kind, struct gl_cost *cost, uint64_t launched_ns,
 		 uint64_t launch_took_ns)
 {
-	if (stream->head - stream->tail >= GL_MARKS)
+	if (gl_peek(&stream->clock->coarse))
 		return false;
+	if (stream->head - stream->tail >= GL_MARKS)
+		return kind == GL_MARK_PLAIN && move_last(stream);
 	struct gl_mark *m = &stream->mark[stream->head % GL_MARKS];
-	m->event = gl_clock_event(stream->clock);
+	*m = (struct gl_mark){.event = gl_clock_event(stream->clock), .kind = kind, .cost = cost, .launched_ns = launched_ns,
+			      .launch_took_ns = launch_took_ns, .first_ns = gl_peek(&stream->first_ns)};
 	if (!m->event)
 		return false;
-	m->before_ns = gl_now_ns();
-	if (!record(stream, m->event)) {
+	if (!record(stream, m)) {
 		gl_clock_give(stream->clock, m->event);
 		return false;
 	}
-	m->after_ns = gl_now_ns();
-	gl_clock_recorded(stream->clock, m->after_ns - m->before_ns);
-	m->kind = kind;
-	m->cost = cost;
-	m->launched_ns = launched_ns;
-	m->launch_took_ns = launch_took_ns;
-	m->first_ns = gl_peek(&stream->first_ns);
-	gl_stream_settle(gl_self.meter, stream);
-	m->launches = __atomic_exchange_n(&stream->launches, 0, __ATOMIC_ACQ_REL);
-	m->charged_ns = __atomic_exchange_n(&stream->charged_ns, 0, __ATOMIC_ACQ_REL);
-	m->cost_ns = costs_of(&gl_self.meter->gpu[stream->clock->gpu->index], m->charged_ns);
-	m->waited = __atomic_exchange_n(&stream->waited, 0, __ATOMIC_ACQ_REL);
-	gl_put(&stream->marked_ns, m->after_ns);
-	gl_put(&stream->clock->gpu->account->marked_ns, m->after_ns);
 	gl_put(&stream->head, stream->head + 1);
 	return true;
 }
@@ -110,30 +131,6 @@ static bool sample(const struct gl_stream *stream, const struct gl_mark *m, uint
 	return true;
 }
 
-/* Whether another process of the tenant has work of which it has not seen the end, and which may have been on the GPU
- * since then.  One that has gone leaves such work in its account. */
-static bool siblings_work(const struct gl_gpu *gpu, uint64_t since_ns)
-{
-	uint32_t used = gl_peek(&gl_self.usage->header.slots_used);
-	if (used > MANY_SLOTS)
-		return true;
-	for (uint32_t i = 0; i < used; i++) {
-		const struct gl_slot *slot = &gl_self.usage->slot[i];
-		uint64_t left = gl_peek(&slot->account[gpu->index].outstanding_ns);
-		if ((int)i != gl_self.slot && left && (gl_peek(&slot->generation) & 1) &&
-		    since_ns < gl_peek(&slot->account[gpu->index].marked_ns) + SLICES * left + LATE_NS)
-			return true;
-	}
-	return false;
-}
-
-/* Whether other processes of the tenant may have used the GPU since then. */
-static bool beside_siblings(const struct gl_meter *m, const struct gl_gpu *gpu, uint64_t since_ns)
-{
-	uint64_t until = gl_peek(&gpu->device->busy_until_ns);
-	return (until > since_ns && until > gl_peek(&m->gpu[gpu->index].own_until_ns)) || siblings_work(gpu, since_ns);
-}
-
 static void reach(struct gl_meter *m, const struct gl_gpu *gpu, uint64_t t)
 {
 	uint64_t until = gl_peek(&gpu->device->busy_until_ns);
@@ -155,17 +152,6 @@ static void follow_overlap(struct gl_meter *m, uint32_t gpu, uint64_t busy, uint
 	gl_put(&m->gpu[gpu].overlap, (uint32_t)(ratio < 64 ? 64 : ratio > 2048 ? 2048 : ratio));
 	gl_put(&m->gpu[gpu].busy_sum_ns, all_busy / 2); /* the older half counts half */
 	gl_put(&m->gpu[gpu].cost_sum_ns, all_costs / 2);
-}
-
-/* Whether nobody else's work has been on the GPU since then, as far as the daemon knows; what one that is away said last
- * counts no more.  Without it, or alone on the GPU, there is nobody whom we could know of. */
-static bool exclusive(const struct gl_gpu *gpu, uint64_t since_ns)
-{
-	const struct gl_policy_device *p = gl_policy_of(gpu);
-	if (!p || !gl_peek(&p->shared))
-		return true;
-	uint64_t from = gl_peek(&p->exclusive_from_ns);
-	return from && since_ns >= from && !gl_peek(&gl_self.daemon.away);
 }
 
 /* Contexts that have work get equal slices of a GPU, so whoever's queue never ran dry beside others has had its part of
@@ -190,13 +176,27 @@ struct taken {
 	bool beside;       /* others' work may have been on the GPU meanwhile */
 };
 
+/* The sum of costs, with what has become known since of launches that nothing was known of.  Where that is nothing
+ * still, they took all of the time that there was. */
+static uint64_t known_costs(const struct gl_meter *m, const struct gl_gpu *gpu, uint64_t costs_ns,
+			    const struct gl_unknown *unknown, uint64_t span_ns)
+{
+	if (GL_LIKELY(!unknown->launches))
+		return costs_ns;
+	if (!unknown->cost || !gl_peek(&unknown->cost->samples))
+		return span_ns;
+	return after(costs_ns, costs_of(&m->gpu[gpu->index], unknown->charged_ns)) +
+	       unknown->launches * gl_peek(&unknown->cost->cost_ns);
+}
+
 static struct taken taken(struct gl_meter *m, struct gl_stream *stream, const struct gl_mark *mark, uint64_t raw, uint64_t t,
 			  uint64_t since)
 {
 	const struct gl_gpu *gpu = stream->clock->gpu;
 	uint64_t span = after(t, since), least = after(t, later(stream->finished_ns, mark->before_ns)), measured;
-	bool at_most, ours = exclusive(gpu, since), lonely = ours && !beside_siblings(m, gpu, since);
-	struct taken took = {mark->cost_ns, mark->cost_ns, least, !ours && !mark->waited};
+	bool at_most, ours = gl_exclusive(gpu, since), lonely = ours && !gl_beside_siblings(m, gpu, since);
+	uint64_t costs = known_costs(m, gpu, mark->cost_ns, &mark->unknown, span);
+	struct taken took = {costs, costs, least, !ours && !mark->waited};
 	if (mark->kind == GL_MARK_AFTER && sample(stream, mark, raw, t, &measured, &at_most)) {
 		took.own_ns = !lonely ? gl_cost_learn_unsure(mark->cost, measured)
 			      : at_most ? gl_cost_learn_most(mark->cost, measured)
@@ -223,24 +223,16 @@ static void account(struct gl_meter *m, struct gl_stream *stream, const struct g
 	uint64_t owed = took.beside ? owed_beside(m, gpu, took.least_ns, took.busy_ns) : 0;
 	gl_spend_correct(m, gpu, mark->charged_ns, took.busy_ns + owed);
 	reach(m, gpu, t);
-	if (mark->kind != GL_MARK_AFTER || gl_peek(&mark->cost->samples) > 4)
+	if (!mark->unknown.launches && (mark->kind != GL_MARK_AFTER || gl_peek(&mark->cost->samples) > 4))
 		follow_overlap(m, gpu->index, took.own_ns + owed, mark->cost_ns);
-}
-
-static void drop_all(struct gl_stream *stream)
-{
-	for (; stream->tail != stream->head; gl_put(&stream->tail, stream->tail + 1)) {
-		struct gl_mark *m = &stream->mark[stream->tail % GL_MARKS];
-		if (m->cost)
-			gl_put(&m->cost->unsampled, 0);
-		gl_sub(&stream->clock->gpu->account->outstanding_ns, m->charged_ns);
-	}
 }
 
 void gl_marks_collect(struct gl_meter *m, struct gl_stream *stream)
 {
+	if (gl_peek(&stream->left))
+		return;
 	CUstreamCaptureMode before = gl_relax(); /* always: another thread may begin a capture at any moment */
-	while (stream->tail != stream->head) {
+	while (stream->tail != stream->head && !gl_peek(&stream->clock->coarse)) {
 		struct gl_mark *mark = &stream->mark[stream->tail % GL_MARKS];
 		uint64_t raw, host;
 		bool keep;
@@ -250,7 +242,7 @@ void gl_marks_collect(struct gl_meter *m, struct gl_stream *stream)
 		gl_put(&stream->looked_ns, gl_now_ns());
 		if (r != CUDA_SUCCESS ||
 		    !gl_clock_read(stream->clock, mark->event, mark->before_ns, stream->looked_ns, &raw, &host, &keep)) {
-			drop_all(stream); /* the context is broken; its events are of no more use */
+			gl_clock_degrade(stream->clock, "reading an event", r);
 			break;
 		}
 		account(m, stream, mark, raw, host);
@@ -261,19 +253,34 @@ void gl_marks_collect(struct gl_meter *m, struct gl_stream *stream)
 		if (!keep)
 			gl_clock_give(stream->clock, mark->event);
 	}
+	if (GL_UNLIKELY(gl_peek(&stream->clock->coarse))) {
+		gl_remains_gather(stream, false);
+		gl_coarse_look(m, stream);
+	}
 	gl_unrelax(before);
+	if (GL_UNLIKELY(gl_stream_is_orphan(stream)) && !gl_has_marks(stream))
+		gl_stream_free(m, stream);
+}
+
+void gl_mark_now(struct gl_meter *m, struct gl_stream *stream)
+{
+	if (!gl_try_lock(&stream->lock))
+		return;
+	gl_marks_collect(m, stream);
+	gl_stream_settle(m, stream);
+	if (gl_peek(&stream->launches) && !gl_peek(&stream->left))
+		gl_mark_put(stream, GL_MARK_PLAIN, NULL, 0, 0);
+	gl_unlock(&stream->lock);
 }
 
 void gl_marks_collect_all(struct gl_meter *m, CUcontext context)
 {
-	for (uint32_t i = 0; i < GL_STREAMS; i++) {
-		struct gl_stream *s = &m->stream[i];
-		if (gl_load(&s->state) != 2 || (context && gl_peek(&s->context) != context) || gl_peek(&s->head) == gl_peek(&s->tail))
+	struct gl_stream *s;
+	for (uint32_t i = 0; (s = gl_stream_next(m, &i));) {
+		bool pending = gl_has_marks(s) || (gl_peek(&s->clock->coarse) && gl_has_launches(s));
+		if (!pending || (context && gl_peek(&s->context) != context) || !gl_try_lock(&s->lock))
 			continue;
-		if (gl_try_lock(&s->lock)) {
-			gl_marks_collect(m, s);
-			gl_unlock(&s->lock);
-		}
+		gl_marks_collect(m, s);
+		gl_unlock(&s->lock);
 	}
 }
-

@@ -9,6 +9,7 @@
  *   clock     a context's event time stamps on the host's monotonic clock (clock.c)
  *   charge    what is added to the tenant's spent GPU time: the cost at submission, put right at the mark
  *   cover     which time on the clock has been charged (coverage.c)
+ *   coarse    of a clock: the driver refuses it timing events, so that work is measured by the wall clock (coarse.c)
  */
 #ifndef GL_METER_H
 #define GL_METER_H
@@ -25,7 +26,11 @@ enum {
 	GL_CLOCKS = 64,    /* contexts measured at a time; likewise */
 	GL_MARKS = 16,     /* marks under way in a stream; while all are, intervals grow longer */
 	GL_SPARE_EVENTS = 32,
+	GL_FINAL_MARKS = 4, /* of a stream's marks, so many are not for samples */
 };
+
+/* Charged for a launch that nothing is known of, until it is. */
+#define GL_UNKNOWN_NS UINT64_C(20000)
 
 struct gl_cost {
 	uint64_t key;        /* hash of function and shape, or of a graph; 0: free */
@@ -47,6 +52,9 @@ struct gl_bound {
 struct gl_clock {
 	CUcontext context;   /* NULL: free */
 	uint32_t ready;
+	uint32_t coarse;     /* 1: no events here */
+	uint32_t unsaid;     /* coarse: 1: nor does the driver say whether a stream is idle */
+	uint64_t retry_ns;   /* coarse: host time from which on they are tried again */
 	struct gl_gpu *gpu;
 	struct gl_lock lock;
 	CUevent base;        /* the driver tells times from here; moved forward every few seconds */
@@ -66,6 +74,13 @@ struct gl_clock {
 
 enum gl_mark_kind { GL_MARK_PLAIN, GL_MARK_BEFORE, GL_MARK_AFTER };
 
+/* Launches that were charged GL_UNKNOWN_NS each; once the mark is reached their cost is known. */
+struct gl_unknown {
+	struct gl_cost *cost; /* of the first of them, for all */
+	uint64_t charged_ns;
+	uint32_t launches;
+};
+
 struct gl_mark {
 	CUevent event;
 	enum gl_mark_kind kind;
@@ -78,11 +93,12 @@ struct gl_mark {
 	uint32_t launches;
 	uint32_t waited;              /* the stream was told to wait for another in the interval */
 	struct gl_cost *cost;         /* AFTER: whose sample it is */
+	struct gl_unknown unknown;
 };
 
 /* What a launch touches lies together: it is the cache lines that a launch costs. */
 struct gl_stream {
-	CUcontext context;
+	CUcontext context;            /* whose stream it is, whichever is current */
 	CUstream handle;
 	uint64_t thread;              /* of a per-thread default stream; else 0 */
 	struct gl_clock *clock;
@@ -94,11 +110,15 @@ struct gl_stream {
 	uint32_t waited;
 	uint32_t seen;                /* launches; no more than are counted */
 	uint32_t state;               /* 0 free, 2 in use */
-	struct gl_lock lock;          /* the marks; never held while waiting for GPU time */
+	struct gl_lock lock;          /* the marks; never held while waiting for a grant */
 	uint64_t looked_ns;           /* host time when marks were last looked at */
 	uint64_t finished_ns;         /* when the last finished mark was reached, host clock */
 	uint64_t finished_raw_ns;     /* the same on the context's clock */
 	uint64_t finished_after_ns;   /* host time when recording it returned */
+	uint64_t left_ns;             /* host time just before its context was ended, if it had work then; else 0 */
+	uint32_t left;                /* 1: the driver is not to be asked about it: its context ends */
+	uint32_t running;             /* 1: it was seen at work when the process began to exit */
+	struct gl_unknown unknown;    /* since the last mark; changed under the lock */
 	uint32_t head, tail;
 	struct gl_mark mark[GL_MARKS];
 } __attribute__((aligned(64)));
@@ -109,6 +129,7 @@ struct gl_gpu_meter {
 	uint32_t overlap;             /* measured over summed costs, in 1/1024: streams that overlap; 0: 1024 */
 	uint32_t unpaced;             /* launches went that no wall clock paced */
 	uint32_t waiting;             /* threads of this process waiting for GPU time */
+	uint32_t said_coarse;
 	uint64_t rang_ns;             /* when it last told the daemon that it has work */
 	uint64_t launched_ns;         /* when it last launched, while others want the GPU too */
 	uint64_t trusted_ns;          /* own_until_ns when that was last relied on */
@@ -125,6 +146,9 @@ struct gl_meter {
 	uint64_t epoch;               /* tells thread-local caches that fork has happened */
 	uint32_t clocks;              /* contexts known */
 	struct gl_lock lock;          /* adding clocks and streams */
+	struct gl_lock look_lock;     /* one look for the whole process at a time (idle.c) */
+	uint32_t closing;             /* 1: the process exits */
+	uint64_t live[GL_STREAMS / 64]; /* a bit for each stream in use */
 	struct gl_gpu_meter gpu[GL_MAX_DEVICES];
 	struct gl_cover cover[GL_MAX_DEVICES]; /* by this process's own work */
 	struct gl_clock clock[GL_CLOCKS];
@@ -159,19 +183,42 @@ static inline uint64_t gl_key_mix(uint64_t h, uint64_t v)
  * before leaves room there; returns how much that is. */
 uint64_t gl_cover_take(struct gl_cover *cover, uint64_t from_ns, uint64_t to_ns, uint64_t want_ns, uint64_t now_ns);
 
+/* ---- beside.c ---- */
+
+/* Whether nobody else's work has been on the GPU since then, as far as the daemon knows. */
+bool gl_exclusive(const struct gl_gpu *gpu, uint64_t since_ns);
+/* Whether other processes of the tenant may have used the GPU since then. */
+bool gl_beside_siblings(const struct gl_meter *m, const struct gl_gpu *gpu, uint64_t since_ns);
+/* Processes that have work on the GPU, at most; 1 where it is not known. */
+uint32_t gl_sharers(const struct gl_gpu *gpu);
+
 /* ---- launch.c ---- */
 
-/* Whether this thread may record an event in a stream that it does not launch in just now: not in another thread's
- * default stream, which it cannot name, and, while a capture is open, neither in a capturing stream nor in the legacy
- * stream, which all others wait for. */
-bool gl_stream_markable(const struct gl_stream *stream, uint64_t *thread);
 /* The stream that this thread used last; may be another's by now. */
 struct gl_stream *gl_stream_last(const struct gl_meter *m);
-/* Adds a stream's light launches to all sums. */
-void gl_stream_settle(struct gl_meter *m, struct gl_stream *stream);
+
+/* ---- record.c: the driver's calls that need the right context ---- */
+
+/* One that names no stream of its own: the current context's legacy stream, or the calling thread's. */
+static inline bool gl_is_default_stream(CUstream handle)
+{
+	return (uintptr_t)handle <= (uintptr_t)CU_STREAM_PER_THREAD;
+}
+/* Makes the context current if it is not; false: the driver would not.  *pushed: to be handed to gl_leave. */
+bool gl_enter(CUcontext context, bool *pushed);
+void gl_leave(bool pushed);
+/* The context of a stream: its own, or for a default stream the current one. */
+CUresult gl_context_of(CUstream handle, CUcontext *context);
+CUresult gl_record(const struct gl_stream *stream, CUevent event);
+/* CUDA_SUCCESS: nothing is under way in it; CUDA_ERROR_NOT_READY: something is. */
+CUresult gl_query(const struct gl_stream *stream);
+/* Waits for the stream. */
+CUresult gl_drain(const struct gl_stream *stream);
 
 /* ---- clock.c ---- */
 
+/* The context's clock, made if it is new; a coarse one where the driver has no events.  NULL: no room, or not even the
+ * device is known. */
 struct gl_clock *gl_clock_of(struct gl_meter *m, CUcontext context);
 CUevent gl_clock_event(struct gl_clock *clock);
 void gl_clock_give(struct gl_clock *clock, CUevent event);
@@ -182,18 +229,94 @@ void gl_clock_recorded(struct gl_clock *clock, uint64_t took_ns);
  * base: *keep is true then, and the caller must not give it back. */
 bool gl_clock_read(struct gl_clock *clock, CUevent event, uint64_t before_ns, uint64_t seen_ns, uint64_t *raw_ns,
 		   uint64_t *host_ns, bool *keep);
+/* The driver has refused an event: from now on the context's work is measured by the wall clock.  What a broken context
+ * answers is no such refusal. */
+void gl_clock_degrade(struct gl_clock *clock, const char *call, CUresult code);
+/* A launch has gone under a coarse clock: the process says so, once. */
+void gl_clock_say(struct gl_clock *clock);
+/* Tries events again, once a second. */
+void gl_clock_retry(struct gl_meter *m, struct gl_clock *clock);
 
-/* ---- marks.c ---- */
+/* ---- streams.c ---- */
 
 /* make: sets it up if it is new; NULL if there is no room or the context cannot be measured. */
 struct gl_stream *gl_stream_of(struct gl_meter *m, CUcontext context, CUstream handle, bool per_thread, bool make);
-/* Records a mark; the caller holds stream->lock.  False: no room, or the driver would not. */
+/* Adds a stream's light launches to all sums. */
+void gl_stream_settle(struct gl_meter *m, struct gl_stream *stream);
+/* The next stream in use at or above the index; NULL: none.  Sets the index to the one behind it. */
+struct gl_stream *gl_stream_next(struct gl_meter *m, uint32_t *index);
+void gl_stream_free(struct gl_meter *m, struct gl_stream *stream);
+/* Its handle may be given out again, while what is under way in it is not finished. */
+#define GL_NO_HANDLE ((CUstream)~(uintptr_t)0)
+static inline void gl_stream_orphan(struct gl_stream *stream)
+{
+	gl_put(&stream->handle, GL_NO_HANDLE);
+}
+static inline bool gl_stream_is_orphan(const struct gl_stream *stream)
+{
+	return gl_peek(&stream->handle) == GL_NO_HANDLE;
+}
+/* Whether a stream of this process captures. */
+bool gl_captures(CUstream stream, bool per_thread);
+/* Whether this thread may record an event in a stream that it does not launch in just now: not in another thread's
+ * default stream, which it cannot name, and, while a capture is open, neither in a capturing stream nor in the legacy
+ * stream, which all others wait for. */
+bool gl_stream_markable(const struct gl_stream *stream, uint64_t *thread);
+static inline bool gl_has_launches(const struct gl_stream *stream)
+{
+	return gl_peek(&stream->launches) || gl_peek(&stream->pending);
+}
+static inline bool gl_has_marks(const struct gl_stream *stream)
+{
+	return gl_peek(&stream->head) != gl_peek(&stream->tail);
+}
+
+/* ---- coarse.c: without events; the caller holds stream->lock ---- */
+
+/* Charges what the stream has worked since the last look, and does so for an idle stream as well. */
+void gl_coarse_look(struct gl_meter *m, struct gl_stream *stream);
+/* The same, again and again, until the stream is idle or some time has passed; true: it is idle. */
+bool gl_coarse_drain(struct gl_meter *m, struct gl_stream *stream);
+
+/* ---- marks.c ---- */
+
+/* Records a mark; the caller holds stream->lock.  Where there is no room a plain one takes the place of the last.
+ * False: no room, or the driver would not. */
 bool gl_mark_put(struct gl_stream *stream, enum gl_mark_kind kind, struct gl_cost *cost, uint64_t launched_ns,
 		 uint64_t launch_took_ns);
 /* Takes in the marks that the GPU has reached; the caller holds stream->lock. */
 void gl_marks_collect(struct gl_meter *m, struct gl_stream *stream);
-/* The same for every stream of the context (NULL: of all) that has marks under way and is not being used right now. */
+/* The same, and records a mark if there were launches since the last one; unless somebody is at the stream. */
+void gl_mark_now(struct gl_meter *m, struct gl_stream *stream);
+/* Takes in the marks of every stream of the context (NULL: of all) that is not being used right now. */
 void gl_marks_collect_all(struct gl_meter *m, CUcontext context);
+
+/* ---- remains.c: work whose end no mark will tell of; the caller holds stream->lock ---- */
+
+void gl_unknown_add(struct gl_unknown *to, const struct gl_unknown *more);
+void gl_unknown_clear(struct gl_unknown *unknown);
+/* Ends the stream's marks; their launches are launches since the last mark again. */
+void gl_remains_gather(struct gl_stream *stream, bool events_gone);
+/* From when on they can have been at work. */
+uint64_t gl_remains_since(const struct gl_stream *stream);
+/* They are over, and have taken what they are thought to take, but no less and no more than so long up to `now_ns`. */
+void gl_remains_end(struct gl_meter *m, struct gl_stream *stream, uint64_t least_ns, uint64_t most_ns, uint64_t now_ns);
+/* They have been at work for so long up to `now_ns`, and go on. */
+void gl_remains_advance(struct gl_meter *m, struct gl_stream *stream, uint64_t worked_ns, uint64_t now_ns);
+
+/* ---- sample.c ---- */
+
+struct gl_launch;
+/* Before and after a launch, if it is to be measured: launch->sampling.  The stream's lock is held in between. */
+void gl_sample_begin(struct gl_meter *m, struct gl_launch *launch);
+void gl_sample_end(struct gl_meter *m, const struct gl_launch *launch);
+
+/* ---- idle.c ---- */
+
+/* Takes in, and marks, what nobody has looked at for a while; for the thread that talks to the daemon. */
+void gl_meter_look(void);
+/* The process exits: the work that is done is charged, and what is not is noted. */
+void gl_meter_finish(void);
 
 /* ---- usage.c ---- */
 
@@ -203,7 +326,7 @@ void gl_spend(struct gl_meter *m, struct gl_gpu *gpu, uint64_t ns);
 void gl_queue_reached(const struct gl_gpu *gpu, uint64_t t);
 /* The program has waited for the GPU: the daemon is told of its end where others wait for it. */
 void gl_queue_waited(struct gl_meter *m, const struct gl_gpu *gpu);
-/* Puts an earlier charge right. */
+/* Puts an earlier charge right, of which nothing is outstanding any more. */
 void gl_spend_correct(struct gl_meter *m, struct gl_gpu *gpu, uint64_t charged_ns, uint64_t measured_ns);
 
 /* ---- throttle.c ---- */

@@ -10,12 +10,17 @@
 #define RING_NS UINT64_C(1000000)
 #define PAUSE_NS UINT64_C(1000000) /* without a launch: the daemon is told of the next */
 
+/* Where nobody is to make room, only who looks at the tenant wants to know: the clock is read for the first work alone. */
+static void lengthen_queue(struct gl_gpu *gpu, bool had_none, uint64_t ns)
+{
+	uint64_t now = had_none ? gl_now_ns() : 0, end = gl_peek(&gpu->account->queue_end_ns);
+	gl_put(&gpu->account->queue_end_ns, (end > now ? end : now) + ns);
+}
+
 static void note_work(struct gl_meter *m, struct gl_gpu *gpu, bool had_none, uint64_t ns)
 {
 	const struct gl_policy_device *p = gl_policy_of(gpu);
 	struct gl_gpu_meter *meter = &m->gpu[gpu->index];
-	if (!gl_gpu_shared(gpu))
-		return; /* nobody to make room */
 	uint64_t now = gl_now_ns(), end = gl_peek(&gpu->account->queue_end_ns);
 	bool paused = now - gl_peek(&meter->launched_ns) >= PAUSE_NS;
 	gl_put(&meter->launched_ns, now);
@@ -66,8 +71,10 @@ void gl_spend(struct gl_meter *m, struct gl_gpu *gpu, uint64_t ns)
 {
 	bool had_none = gl_add(&gpu->account->outstanding_ns, ns) == 0;
 	spend(m, gpu, ns);
-	if (gl_self.daemon.registered)
+	if (gl_self.daemon.registered && gl_gpu_shared(gpu))
 		note_work(m, gpu, had_none, ns); /* last: who is woken finds it spent */
+	else
+		lengthen_queue(gpu, had_none, ns);
 }
 
 void gl_spend_correct(struct gl_meter *m, struct gl_gpu *gpu, uint64_t charged_ns, uint64_t measured_ns)

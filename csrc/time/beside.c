@@ -1,0 +1,50 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Whose work may have been on the GPU beside this process's.
+ */
+#include "time/types.h"
+
+enum { MANY_SLOTS = 64, /* more are not looked at one by one */
+       SLICES = 4,      /* what is queued may last so much longer beside others' work */
+       LATE_NS = 10000000 };
+
+/* What a daemon that is away said last counts no more.  Without it, or alone on the GPU, there is nobody whom we could
+ * know of. */
+bool gl_exclusive(const struct gl_gpu *gpu, uint64_t since_ns)
+{
+	const struct gl_policy_device *p = gl_policy_of(gpu);
+	if (!p || !gl_peek(&p->shared))
+		return true;
+	uint64_t from = gl_peek(&p->exclusive_from_ns);
+	return from && since_ns >= from && !gl_peek(&gl_self.daemon.away);
+}
+
+/* Whether another process of the tenant has work of which it has not seen the end, and which may have been on the GPU
+ * since then.  One that has gone leaves such work in its account. */
+static bool siblings_work(const struct gl_gpu *gpu, uint64_t since_ns)
+{
+	uint32_t used = gl_peek(&gl_self.usage->header.slots_used);
+	if (used > MANY_SLOTS)
+		return true;
+	for (uint32_t i = 0; i < used; i++) {
+		const struct gl_slot *slot = &gl_self.usage->slot[i];
+		uint64_t left = gl_peek(&slot->account[gpu->index].outstanding_ns);
+		if ((int)i != gl_self.slot && left && (gl_peek(&slot->generation) & 1) &&
+		    since_ns < gl_peek(&slot->account[gpu->index].marked_ns) + SLICES * left + LATE_NS)
+			return true;
+	}
+	return false;
+}
+
+bool gl_beside_siblings(const struct gl_meter *m, const struct gl_gpu *gpu, uint64_t since_ns)
+{
+	uint64_t until = gl_peek(&gpu->device->busy_until_ns);
+	return (until > since_ns && until > gl_peek(&m->gpu[gpu->index].own_until_ns)) || siblings_work(gpu, since_ns);
+}
+
+uint32_t gl_sharers(const struct gl_gpu *gpu)
+{
+	const struct gl_policy_device *p = gl_policy_of(gpu);
+	uint32_t sharers = p && gl_peek(&p->shared) ? gl_peek(&p->sharers) : 0;
+	return sharers ? sharers : 1;
+}

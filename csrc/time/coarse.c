@@ -1,0 +1,70 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Measuring without events, where the driver refuses them: by the wall clock.  A stream has worked from its first launch,
+ * or from the last look, for as long as it is found at work; once it is found idle, for as long as its launches are
+ * thought to take.  So every look may count time in which the GPU stood still, never less than it worked.
+ *
+ * What launches take is learned from single ones: the stream is idle before, and is waited for after.  Where launches are
+ * held back this is done as often as events would be recorded for it; a program that needs its launches to overlap is
+ * slowed down then.
+ */
+#include "time/types.h"
+
+#define DRAIN_NS UINT64_C(100000000) /* most that a launch is waited for */
+enum { SHORTEST_NAP_NS = 20000, LONGEST_NAP_NS = 500000 };
+
+/* Found idle, at work, or the driver does not say. */
+enum found { IDLE, WORKING, UNSAID };
+
+static enum found find(const struct gl_stream *s)
+{
+	CUresult r = gl_query(s);
+	if (r == CUDA_ERROR_NOT_READY)
+		return WORKING;
+	return r == CUDA_SUCCESS || gl_drain(s) == CUDA_SUCCESS ? IDLE : UNSAID;
+}
+
+static enum found look(struct gl_meter *m, struct gl_stream *s)
+{
+	uint64_t thread = 0;
+	gl_stream_settle(m, s);
+	if (!gl_peek(&s->launches))
+		return IDLE;
+	if (!gl_stream_markable(s, &thread))
+		return UNSAID;
+	/* First what was launched, then whether it is done: what is launched in between is not taken for done. */
+	uint32_t launches = __atomic_exchange_n(&s->launches, 0, __ATOMIC_ACQ_REL);
+	enum found found = find(s);
+	uint64_t now = gl_now_ns(), since = gl_remains_since(s), span = now > since ? now - since : 0;
+	if (!gl_exclusive(s->clock->gpu, since))
+		span /= gl_sharers(s->clock->gpu);
+	gl_put(&s->looked_ns, now);
+	gl_put(&s->clock->unsaid, (uint32_t)(found == UNSAID));
+	if (found == IDLE) {
+		gl_remains_end(m, s, 0, span, now);
+		return IDLE;
+	}
+	gl_add(&s->launches, launches);
+	gl_remains_advance(m, s, span, now);
+	return found;
+}
+
+void gl_coarse_look(struct gl_meter *m, struct gl_stream *s)
+{
+	(void)look(m, s);
+}
+
+bool gl_coarse_drain(struct gl_meter *m, struct gl_stream *s)
+{
+	uint64_t start = gl_now_ns(), waited = 0;
+	CUstreamCaptureMode before = gl_relax();
+	enum found found;
+	while ((found = look(m, s)) == WORKING && waited < DRAIN_NS) {
+		uint64_t ns = waited / 16;
+		struct timespec nap = {0, (long)(ns < SHORTEST_NAP_NS ? SHORTEST_NAP_NS : ns > LONGEST_NAP_NS ? LONGEST_NAP_NS : ns)};
+		(void)gl_syscall(SYS_nanosleep, &nap, NULL);
+		waited = gl_now_ns() - start;
+	}
+	gl_unrelax(before);
+	return found == IDLE;
+}

@@ -1,0 +1,104 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Work that the program does not come back to: it has nothing more to launch, or it exits.  With a daemon the library's
+ * thread looks after it once a second; when the process exits it is looked at a last time, while the driver still answers,
+ * and what is at work even then is charged up to the end of the process.  A process that is killed leaves what it was
+ * charged when it launched.
+ */
+#include "time/launch.h"
+#include "time/types.h"
+
+#define IDLE_NS UINT64_C(500000000)   /* nobody has looked at it for so long */
+#define LOCK_NS UINT64_C(100000000)   /* an exit waits no longer for the other look */
+#define FINISH_NS UINT64_C(500000)    /* nor for marks on idle streams */
+
+static bool has_unfinished(const struct gl_stream *s)
+{
+	return gl_has_launches(s) || gl_has_marks(s);
+}
+
+/* A default stream is not marked by a thread that has nothing to do with it: others would wait for that. */
+static void look_at(struct gl_meter *m, struct gl_stream *s)
+{
+	uint64_t thread = 0;
+	if (!gl_is_default_stream(gl_peek(&s->handle)) && gl_stream_markable(s, &thread)) {
+		gl_mark_now(m, s);
+	} else if (gl_try_lock(&s->lock)) {
+		gl_marks_collect(m, s);
+		gl_unlock(&s->lock);
+	}
+}
+
+void gl_meter_look(void)
+{
+	struct gl_meter *m = gl_load(&gl_self.meter);
+	struct gl_stream *s;
+	if (!m || !gl_try_lock(&m->look_lock))
+		return;
+	__atomic_fetch_add(&gl_self.marking, 1, __ATOMIC_SEQ_CST);
+	uint64_t now = gl_now_ns();
+	for (uint32_t i = 0; !gl_peek(&m->closing) && (s = gl_stream_next(m, &i));)
+		if (has_unfinished(s) && now - gl_peek(&s->marked_ns) > IDLE_NS && now - gl_peek(&s->looked_ns) > IDLE_NS)
+			look_at(m, s);
+	__atomic_fetch_sub(&gl_self.marking, 1, __ATOMIC_SEQ_CST);
+	gl_unlock(&m->look_lock);
+}
+
+static bool lock_until(struct gl_lock *lock, uint64_t deadline_ns)
+{
+	struct timespec nap = {0, 50000};
+	while (!gl_try_lock(lock)) {
+		if (gl_now_ns() >= deadline_ns)
+			return false;
+		(void)gl_syscall(SYS_nanosleep, &nap, NULL);
+	}
+	return true;
+}
+
+static void finish(struct gl_meter *m, struct gl_stream *s, uint64_t deadline_ns)
+{
+	uint64_t thread = 0;
+	gl_marks_collect(m, s);
+	gl_stream_settle(m, s);
+	if (gl_peek(&s->launches) && !gl_peek(&s->left) && gl_stream_markable(s, &thread))
+		(void)gl_mark_put(s, GL_MARK_PLAIN, NULL, 0, 0);
+	while (gl_has_marks(s) && !gl_peek(&s->left) && gl_now_ns() < deadline_ns)
+		gl_marks_collect(m, s);
+	s->running = gl_has_marks(s) || (gl_peek(&s->clock->coarse) && gl_peek(&s->launches));
+}
+
+void gl_meter_finish(void)
+{
+	struct gl_meter *m = gl_load(&gl_self.meter);
+	struct gl_stream *s;
+	int kept = errno;
+	if (!m || __atomic_exchange_n(&m->closing, 1, __ATOMIC_ACQ_REL))
+		return;
+	uint64_t now = gl_now_ns();
+	(void)lock_until(&m->look_lock, now + LOCK_NS); /* for good */
+	for (uint32_t i = 0; (s = gl_stream_next(m, &i));)
+		if (has_unfinished(s) && lock_until(&s->lock, now + FINISH_NS)) {
+			finish(m, s, now + FINISH_NS);
+			gl_unlock(&s->lock);
+		}
+	errno = kept;
+}
+
+/* The last of this process, after the program's own and other libraries' cleaning up: no driver may be asked any more. */
+__attribute__((destructor)) static void end_of_process(void)
+{
+	struct gl_meter *m = gl_load(&gl_self.meter);
+	struct gl_stream *s;
+	for (uint32_t i = 0; m && (s = gl_stream_next(m, &i));) {
+		if (!gl_try_lock(&s->lock))
+			continue;
+		uint64_t now = gl_now_ns(), since = gl_remains_since(s), span = now > since ? now - since : 0;
+		if (s->running && has_unfinished(s)) {
+			gl_remains_gather(s, true);
+			gl_put(&s->launches, 0);
+			gl_remains_end(m, s, span, span, now);
+			s->running = 0;
+		}
+		gl_unlock(&s->lock);
+	}
+}

@@ -1,0 +1,69 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Single launches that are measured.
+ */
+#include "time/launch.h"
+#include "time/types.h"
+
+#define FREE_SAMPLE_NS UINT64_C(4000000) /* between samples, as between marks, where launches are not held back */
+enum { KNOWN = 4 };
+
+/* Where nobody is held back, costs serve statistics alone: then samples of known launches are rare in time, too. */
+static bool is_too_soon(struct gl_meter *m, const struct gl_launch *l)
+{
+	if (gl_bucket_mark_ns(l->gpu) < FREE_SAMPLE_NS || gl_peek(&l->cost->samples) < KNOWN)
+		return false;
+	uint64_t now = gl_now_ns(), *at = &m->gpu[l->gpu->index].sampled_at_ns;
+	if (now - gl_peek(at) < FREE_SAMPLE_NS)
+		return true;
+	gl_put(at, now);
+	return false;
+}
+
+/* Without events: the launch begins on an idle stream, and is waited for. */
+static void start_coarse_sample(struct gl_meter *m, struct gl_launch *l)
+{
+	uint64_t thread = 0;
+	if (gl_peek(&gl_self.capturing) || gl_bucket_free(m, l->gpu) || !gl_stream_markable(l->stream, &thread))
+		return;
+	gl_lock(&l->stream->lock);
+	if (gl_coarse_drain(m, l->stream)) {
+		l->sampling = true;
+		l->before_ns = gl_now_ns();
+	} else {
+		gl_unlock(&l->stream->lock);
+	}
+}
+
+void gl_sample_begin(struct gl_meter *m, struct gl_launch *l)
+{
+	struct gl_stream *s = l->stream;
+	if (GL_UNLIKELY(gl_peek(&s->clock->coarse)))
+		gl_clock_retry(m, s->clock);
+	if (!gl_cost_wants_sample(l->cost) || is_too_soon(m, l))
+		return;
+	if (GL_UNLIKELY(gl_peek(&s->clock->coarse))) {
+		start_coarse_sample(m, l);
+		return;
+	}
+	if (!gl_try_lock(&s->lock))
+		return;
+	gl_marks_collect(m, s);
+	if (s->head - s->tail + 2 + GL_FINAL_MARKS <= GL_MARKS && gl_mark_put(s, GL_MARK_BEFORE, NULL, 0, 0)) {
+		l->sampling = true;
+		l->before_ns = gl_now_ns();
+	} else {
+		gl_unlock(&s->lock);
+	}
+}
+
+void gl_sample_end(struct gl_meter *m, const struct gl_launch *l)
+{
+	struct gl_stream *s = l->stream;
+	uint64_t now = gl_now_ns();
+	if (!gl_peek(&s->clock->coarse))
+		gl_mark_put(s, GL_MARK_AFTER, l->cost, now, now - l->before_ns);
+	else if (gl_coarse_drain(m, s))
+		(void)gl_cost_learn(l->cost, gl_now_ns() - l->before_ns);
+	gl_unlock(&s->lock);
+}
