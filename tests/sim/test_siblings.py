@@ -131,7 +131,7 @@ def test_one_whose_sibling_has_gone_learns_what_its_launches_cost_as_if_there_ha
         for _ in range(8):
             sibling.launch(1)
         sibling.launch(3, wait=False)
-        sibling.process.stdin.close()
+        sibling.process.kill()  # one that exits would look after its work itself
         sibling.process.wait()
         assert it.books().processes[0].accounts[0].outstanding_ns
         time.sleep(0.1)
