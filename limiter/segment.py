@@ -130,7 +130,7 @@ class Usage:
         return [a for p in self.processes if p.is_alive for a in p.accounts if a.entry == device.entry]
 
     def done_ns(self, device: Device, at_ns: int) -> int:
-        """GPU time that the tenant has had by a moment of time.monotonic_ns(); what is queued does not count."""
+        """GPU time had by a moment of time.monotonic_ns(), without what is still queued."""
         return max(0, device.used_ns - sum(a.queued_ns(at_ns) for a in self.accounts(device)))
 
 
