@@ -88,7 +88,7 @@ class Account:
     memory_waiting: int = 0
     """Threads that wait for memory."""
     queue_end_ns: int = 0
-    """When what is outstanding will be done, by time.monotonic_ns(); 0: not known."""
+    """Moment of time.monotonic_ns() when what is outstanding will be done; 0: not known."""
     is_coarse: bool = False
     """The driver refuses timing events: GPU time is measured by the wall clock."""
 

@@ -8,8 +8,8 @@ enum { MANY_SLOTS = 64, /* more are not looked at one by one */
        SLICES = 4,      /* what is queued may last so much longer beside others' work */
        LATE_NS = 10000000 };
 
-/* What a daemon that is away said last counts no more.  Without it, or alone on the GPU, there is nobody whom we could
- * know of. */
+/* What a daemon that is away said last counts no more.  Without it, or alone on the GPU, no other tenant can be known
+ * of. */
 bool gl_exclusive(const struct gl_gpu *gpu, uint64_t since_ns)
 {
 	const struct gl_policy_device *p = gl_policy_of(gpu);

@@ -8,7 +8,7 @@
 #include "time/launch.h"
 #include "time/types.h"
 
-#define IDLE_NS UINT64_C(500000000)   /* nobody has looked at it for so long */
+#define IDLE_NS UINT64_C(500000000)   /* no thread has looked at it for so long */
 #define LOCK_NS UINT64_C(100000000)   /* an exit waits no longer for the other look */
 #define FINISH_NS UINT64_C(500000)    /* nor for marks on idle streams */
 

@@ -8,7 +8,7 @@
 #define FREE_SAMPLE_NS UINT64_C(4000000) /* between samples, as between marks, where launches are not held back */
 enum { KNOWN = 4 };
 
-/* Where nobody is held back, costs serve statistics alone: then samples of known launches are rare in time, too. */
+/* Where no launch is held back, costs serve statistics alone: then samples of known launches are rare in time, too. */
 static bool is_too_soon(struct gl_meter *m, const struct gl_launch *l)
 {
 	if (gl_bucket_mark_ns(l->gpu) < FREE_SAMPLE_NS || gl_peek(&l->cost->samples) < KNOWN)

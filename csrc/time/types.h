@@ -134,7 +134,7 @@ struct gl_gpu_meter {
 	uint64_t launched_ns;         /* when it last launched, while others want the GPU too */
 	uint64_t trusted_ns;          /* own_until_ns when that was last relied on */
 	uint64_t busy_sum_ns, cost_sum_ns;   /* for the overlap */
-	uint64_t sampled_at_ns;       /* when a known launch was last measured, while nobody is held back */
+	uint64_t sampled_at_ns;       /* when a known launch was last measured, while no launch is held back */
 	int64_t beside_owed_ns;       /* at least had beside others, less what was charged for it */
 	uint64_t own_until_ns;        /* when the GPU reached this process's last mark */
 	uint64_t own_granted_ns, own_at_ns;  /* bucket of a process below its tenant */
@@ -168,7 +168,7 @@ uint64_t gl_cost_learn_most(struct gl_cost *cost, uint64_t ns);
 uint64_t gl_cost_learn_unsure(struct gl_cost *cost, uint64_t ns);
 /* True if this launch should be measured; counts down. */
 bool gl_cost_wants_sample(struct gl_cost *cost);
-/* All costs are to be learned anew: function handles may be reused after an unload. */
+/* All costs are to be learned again: function handles may be reused after an unload. */
 void gl_costs_forget(void);
 void gl_cost_forget(uint64_t key);
 static inline uint64_t gl_key_mix(uint64_t h, uint64_t v)
@@ -185,7 +185,7 @@ uint64_t gl_cover_take(struct gl_cover *cover, uint64_t from_ns, uint64_t to_ns,
 
 /* ---- beside.c ---- */
 
-/* Whether nobody else's work has been on the GPU since then, as far as the daemon knows. */
+/* Whether only this tenant's work has been on the GPU since then, as far as the daemon knows. */
 bool gl_exclusive(const struct gl_gpu *gpu, uint64_t since_ns);
 /* Whether other processes of the tenant may have used the GPU since then. */
 bool gl_beside_siblings(const struct gl_meter *m, const struct gl_gpu *gpu, uint64_t since_ns);
@@ -286,7 +286,7 @@ bool gl_mark_put(struct gl_stream *stream, enum gl_mark_kind kind, struct gl_cos
 		 uint64_t launch_took_ns);
 /* Takes in the marks that the GPU has reached; the caller holds stream->lock. */
 void gl_marks_collect(struct gl_meter *m, struct gl_stream *stream);
-/* The same, and records a mark if there were launches since the last one; unless somebody is at the stream. */
+/* The same, and records a mark if there were launches since the last one; unless another thread is at the stream. */
 void gl_mark_now(struct gl_meter *m, struct gl_stream *stream);
 /* Takes in the marks of every stream of the context (NULL: of all) that is not being used right now. */
 void gl_marks_collect_all(struct gl_meter *m, CUcontext context);
@@ -313,7 +313,7 @@ void gl_sample_end(struct gl_meter *m, const struct gl_launch *launch);
 
 /* ---- idle.c ---- */
 
-/* Takes in, and marks, what nobody has looked at for a while; for the thread that talks to the daemon. */
+/* Takes in, and marks, what no thread has looked at for a while; for the thread that talks to the daemon. */
 void gl_meter_look(void);
 /* The process exits: the work that is done is charged, and what is not is noted. */
 void gl_meter_finish(void);
@@ -331,7 +331,7 @@ void gl_spend_correct(struct gl_meter *m, struct gl_gpu *gpu, uint64_t charged_n
 
 /* ---- throttle.c ---- */
 
-/* Nothing holds launches back: no limit, nobody to share with, not suspended.  A few ns. */
+/* Nothing holds launches back: no limit, no other tenant, not suspended.  A few ns. */
 bool gl_bucket_free(struct gl_meter *m, struct gl_gpu *gpu);
 /* A launch may go now.  A few ns. */
 bool gl_bucket_open(struct gl_meter *m, struct gl_gpu *gpu);
