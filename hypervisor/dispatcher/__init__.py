@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The thread that runs the schedulers and publishes their grants in shared memory.
+"""Thread that runs the schedulers and publishes their grants in shared memory.
 
 Belongs here: the loop, doorbells, reading usage, writing grants. Does not: decisions (`scheduler`).
 Begin with `dispatcher`; `run_queue` is one GPU.

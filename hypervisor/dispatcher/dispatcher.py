@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The thread that divides GPU time: sleeps on the tenants' doorbells, reads their books, lets the division of
-each GPU decide, and beats the daemon's heart, so that a beating heart means that time is divided.
+"""Thread that divides GPU time.
 
-A thread of its own, since turns last milliseconds and the loop's work must not delay them. It works on a
-roster that the loop replaces as a whole; `adopted` tells which one is in use, so that the loop knows when
-nobody touches an old segment any more.
+It sleeps on the tenants' doorbells, reads their counters and runs the scheduler of each GPU. It also writes
+the daemon's heartbeat, so a heartbeat means that time is divided.
 
-It wakes up hundreds of times a second, mostly because of one or two tenants: what a step costs must not
-depend on how many others there are.
+It is a thread of its own because turns last milliseconds and the event loop's work must not delay them. It
+works on a tenant list that the event loop replaces as a whole. `applied_generation` tells which list is in
+use, so the event loop knows when an old segment is no longer read.
+
+It wakes up hundreds of times per second, mostly for one or two tenants. The cost of a step must not depend
+on the number of the other tenants.
 """
 
 from __future__ import annotations
@@ -31,36 +33,36 @@ from hypervisor.shm.segments import MOST_DEVICES, StateSegment, uuid_bytes
 
 logger = logging.getLogger(__name__)
 MIN_SLEEP_NS = 150_000
-"""Between two looks, however much the bells ring: bounds what tenants can cost."""
+"""Time between two steps, however often the doorbells ring: bounds the cost that tenants can cause."""
 
 
 @dataclass(frozen=True, slots=True)
 class TenantList:
-    """All tenants and GPUs."""
+    """All tenants and GPUs, as the event loop hands them over."""
 
     generation: int = 0
     gpus: tuple[GpuUuid, ...] = ()
-    """A GPU's place here is its entry in every policy."""
+    """The index of a GPU is its entry in every policy segment."""
     members: tuple[TenantHandle, ...] = ()
     state: StateSegment | None = None
 
 
 @dataclass(slots=True)
 class TenantState:
-    """What the thread keeps of a tenant, as long as it has this segment."""
+    """State of a tenant in the dispatcher thread, as long as the tenant has this segment."""
 
     member: TenantHandle
     created_ns: int = 0
     run_queues: list[RunQueue] = field(default_factory=list)
-    """Of the GPUs that it is on."""
+    """Run queues of the GPUs that the tenant uses."""
     is_broken: bool = False
     is_unreadable: bool = False
-    """Its books could not be read at the last look, for want of memory."""
+    """True if the last read of its segment failed for lack of memory."""
 
 
 class Dispatcher:
-    """The thread's work. `placed(tenant, gpus)`, `broken(tenant, reason)` and `readable(tenant, why_not)` are
-    called from the thread.
+    """Work of the dispatcher thread, which also calls `placed(tenant, gpus)`, `broken(tenant, reason)` and
+    `readable(tenant, why_not)`.
     """
 
     def __init__(
@@ -87,36 +89,36 @@ class Dispatcher:
         self._is_stopping = False
         self._freed_elsewhere = False
         self._moved: set[TenantName] = set()
-        """Those of whom it is to be said anew whether their bells are heard."""
+        """Tenants whose doorbell may have to be muted or unmuted."""
         self.applied_generation = 0
         self.stepped_at_ns = 0
         self.steps = 0
 
     @property
     def shares(self) -> Mapping[GpuUuid, Mapping[TenantName, TenantShare]]:
-        """Who has what of each GPU that somebody is on. This and the next two from any thread."""
+        """Shares of the tenants of each GPU in use. Any thread, as the next two."""
         return {
             gpu: run_queue.shares for gpu, run_queue in list(self._run_queues.items()) if run_queue.shares
         }
 
     @property
     def turns(self) -> Mapping[GpuUuid, SchedulerStats]:
-        """Counts of each GPU."""
+        """Scheduler counters of each GPU."""
         return {gpu: run_queue.turns for gpu, run_queue in list(self._run_queues.items())}
 
     @property
     def memory(self) -> Mapping[GpuUuid, MemoryWaitQueue]:
-        """Who waits for memory of each GPU."""
+        """Memory wait queue of each GPU."""
         return {gpu: run_queue.memory for gpu, run_queue in list(self._run_queues.items())}
 
     def memory_freed(self) -> None:
-        """Memory came free that is in no living process's books: tell who waits for some. From any thread."""
+        """Notify the waiting tenants: memory was freed that no live process counts. Any thread."""
         if any(queue.counters.waiting for queue in self.memory.values()):
             self._freed_elsewhere = True
             self._bells.ring()
 
     def replace(self, tenants: TenantList) -> None:
-        """Work with another roster from the next look on."""
+        """Use another tenant list from the next step on. Any thread."""
         self._tenant_list = tenants
         self._bells.ring()
 
@@ -130,13 +132,13 @@ class Dispatcher:
         while not self._is_stopping:
             begin_ns = time.monotonic_ns()
             self._bells.wait(self.step(begin_ns))
-            # Not too soon again, so that tenants who ring all the time cannot wear us out.
+            # A tenant that rings all the time must not keep this thread busy.
             left_ns = begin_ns + MIN_SLEEP_NS - time.monotonic_ns()
             if left_ns > 0:
                 time.sleep(left_ns / 1e9)
 
     def step(self, now_ns: int) -> int:
-        """Look at who has rung and at GPUs that are due; return when to look again if no bell rings."""
+        """Process the doorbells that rang and the GPUs that are due; return the time of the next step."""
         self._bells.silence()
         tenants = self._apply_tenant_list()
         rang = self._bells.hear()
@@ -162,7 +164,7 @@ class Dispatcher:
         return min([self._beat_at_ns + HEARTBEAT_NS, *(run_queue.due_ns for run_queue in run_queues)])
 
     def _look_around(self, rang: Iterable[TenantName], now_ns: int, *, is_beat_due: bool) -> set[RunQueue]:
-        """Look at all tenants that there can be news of; return which GPUs are to be divided anew."""
+        """Read the counters of all tenants that can have changed; return the run queues to schedule."""
         looked = set(self._states if is_beat_due else rang)
         touched = {
             d
@@ -189,7 +191,7 @@ class Dispatcher:
             self._bells.set_turn_watch(run_queue.entry, turn_watch, *run_queue.books_of(turn_watch.tenant))
 
     def _update_muting(self) -> None:
-        """Hear those no more whose rings are no news on any of their GPUs."""
+        """Mute the doorbells of tenants that are muted on all of their GPUs, and unmute the other ones."""
         for name in self._moved:
             state = self._states.get(name)
             if state is not None:
@@ -198,7 +200,7 @@ class Dispatcher:
         self._moved.clear()
 
     def _apply_tenant_list(self) -> TenantList:
-        """Return the roster in force, and forget those who have left."""
+        """Return the tenant list in force. If it is new, drop the tenants that left."""
         tenants = self._tenant_list
         if tenants.generation == self.applied_generation:
             return tenants
@@ -216,20 +218,20 @@ class Dispatcher:
                 state.run_queues = [d for d in state.run_queues if d.gpu in self._run_queues]
             else:
                 self._states[member.tenant] = TenantState(member)
-        for name in states:  # gone, or with other segments
+        for name in states:  # tenants that left, or have other segments
             for run_queue in self._run_queues.values():
                 run_queue.dequeue(name)
                 run_queue.forget(name)
         self._bells.clear_turn_watches()
         self._moved.update(self._states)
         self._bells.listen({member.tenant: member.usage.bell for member in tenants.members})
-        self._beat_at_ns = 0  # looks at everybody: newcomers must not wait for their first heartbeat
+        self._beat_at_ns = 0  # reads all tenants: a new one must not wait for its first heartbeat
         self._gpus = {uuid_bytes(gpu): gpu for gpu in tenants.gpus}
         self.applied_generation = tenants.generation
         return tenants
 
     def _look(self, name: TenantName, now_ns: int) -> Iterable[RunQueue]:
-        """Read a tenant's books; return the divisions of the GPUs that it is on, or was until now."""
+        """Read a tenant's counters; return the run queues of the GPUs that it uses, or used until now."""
         state = self._states.get(name)
         if state is None or state.is_broken:
             return ()
@@ -264,21 +266,21 @@ class Dispatcher:
         return {*before, *state.run_queues}
 
     def _disable(self, state: TenantState, reason: str) -> None:
-        """A tenant that spoils its own books gets no GPU time: nothing of it can be measured any more."""
+        """Withdraw all GPU time of a tenant with a damaged segment: its use cannot be measured."""
         state.is_broken = True
         self._bells.ignore(state.member.tenant)
         self._withdraw(state)
         self._broken(state.member.tenant, reason)
 
     def _hold_back(self, state: TenantState, reason: str) -> None:
-        """A tenant whose books cannot be read now gets no GPU time until they can: it is looked at again."""
+        """Withdraw all GPU time of a tenant whose segment cannot be read now. The next step tries again."""
         if not state.is_unreadable:
             state.is_unreadable = True
             self._withdraw(state)
             self._readable(state.member.tenant, reason)
 
     def _withdraw(self, state: TenantState) -> None:
-        """Take a tenant off all GPUs, and grant it nothing."""
+        """Remove a tenant from all run queues and grant it nothing."""
         member, run_queues = state.member, state.run_queues
         state.run_queues = []
         for run_queue in run_queues:
@@ -299,7 +301,7 @@ class Dispatcher:
 
 
 class DispatcherThread(threading.Thread):
-    """Runs a Dispatcher; `failure` is why it ended, if it did on its own."""
+    """Thread that runs a Dispatcher. It calls `failed` with the exception if the Dispatcher raises one."""
 
     def __init__(self, work: Dispatcher, failed: Callable[[BaseException], None]) -> None:
         super().__init__(name="arbitration", daemon=True)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sleeps on the doorbells of all tenants at once, without holding the interpreter.
+"""Wait on the doorbells of all tenants at once, without holding the interpreter.
 
-A tenant can ring as often as it likes, so one that rings without pause is left out until it has paid for
-it: it is then looked at with the tick like everybody else.
+A tenant can ring as often as it likes. One that exceeds its rate is ignored until its budget is refilled; the
+dispatcher then reads it with the heartbeat.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from hypervisor.scheduler.types import QuantumExpiry, TurnWatch
 RINGS_PER_S = 2000
 BURST = 200
 MAX_COUNTED = 10 * BURST
-"""Rings that are counted at once: a tenant can write any number."""
+"""Bound of the rings counted at once: a tenant can write any number."""
 NEVER = (1 << 32) - 1
 UINT64_MAX = (1 << 64) - 1
 MAX_BELLS = int(lib.GL_MAX_BELLS)
 MAX_WATCHES = int(lib.GL_MAX_NODE_DEVICES)
 RATE_LIMITED, MUTED = 1, 2
-"""Why a bell is ignored: its tenant has rung too often; what it rings for is no news."""
+"""Reasons to ignore a doorbell: it rang too often; its rings cannot change the decision."""
 
 
 class RingBudget:
-    """How often one tenant may still ring."""
+    """Rings that one tenant has left, refilled at RINGS_PER_S."""
 
     def __init__(self, now_ns: int) -> None:
         self._left = float(BURST)
@@ -45,7 +45,9 @@ class RingBudget:
 
 
 class Doorbells:
-    """The daemon's own bell, in the first place, and one for each tenant."""
+    """Doorbells: the daemon's own at index 0, then one for each tenant. Dispatcher thread only, but
+    `ring`.
+    """
 
     def __init__(self, *, poll: bool = False) -> None:
         self._own: Any = ffi.new("uint32_t *")
@@ -59,29 +61,29 @@ class Doorbells:
         self._poll = poll
 
     def ring(self) -> None:
-        """Wake the sleeper; from any thread."""
+        """Wake the dispatcher thread. Any thread."""
         lib.gl_bell_ring(self._own)
 
     def listen(self, words: Mapping[TenantName, Any]) -> None:
-        """Listen to these tenants' bells and no others; all count as rung until they are looked at."""
+        """Listen to exactly these doorbells. All count as rung until they are read."""
         names = list(words)[: MAX_BELLS - 1]
         self._places = {name: place for place, name in enumerate(names, start=1)}
         for name, place in self._places.items():
             bell = self._bells[place]
             bell.word, bell.seen, bell.ignored = words[name], NEVER, 0
-        self._budgets.clear()  # how often a bell rang is not known before the first look
+        self._budgets.clear()  # the number of rings is not known before the first read
 
     def silence(self) -> None:
-        """Take note of the daemon's own bell; call it before looking at what a ring announces."""
+        """Clear the daemon's own doorbell. Call it before reading what a ring announces."""
         self._bells[0].seen = self._own[0]
 
     def hear(self) -> list[TenantName]:
-        """Return who has rung since they were looked at."""
+        """Return the tenants that have rung since they were last read."""
         lib.gl_bells_rang(self._bells, len(self._places) + 1, self._rang)
         return [name for name, place in self._places.items() if self._rang[place]]
 
     def looked_at(self, tenant: TenantName, value: int, now_ns: int) -> None:
-        """A tenant was looked at after its bell had come to a value."""
+        """Record that a tenant was read after its doorbell had reached `value`."""
         place = self._places.get(tenant)
         if place is None:
             return
@@ -95,20 +97,20 @@ class Doorbells:
         bell.seen, bell.ignored = value, bell.ignored & MUTED | rate_limited
 
     def ignore(self, tenant: TenantName) -> None:
-        """Do not listen to a tenant any more."""
+        """Ignore a tenant's doorbell until the next `listen`."""
         place = self._places.get(tenant)
         if place is not None:
             self._bells[place].ignored |= RATE_LIMITED
 
     def mute(self, tenant: TenantName, *, is_muted: bool) -> None:
-        """Do not wake up for a tenant's bell, though `hear` tells of it; or do so again."""
+        """Set whether a tenant's doorbell wakes the dispatcher. `hear` reports it in both cases."""
         place = self._places.get(tenant)
         if place is not None:
             bell = self._bells[place]
             bell.ignored = bell.ignored & RATE_LIMITED | (MUTED if is_muted else 0)
 
     def set_turn_watch(self, place: int, watch: TurnWatch | None, usage: Any = None, device: int = 0) -> None:
-        """Wake up when this one is over too. One at each place; `usage` must stay mapped meanwhile."""
+        """Set the turn watch of a slot; `wait` ends when it expires. `usage` must stay mapped meanwhile."""
         if watch is None:
             none = self._watches[place]
             none.usage, none.over, none.used_up_ns = ffi.NULL, 0, 0
@@ -118,21 +120,21 @@ class Doorbells:
         self._watches[place] = (usage, device, 0, *figures)
 
     def is_expired(self, place: int) -> bool:
-        """The vigil kept at a place is over."""
+        """True if the turn watch of a slot has expired."""
         return bool(self._watches[place].over)
 
     def quantum_expiry(self, place: int) -> QuantumExpiry | None:
-        """Return what the vigil kept at a place has found of the grant."""
+        """Return the moment at which the turn watch of a slot found the quantum used up, or None."""
         watch = self._watches[place]
         return QuantumExpiry(watch.used_up_ns, watch.left_ns) if watch.used_up_ns else None
 
     def clear_turn_watches(self) -> None:
-        """Keep none any more."""
+        """Remove all turn watches."""
         for place in range(self._watch_count):
             self.set_turn_watch(place, None)
         self._watch_count = 0
 
     def wait(self, deadline_ns: int) -> None:
-        """Sleep until a bell rings, or until the deadline by CLOCK_MONOTONIC."""
+        """Sleep until a doorbell rings, a turn watch expires, or the deadline by CLOCK_MONOTONIC."""
         count = len(self._places) + 1
         lib.gl_bells_wait(self._bells, count, self._watches, self._watch_count, deadline_ns, self._poll)

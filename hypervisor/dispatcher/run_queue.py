@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How one GPU is divided: who is on it, what its arbiter and its memory queue decide, and what of that has
-been published. Used by the arbitration's thread alone, but for what says otherwise.
+"""Run queue of one GPU: its tenants, its scheduler, its memory wait queue, and the published grants.
+
+Dispatcher thread only, unless a docstring says "Any thread".
 """
 
 from __future__ import annotations
@@ -30,16 +31,16 @@ from hypervisor.shm.segments import PolicySegment, UsageSegment
 
 logger = logging.getLogger(__name__)
 HEARTBEAT_NS = 100_000_000
-"""The longest between two looks."""
+"""Upper bound of the time between two steps."""
 UINT64_MAX = (1 << 64) - 1
-"""A tenant that says it has spent this much is granted no more than fits."""
+"""Upper bound of a grant: a tenant can report any GPU time as spent."""
 STATUS_MAX_AGE_NS = 50_000_000
-"""How old what people are shown may be."""
+"""Maximum age of the shares that the API and the metrics show."""
 
 
 @dataclass(frozen=True, slots=True)
 class TenantHandle:
-    """One tenant in the roster."""
+    """One tenant of the tenant list: its segments and its quota per GPU."""
 
     tenant: TenantName
     usage: UsageSegment
@@ -49,35 +50,35 @@ class TenantHandle:
 
 @dataclass(frozen=True, slots=True)
 class TenantShare:
-    """A tenant on one GPU at the last look, for people and metrics."""
+    """Share of a tenant on one GPU as of the last step, for the API and the metrics."""
 
     seen: TenantUsage
     grant: Grant
     has_turn: bool
     status: EntityStatus | None = None
-    """None: it is alone."""
+    """None if the tenant is alone on the GPU."""
 
 
 class RunQueue:
-    """One GPU, whose place in every policy is `entry`."""
+    """Run queue of one GPU, whose entry in every policy segment is `entry`."""
 
     def __init__(self, config: SchedulerConfig, gpu: GpuUuid, entry: int) -> None:
         self.gpu = gpu
         self.entry = entry
         self.due_ns = 0
-        """When it is to be divided anew, if nobody rings before."""
+        """Time of the next step, unless a doorbell rings before."""
         self.polled: Collection[TenantName] = ()
-        """Who is to be looked at before that."""
+        """Tenants to read at the next step even if their doorbell has not rung."""
         self.muted: frozenset[TenantName] = frozenset()
-        """Whose rings are no news."""
+        """Tenants whose rings cannot change the decision."""
         self.preemptors: frozenset[TenantName] = frozenset()
-        """Whose rings have the holder make room before anything else is looked at."""
+        """Tenants whose rings withdraw the holder's grant before anything is read."""
         self.turn_watch: TurnWatch | None = None
-        """When it is over, the GPU is to be divided anew too."""
+        """A step is due when it expires. None if there is nothing to poll."""
         self.turns = SchedulerStats(config.quantum_ns)
         self.memory = MemoryWaitQueue()
         self.shares: Mapping[TenantName, TenantShare] = {}
-        """Replaced and never changed, so that any thread may read it."""
+        """Replaced and never changed. Any thread."""
         self._config = config
         self._scheduler = Scheduler(config)
         self._members: dict[TenantName, TenantHandle] = {}
@@ -95,31 +96,32 @@ class RunQueue:
         return not self._members
 
     def update(self, member: TenantHandle, figures: DeviceUsage) -> None:
-        """A tenant is on the GPU, under these terms and with these figures."""
+        """Record a tenant's quota and counters; the tenant joins the run queue if it is new."""
         name = member.tenant
         self._members[name] = member
         self._terms[name] = member.terms[self.gpu]
-        if self._seen.get(name) != figures.time:  # what is the same stays the same object: see the arbiter
+        # Equal counters stay the same object: the scheduler then skips the tenant.
+        if self._seen.get(name) != figures.time:
             self._seen[name] = figures.time
         if self._memory_seen.get(name) != figures.memory:
             self._memory_seen[name] = figures.memory
             self._is_memory_news = True
 
     def dequeue(self, name: TenantName) -> None:
-        """A tenant is on the GPU no more."""
+        """Remove a tenant that no longer uses the GPU."""
         if self._members.pop(name, None) is not None:
             del self._seen[name], self._terms[name], self._memory_seen[name]
             self._is_memory_news = True
 
     def forget(self, name: TenantName) -> None:
-        """What was published to a tenant counts no more."""
+        """Forget the values published to a tenant, whose segment is new."""
         self._published.pop(name, None)
         self._wanted.pop(name, None)
         self._is_memory_news = True
 
     def schedule(self, now_ns: int, *, used_up: QuantumExpiry | None, is_freed_elsewhere: bool) -> None:
-        """Decide anew, and publish it. `used_up`: what the vigil has found; `is_freed_elsewhere`: memory came
-        free that is in nobody's books.
+        """Run a step and publish the grants. `used_up`: the finding of the turn watch. `is_freed_elsewhere`:
+        memory was freed that no tenant counts.
         """
         if self._members:
             self._schedule_time(now_ns, used_up)
@@ -134,11 +136,11 @@ class RunQueue:
             due_ns = self.memory.is_due_at_ns
         if due_ns is not None:
             self.due_ns = min(self.due_ns, due_ns)
-        if self.memory.counters.waiting:  # memory that is given back is news
+        if self.memory.counters.waiting:  # freed memory changes the decision
             self.muted = frozenset()
 
     def preempt(self) -> None:
-        """The holder is to submit no more until the GPU is divided anew, which is about to be done."""
+        """Withdraw the holder's grant until the next step, which follows at once."""
         name = self._holder
         if name in self._members and name in self._published:
             self._published[name] = nothing = self._published[name]._replace(
@@ -147,7 +149,7 @@ class RunQueue:
             publish(self._members[name], self.entry, nothing)
 
     def books_of(self, name: TenantName) -> tuple[Any, int]:
-        """Return a tenant's usage segment as C sees it, and the GPU's place there."""
+        """Return a tenant's usage segment as C sees it, and the index of the GPU there."""
         return self._members[name].usage.view, self._memory_seen[name].entry
 
     def _schedule_time(self, now_ns: int, used_up: QuantumExpiry | None) -> None:
@@ -158,7 +160,7 @@ class RunQueue:
             for name, grant in decision.grants.items()
             if (was := published.get(name)) is not grant and was != grant
         ]
-        # Who loses the GPU hears of it before who gets it.
+        # The tenant that loses the GPU gets its grant before the one that gains it.
         changed.sort(key=lambda name: name == decision.turn)
         for name in changed:
             published[name] = grant = decision.grants[name]
@@ -179,7 +181,7 @@ class RunQueue:
         }
 
     def _offer_memory(self, now_ns: int, is_freed_elsewhere: bool) -> None:
-        """Let those who wait for memory know when some has come free."""
+        """Notify waiting tenants if memory was freed, and tell all tenants whether memory is wanted."""
         self._is_memory_news = False
         decision = self.memory.step(now_ns, self._memory_seen, freed_elsewhere=is_freed_elsewhere)
         for name, member in self._members.items():
@@ -194,7 +196,7 @@ class RunQueue:
 
 
 def publish(member: TenantHandle, entry: int, grant: Grant) -> None:
-    """Tell a tenant how far it may go on one GPU."""
+    """Write a grant into a tenant's policy segment. A damaged segment is logged."""
     try:
         member.policy.grant(
             entry,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a tenant's books say of the node's GPUs, taken out of a sample of its usage segment."""
+"""Extraction of a tenant's counters per GPU from a sample of its usage segment."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from hypervisor.scheduler.types import TenantUsage
 
 
 class DeviceUsage(NamedTuple):
-    """Of one GPU."""
+    """Counters of one tenant on one GPU."""
 
     time: TenantUsage
     memory: MemoryWaitState
 
 
 def device_usage(sample: Any, gpus: Mapping[bytes, GpuUuid]) -> dict[GpuUuid, DeviceUsage]:
-    """Return a tenant's figures on the node's GPUs; other entries, or a second for one, are not heard."""
+    """Return the counters per GPU of the node. Unknown entries and repeated ones are ignored."""
     found: dict[GpuUuid, DeviceUsage] = {}
     if not sample.slots:
         return found

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Keeps each tenant's part of one GPU, and works it out anew when what it depends on has changed. Pure."""
+"""Entitlement and share of each tenant of one GPU, recomputed when an input has changed. Pure."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ from limiter.quota import PriorityClass
 from limiter.units import PERCENT
 
 MAX_LAG_QUANTA = 2
-"""How far behind a tenant may be when it comes back: it does not save time up."""
+"""Bound of the vruntime lag of a tenant that comes back, in quanta: it saves no time up."""
 
 
 class Entitlements:
-    """Sets the standings' `entitled`, `part` and `behind_ns`."""
+    """Sets `entitlement`, `share` and `max_lag_ns` of the entities."""
 
     def __init__(self, quantum_ns: int) -> None:
         self.has_requests = False
         self.has_high = False
-        """Some tenant's work others may have to wait for."""
+        """True if some tenant may preempt other tenants."""
         self._quantum_ns = quantum_ns
         self._active: dict[TenantName, SchedParams] = {}
         self._demands: list[float] = []
         self._is_stale = True
 
     def invalidate(self) -> None:
-        """A tenant has come or gone, or has other terms."""
+        """Recompute at the next update: a tenant came, left, or has another quota."""
         self._is_stale = True
 
     def update(self, entities: Mapping[TenantName, Entity]) -> list[Entity]:
-        """Divide the GPU among those who want it; return these."""
+        """Set the shares; return the entities that are active and runnable."""
         active = {name: s for name, s in entities.items() if s.is_active and s.is_runnable}
         if self._is_stale or active.keys() != self._active.keys():
             self._active = {name: entity.terms for name, entity in active.items()}
@@ -47,7 +47,7 @@ class Entitlements:
         return list(active.values())
 
     def _update_entitlements(self, entities: Mapping[TenantName, Entity]) -> None:
-        """What each gets if all want all they can get; one that does not, as if it did."""
+        """Set each entitlement: the share if every tenant uses all it can get. Idle ones count as active."""
         entitled = entitlements(self._active)
         for name, entity in entities.items():
             own = entitled.get(name)
@@ -60,7 +60,7 @@ class Entitlements:
         self.has_high = any(t.priority >= PriorityClass.HIGH and t.request_percent for t in terms)
 
     def _update_shares(self, entities: Mapping[TenantName, Entity]) -> None:
-        """That, or more if others want less."""
+        """Set each share: the entitlement, or more where other tenants demand less."""
         active = self._active
         wanted = {
             name: min(terms.limit_percent / PERCENT, demand)

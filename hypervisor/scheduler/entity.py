@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How one tenant stands on one GPU: what it has used, how it uses it, and what it may still have.
+"""State of one tenant on one GPU: GPU time used, the way it is used, and the budget that is left.
 
-Two kinds of tenants get on badly in one scheme. Who keeps the queue full gets exclusive turns, since
-measured time is only exact when nobody else runs. Who does little, or spends its time on the host between
-launches, would waste an exclusive turn: it slips its work in beside the holder's, as long as it stays
-inside its part of the GPU.
+There are two kinds of tenants. A backlogged tenant keeps the queue full and gets exclusive turns, because
+measured time is exact only while no other tenant runs. A tenant that uses little, or spends its time on the
+host between launches, would waste an exclusive turn. It runs interleaved with the holder, within its share.
 """
 
 from __future__ import annotations
@@ -25,40 +24,40 @@ from limiter.units import PERCENT
 
 BACKLOGGED_AT_NS, NOT_BACKLOGGED_AT_NS, MAX_DEMAND_NS = 8 * MS, 1 * MS, 12 * MS
 DEMAND_DECAY = 0.5
-"""Of a GPU: who demands less than this for long is light."""
+"""Fraction of a GPU. A tenant whose demand stays below it loses the state "backlogged"."""
 SATURATED_FRACTION = 0.85
-"""Beside others a card gives everybody an equal slice, whatever its part is: on a full GPU, who uses so much
-of that demands more.
+"""On a saturated GPU the hardware gives every active context an equal time slice. A tenant that uses this
+fraction of its slice is assumed to want more.
 """
 MAX_PAUSE_OTHERS_NS = 20 * MS
 RECENT_USE_NS = 2 * MS
 STARVED_AT_NS, RECOVERED_AT_NS = 3 * MS, MS // 2
-"""What one that slips in must have queued for the others to wait, and until when."""
+"""Outstanding work at which an interleaved tenant counts as starved, and at which it no longer does."""
 RATE_WINDOW_NS = 50 * MS
 ACTIVE_NS = 50 * MS
-"""Who has done nothing for so long does not count among those who want the GPU."""
+"""A tenant that has been idle for this time does not count as active."""
 RECENTLY_ACTIVE_NS = 1_000 * MS
 LIMIT_BURST_NS, LIMIT_RESUME_NS = 100 * MS, 20 * MS
 REQUEST_BURST_NS, REQUEST_MAX_DEBT_NS = 50 * MS, 20 * MS
 REQUEST_MIN_DEBT_NS = 20 * MS
-"""More than a turn."""
+"""GPU time, more than one turn."""
 INTERLEAVE_BURST_NS, INTERLEAVE_MAX_DEBT_NS = 20 * MS, 100 * MS
 MIN_GRANT_NS = 1 * MS
-"""What a tenant that slips in must have in hand to go on after it was held back."""
+"""GPU time that an interleaved tenant must have earned before a grant after a pause."""
 QUEUES_WINDOW_NS, MAX_QUEUES = 200 * MS, 16.0
 PARK_NS = 5 * MS
-"""How long one that waits with nothing granted is left as it stands, where time alone may change that."""
+"""Time for which a waiting tenant without a grant is not updated, where time alone may change its state."""
 IDLE_PARK_NS = 500 * MS
-"""And where it will not."""
+"""The same where time alone cannot change it."""
 LAUNCH_GAP_NS = MS // 4
-"""Between two launches of one request."""
+"""Upper bound of the gap between two launches of one inference request."""
 
 
 class Entity:
-    """One tenant. `part` is what it may have of the GPU now, set by the arbiter.
+    """One tenant on one GPU. `share` is the fraction of the GPU that it may have now, set by the scheduler.
 
-    What follows from its books and the clock is worked out once, when they are taken in, since the arbiter
-    asks for it many times over.
+    Values that follow from the counters and the clock are computed once per update, because the scheduler
+    reads them many times per step.
     """
 
     def __init__(self, seen: TenantUsage, now_ns: int) -> None:
@@ -66,10 +65,10 @@ class Entity:
         self.entitlement = 1.0
         self.share = 1.0
         self.max_lag_ns = 0.0
-        """How far its virtual time may be behind, set by the arbiter."""
+        """Bound of how far vruntime may lag behind, set by the scheduler."""
         self.seen = seen
         self.vruntime_ns = 0.0
-        """GPU time over entitlement; who has least is next."""
+        """GPU time divided by entitlement. The lowest is next."""
         self.rate = 0.0
         self.is_backlogged = False
         self.utilization = TurnUtilization()
@@ -78,11 +77,11 @@ class Entity:
         self._demand_ns = 0.0
         self.queue_end_ns = now_ns - ACTIVE_NS
         self._work_end_ns = self.queue_end_ns
-        """The same, if what was idle began just before it was looked at, since it rings."""
+        """Expected end of the work if an idle tenant began just before this update, since it rings then."""
         self.has_begun = False
-        """It was idle until just now."""
+        """True if the tenant was idle before the last update and has work since."""
         self.spent_last_ns = 0
-        """In the last step."""
+        """GPU time spent between the last two updates."""
         self._spent_at_ns = now_ns - ACTIVE_NS
         self._at_ns = now_ns
         self.interleave_bucket = TokenBucket(
@@ -94,26 +93,26 @@ class Entity:
         )
         self._is_out_of_limit = False
         self._pause_credit_ns = 0
-        """No longer than it is charged for, whatever it says that is queued."""
+        """Time for which other tenants may be paused. The tenant earns it with the time it is charged for."""
         self.hardware_share = 1.0
-        """Part of the GPU that the card gives it while it slips in; set by the arbiter."""
+        """Fraction of the GPU that the hardware gives an interleaved tenant. Set by the scheduler."""
         self.is_starved = False
-        """It slips in, inside its request, and more comes together than it is served of."""
+        """True if the tenant runs interleaved inside its request and its outstanding work grows."""
         self.pauses_others = False
-        """They wait for it to catch up; set by the arbiter."""
+        """True if other tenants are paused until this one has caught up. Set by `Preemption`."""
         self._queues = 1.0
         self.parked_until_ns = 0
-        """Its books unchanged, it is not taken in again before."""
+        """Time before which an entity with unchanged counters is not updated."""
         self.derive()
 
     def update(self, seen: TenantUsage, now_ns: int, *, charge_rate: float = 0.0) -> int:
-        """Bring everything up to now; return the GPU time spent since the last call.
+        """Bring the state up to `now_ns`; return the GPU time spent since the last call.
 
-        `charged`: seconds that all are charged in a second, lately; see the arbiter.
+        `charge_rate`: GPU time charged to all tenants per wall time, see `MAX_CHARGE_RATE`.
         """
         elapsed_ns = max(0, now_ns - self._at_ns)
         before_ns, spent_now_ns = self.seen.spent_ns, seen.spent_ns
-        # Books that went back were begun anew, and those that leap are wrong.
+        # A counter that went back belongs to a new segment. One that leaps is wrong.
         spent_ns = min(max(0, spent_now_ns - before_ns), MAX_USAGE_STEP_NS)
         self._at_ns, self.seen = now_ns, seen
         self._note_queues(seen.waiting, elapsed_ns)
@@ -131,17 +130,17 @@ class Entity:
         return spent_ns
 
     def extend_work(self, ns: int) -> None:
-        """Its work takes so much longer, since the GPU does as much for others, in whatever order."""
+        """Extend the expected end of this work by `ns`: the GPU runs that much of other tenants' work."""
         self._work_end_ns += ns
         self.derive()
 
     @property
     def queues(self) -> int:
-        """How many of its threads fill queues of their own, as far as is known from how many wait at once."""
+        """Estimate of the threads that keep a queue each: the most that waited lately, at least 1."""
         return max(1, round(self._queues))
 
     def _note_queues(self, waiting: int, elapsed_ns: int) -> None:
-        """The most that waited lately."""
+        """Update the decaying maximum of the threads that wait at the same time."""
         if waiting == self._queues:
             return
         lost = min(1.0, elapsed_ns / QUEUES_WINDOW_NS) * (self._queues - waiting)
@@ -150,15 +149,15 @@ class Entity:
 
     @property
     def waits_for_grant(self) -> bool:
-        """It waits, and not only for its own work to finish."""
+        """True if the tenant waits for a grant, not only for its own work to finish."""
         seen, grant = self.seen, self.grant
         return seen.waiting > 0 and grant.is_shared and grant.granted_ns <= seen.spent_ns
 
     def park(self) -> None:
-        """Work out until when nothing but its books, its quota or its part can change where it stands.
+        """Set the time until which only the counters, the quota or the share can change this state.
 
-        It waits, with nothing granted and nothing under way, until a bucket is filled again; or it has done
-        nothing for so long that all that fades away has. It rings when it does something.
+        Either the tenant waits without a grant and without work in flight, until a bucket is filled. Or it
+        has been idle until every average has decayed. In both cases it rings when it does something.
         """
         if self.seen.waiting:
             is_still = self.waits_for_grant and self.queue_end_ns <= self._at_ns and not self._is_out_of_limit
@@ -178,11 +177,11 @@ class Entity:
 
     @property
     def min_grant_ns(self) -> int:
-        """What must have come together before one that slips in and was held back goes on."""
+        """Tokens that an interleaved tenant needs before its next grant after a pause."""
         return min(MIN_GRANT_NS, int(INTERLEAVE_BURST_NS * self.share / 2))
 
     def _count(self, spent_ns: int, elapsed_ns: int, inflation: float, *, is_full: bool) -> None:
-        # Who waits, for time or for its own work to finish, demands as much as it did before.
+        # A tenant that waits, for a grant or for its own work, demands as much as it did before.
         is_fed = (
             is_full and not self.is_inside_request and self.rate >= SATURATED_FRACTION * self.hardware_share
         )
@@ -205,59 +204,60 @@ class Entity:
         self._is_out_of_limit = limit < 1.0 and self._limit.level_ns <= enough
 
     def derive(self) -> None:
-        """Work out what follows from all that; again when `fill` has changed."""
+        """Compute the derived values. Call it again when `utilization` has changed."""
         seen, terms, at_ns = self.seen, self.terms, self._at_ns
         is_waiting, idle_ns = seen.waiting > 0, at_ns - self._spent_at_ns
         self.takes_turns = self.is_backlogged and self.utilization.takes_turns(at_ns)
-        """It keeps the GPU busy when it is let."""
+        """True if the tenant is backlogged and makes use of exclusive turns."""
         self.is_runnable = not terms.is_suspended and not self._is_out_of_limit
-        """Neither suspended nor over its limit."""
+        """True if the tenant is neither suspended nor over its limit."""
         self.wants_turn = is_waiting and self.takes_turns and self.is_runnable
-        """It waits for a turn."""
+        """True if the tenant waits for a turn."""
         self.is_active = is_waiting or idle_ns < ACTIVE_NS
-        """It wants the GPU, or did a moment ago."""
+        """True if the tenant waits or used the GPU within ACTIVE_NS."""
         self.was_lately_active = is_waiting or idle_ns < RECENTLY_ACTIVE_NS
-        """It may come back any time."""
+        """True if the tenant waits or used the GPU within RECENTLY_ACTIVE_NS."""
         self.is_inside_request = terms.request_percent > 0 and self._request.level_ns > 0
-        """It has had less than it is guaranteed."""
+        """True if the tenant has had less than its request guarantees."""
         self.rank = -terms.priority if self.is_inside_request else 0
-        """Classes inside their requests come first; the lower the sooner."""
+        """Minus the priority class while the tenant is inside its request, else 0. The lowest rank is first.
+        """
         end_ns = min(max(seen.queue_end_ns, self.queue_end_ns), self._work_end_ns)
         self.backlog_ns = max(0, min(seen.outstanding_ns, end_ns - at_ns))
-        """GPU time of work that should still be under way: less than is outstanding, if time has passed
-        since. When it ends is its own word, between the bounds that its charges give.
+        """GPU time of the work that is still in flight: the outstanding work less the time that has passed.
+        The tenant reports when it ends; the charges bound that.
         """
         least_ns = RECOVERED_AT_NS if self.is_starved else STARVED_AT_NS
         may_be = (
             self.is_inside_request and self.is_runnable and not self.takes_turns and self._pause_credit_ns > 0
         )
-        # What nobody looked at stays outstanding, so who launches no more has to be believed that it is done.
+        # Work stays outstanding until the tenant polls it. One that launches no more is assumed to be done.
         is_at_it = self.backlog_ns > 0 or idle_ns < RECENT_USE_NS
         self.is_starved = may_be and is_at_it and seen.outstanding_ns >= least_ns
         if not seen.outstanding_ns:
             self._work_end_ns = min(self._work_end_ns, at_ns)
         self.remaining_ns = self._work_end_ns - at_ns
-        """How long its work lasts at most; less than 0 if it has ended."""
+        """Upper bound of the time until the tenant's work ends. Negative if it has ended."""
         self.has_gpu_work = is_waiting or self.remaining_ns > -LAUNCH_GAP_NS
-        """It has work on the GPU, had until just now, or waits to put some there."""
+        """True if the tenant waits, or has had work on the GPU within LAUNCH_GAP_NS."""
         wants_more = self.takes_turns or at_ns - self.was_blocked_at_ns < ACTIVE_NS
         self.demand = 1.0 if wants_more else round(self.rate * 1.25 + 0.02, 2)
-        """Part of the GPU that it would take if it could."""
+        """Fraction of the GPU that the tenant would use if it could."""
 
     @property
     def has_work(self) -> bool:
-        """It uses the GPU, or would if it was let."""
+        """True if the tenant waits for GPU time or had work within TURN_IDLE_TIMEOUT_NS."""
         idle_ns = self._at_ns - max(self._spent_at_ns, self.queue_end_ns)
         return self.seen.waiting > 0 or idle_ns < TURN_IDLE_TIMEOUT_NS
 
     @property
     def limit_left_ns(self) -> int:
-        """What its limit still allows now."""
+        """GPU time that the limit allows now."""
         if self.terms.limit_percent >= PERCENT:
             return 1 << 62
         return max(0, int(self._limit.level_ns)) if self.is_runnable else 0
 
     def limit_wait_ns(self) -> int:
-        """Return how long until its limit allows it to go on."""
+        """Return the wall time until the limit allows the next grant."""
         limit = self.terms.limit_percent / PERCENT
         return self._limit.wall_ns_until(LIMIT_RESUME_NS * limit, limit)

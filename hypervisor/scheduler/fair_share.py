@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What part of a GPU each tenant may have, when all want it, and when some want less. Pure arithmetic."""
+"""Shares of one GPU by request, weight and demand. Pure."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from limiter.units import PERCENT
 
 
 def entitlements(terms: Mapping[TenantName, SchedParams]) -> dict[TenantName, float]:
-    """Return each one's part if all want all they can get: the request, and of the rest by weight.
+    """Return the share of each tenant if all use all they can get: the request, and the rest by weight.
 
-    Parts are cut to limits, and what that frees goes to the others; they sum up to 1 unless limits forbid.
+    A share is at most the limit; the time that frees goes to the other tenants. The sum is 1 unless limits
+    forbid it.
     """
     requested = sum(t.request_percent for t in terms.values())
     scale = PERCENT / requested if requested > PERCENT else 1.0
@@ -28,7 +29,7 @@ def water_fill(
     *,
     base: Mapping[TenantName, float] | None = None,
 ) -> dict[TenantName, float]:
-    """Divide 1 by weight on top of `base`, giving nobody more than it wants."""
+    """Divide 1 by weight on top of `base`. No tenant gets more than `wanted`."""
     share = {name: min((base or {}).get(name, 0.0), wanted[name]) for name in terms}
     open_names = {name for name in terms if wanted[name] > share[name]}
     while open_names:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What tenants are granted: the holder of a turn, one that slips in, one that is held back. Pure.
+"""Grants for the holder of a turn, for interleaved tenants and for paused ones. Pure.
 
-A grant that is near enough stays the same: each change costs the tenant a wake-up.
+A grant that is close to the last one is not changed: each change costs the tenant a wake-up.
 """
 
 from __future__ import annotations
@@ -10,15 +10,15 @@ from hypervisor.scheduler.entity import MIN_GRANT_NS, Entity
 from hypervisor.scheduler.types import MS, Grant
 
 INTERLEAVED_RUN_AHEAD_NS = 2 * MS
-"""What a tenant that slips in may have queued."""
+"""Run-ahead of an interleaved tenant."""
 MAX_INTERLEAVED_GRANT_NS = 4 * MS
-"""What it is granted at a time."""
+"""Largest grant of an interleaved tenant."""
 GUARANTEED_RUN_AHEAD_NS, MAX_GUARANTEED_GRANT_NS = 8 * MS, 12 * MS
-"""The same for one inside its request: a program whose host is the slow side must be able to run ahead."""
+"""The same inside its request: a program that is slow on the host must be able to run ahead."""
 
 
 def no_grant(entity: Entity) -> Grant:
-    """Return a grant of nothing more; the same as before if that is already so."""
+    """Return a grant of no further GPU time. The last grant if it already is one."""
     was = entity.grant
     if was.is_shared and was.granted_ns <= entity.seen.spent_ns:
         return was
@@ -26,7 +26,9 @@ def no_grant(entity: Entity) -> Grant:
 
 
 def interleaved_grant(entity: Entity, *, is_inside: bool) -> Grant:
-    """Return what one has come to that slips in. `is_inside`: its request, and nobody above may come."""
+    """Return the tokens that an interleaved tenant has earned. `is_inside`: it is inside its request and no
+    higher class may preempt it.
+    """
     spent_ns, was = entity.seen.spent_ns, entity.grant
     most_ns, ahead_ns = (
         (MAX_GUARANTEED_GRANT_NS, GUARANTEED_RUN_AHEAD_NS)
@@ -46,8 +48,8 @@ def interleaved_grant(entity: Entity, *, is_inside: bool) -> Grant:
 def turn_grant(
     entity: Entity, run_ahead_ns: int, turn_left_ns: int | None, quantum_ns: int, start_ns: int
 ) -> Grant:
-    """Return the rest of a turn that begins at `start_ns`; None: nobody else wants one, and there are to be
-    few changes.
+    """Return the rest of a turn that begins at `start_ns`. `turn_left_ns` is None if no other tenant waits
+    for a turn; the grant then changes rarely.
     """
     spent_ns, was = entity.seen.spent_ns, entity.grant
     left_ns = min(4 * quantum_ns if turn_left_ns is None else turn_left_ns, entity.limit_left_ns)

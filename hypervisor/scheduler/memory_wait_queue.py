@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who waits for memory of a GPU, and when to tell them that some may have come free. Pure.
+"""Tenants that wait for memory of one GPU, and notification of freed memory. Pure.
 
-What comes free is not kept for anybody: all who wait are told, try again, and who finds room has it. Who is
-not told looks by itself now and then, so a word that is lost, or comes too often, costs time and no more.
+Freed memory is not reserved: every waiting tenant is notified and tries again, and the first that finds room
+gets it. A tenant also retries without a notification, so a lost or needless one costs only time.
 """
 
 from __future__ import annotations
@@ -14,48 +14,48 @@ from typing import NamedTuple
 from hypervisor.model import TenantName
 
 MIN_NOTIFY_INTERVAL_NS = 5_000_000
-"""Between two words to those who wait: a tenant that gives back all the time must not wear them out."""
+"""Time between two notifications: a tenant that frees memory all the time must not cost the waiting ones."""
 MAX_WAITS = 1 << 20
-"""Between two looks; books that say more are wrong."""
+"""Bound of new waits between two steps. A larger number is not believed."""
 
 
 class MemoryWaitState(NamedTuple):
-    """What a tenant's books say of one GPU: all of it may be wrong."""
+    """A tenant's memory counters of one GPU. Untrusted: each may have any value."""
 
     entry: int
-    """The GPU's place in its books."""
+    """Index of the GPU in the tenant's usage segment."""
     waiting: int = 0
-    """Processes with an allocation that waits."""
+    """Number of processes with an allocation that waits."""
     freed: int = 0
-    """How often something was given back that somebody wanted, modulo 2**32."""
+    """Number of frees while memory was wanted, modulo 2**32."""
     waits: int = 0
-    """Allocations that have had to wait."""
+    """Number of allocations that have had to wait."""
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryWaitCounters:
-    """Counts of one GPU."""
+    """Counters of one GPU."""
 
     waits: int = 0
-    """Allocations that were made to wait."""
+    """Number of allocations that have had to wait."""
     notified: int = 0
-    """Tenants told that memory may have come free."""
+    """Number of notifications of freed memory."""
     waiting: int = 0
-    """Tenants that wait now."""
+    """Number of tenants that wait now."""
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryDecision:
-    """What one look decides."""
+    """Result of one step."""
 
     is_wanted: bool
-    """Tenants on the GPU are to ring when they give memory back."""
+    """True if the tenants on the GPU shall ring when they free memory."""
     notify: frozenset[TenantName]
 
 
 @dataclass(slots=True)
 class MemoryWaitQueue:
-    """One GPU. Replaces `tally`, and never changes it, so that any thread may read it."""
+    """Memory wait queue of one GPU. `counters` is replaced and never changed, so any thread may read it."""
 
     counters: MemoryWaitCounters = MemoryWaitCounters()
     _seen: dict[TenantName, MemoryWaitState] = field(default_factory=dict)
@@ -65,8 +65,8 @@ class MemoryWaitQueue:
     def step(
         self, now_ns: int, seen: Mapping[TenantName, MemoryWaitState], *, freed_elsewhere: bool = False
     ) -> MemoryDecision:
-        """Take in what the books say now. `freed_elsewhere`: memory came free that is in nobody's books, or
-        a dead process's.
+        """Process the tenants' counters and return the decision. `freed_elsewhere`: memory was freed that no
+        tenant counts, or that a dead process held.
         """
         before, self._seen = self._seen, dict(seen)
         waits = sum(
@@ -87,5 +87,5 @@ class MemoryWaitQueue:
 
     @property
     def is_due_at_ns(self) -> int | None:
-        """When there is something to tell, or None."""
+        """Time of the next notification, or None if there is none to send."""
         return self._notified_at_ns + MIN_NOTIFY_INTERVAL_NS if self._is_news else None

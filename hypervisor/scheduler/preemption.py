@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whose work the other tenants of a GPU wait for, and until when. Pure.
+"""Preemption: tenants for whose work the other tenants of a GPU are paused. Pure.
 
-Work of a high class inside its request does not share the card's equal slices with others at all; and one
-that slips in is not to be served worse by them than its request promises.
+Work of a high class inside its request does not share the hardware's time slices. A starved interleaved
+tenant gets at least what its request guarantees.
 """
 
 from __future__ import annotations
@@ -16,25 +16,25 @@ from hypervisor.scheduler.types import MS
 from limiter.quota import PriorityClass
 
 CONTEXT_SWITCH_NS = MS // 5
-"""What it takes a card to turn from one process's work to another's (bench/fair.py: what is lost a turn)."""
+"""Time that a GPU needs to switch from one process to another (bench/fair.py: lost per turn)."""
 
 
 def outranks(entity: Entity, other: Entity | None) -> bool:
-    """It is of a class that others' turns end for; a request alone makes it the next, and no more."""
+    """True if the entity ends the turn of `other`. A request alone makes it only the next one."""
     return other is not None and entity.rank <= -PriorityClass.HIGH and entity.rank < other.rank
 
 
 class Preemption:
-    """Of one GPU's tenants."""
+    """Preemption state of one GPU."""
 
     def __init__(self, entities: Mapping[TenantName, Entity], entitlements: Entitlements) -> None:
         self._entities = entities
         self._entitlements = entitlements
         self.rank = 0
-        """Of those that are waited for; 0: nobody is."""
+        """Rank of the tenants that the other ones are paused for. 0 if no tenant is paused."""
 
     def update(self) -> None:
-        """Find the highest class, as ranks have it, for whose work inside its request those below wait."""
+        """Set `rank` to the first one whose work inside its request pauses the tenants below."""
         ranks = []
         if self._entitlements.has_requests:
             ranks = [
@@ -50,12 +50,12 @@ class Preemption:
             entity.pauses_others = -PriorityClass.HIGH < first < 0 and is_it
 
     def is_paused(self, entity: Entity) -> bool:
-        """It has to wait until a higher class has done its work."""
+        """True if the tenant is paused until a higher class has finished its work."""
         return self.rank < 0 and entity.rank > self.rank
 
     def account_overlap(self, looked_at: Collection[Entity], all_spent_ns: int) -> None:
-        """Tell those that others wait for what of the others is on the GPU with their work: what was queued
-        when it began, and what came until they heard of it.
+        """Extend the expected work of preempting tenants by the work of other tenants that the GPU runs too:
+        the backlog when it began, and what was submitted until those tenants were paused.
         """
         urgent = [s for s in looked_at if s.terms.priority >= PriorityClass.HIGH and s.has_gpu_work]
         late_ns = all_spent_ns - sum(s.spent_last_ns for s in urgent)
@@ -67,7 +67,7 @@ class Preemption:
                 entity.extend_work(late_ns)
 
     def may_be_preempted(self, entity: Entity) -> bool:
-        """A higher class may want the GPU any time."""
+        """True if a higher class was active lately and may preempt this tenant at any time."""
         if not self._entitlements.has_high:
             return False
         above = (s for s in self._entities.values() if s.terms.priority > entity.terms.priority)
@@ -77,7 +77,7 @@ class Preemption:
         )
 
     def preemptors(self, holder: Entity | None) -> frozenset[TenantName]:
-        """Return who does nothing now, and would be waited for by the holder if it did."""
+        """Return the idle tenants whose next work would preempt the holder."""
         if holder is None or not self._entitlements.has_high:
             return frozenset()
         above = ((n, s) for n, s in self._entities.items() if s.is_runnable and outranks(s, holder))

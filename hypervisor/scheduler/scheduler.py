@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who may use a GPU now, and for how long: weighted deficit round-robin in GPU time.
+"""Scheduler of one GPU: weighted deficit round-robin in GPU time.
 
-Tenants that keep the GPU busy take turns: one at a time, a quantum of GPU time each, next the one with the
-least GPU time for its part; tenants inside their request go first, higher classes before lower. A turn also
-ends when its holder has nothing to do, or after two quanta of wall time, and the next begins when the
-holder's queue has run dry. The others slip their work in beside, each paced to its part. Limits cap all of
-it. One tenant alone on the GPU is not asked for anything.
+Backlogged tenants take turns. One tenant at a time gets a quantum of GPU time; next is the one with the
+lowest vruntime. Tenants inside their request go first, higher classes before lower ones. A turn also ends
+when its holder has no work, or after two quanta of wall time. The next turn begins when the holder's queue
+has drained. The other tenants run interleaved, each paced to its share. Limits cap all tenants. A tenant
+that is alone on the GPU needs no grant.
 
-A tenant may go while it has spent less than it was granted; time that was granted and not used is taken
-back by granting less.
+A tenant may launch while it has spent less GPU time than it was granted. A lower grant takes back time that
+was granted and not used.
 """
 
 from __future__ import annotations
@@ -35,29 +35,29 @@ from hypervisor.scheduler.types import (
 )
 
 SWITCH_BACKLOG_NS = MS * 7 // 20
-"""The next turn begins when so much of the last is still queued: to decide and wake up takes that long."""
+"""Backlog of the last holder at which the next turn begins: a step and a wake-up take that long."""
 EXCLUSIVE_SWITCH_BACKLOG_NS = MS * 4 // 5
-"""The same where nobody slips work in, so that it is known when the queue runs dry: then the next is told
-when to begin, and there is time enough to decide.
+"""The same while no tenant runs interleaved. The end of the queue is then known, and the next holder is told
+when to begin.
 """
 WAKEUP_LEAD_NS = MS * 3 // 50
-"""How much earlier than the last one's queue runs dry the next begins: to wake up takes that long."""
+"""Time before the end of the last holder's queue at which the next turn begins: a wake-up takes that long."""
 PREEMPTIBLE_RUN_AHEAD_NS = MS // 2
-"""What a holder may have queued where a higher class might want the GPU any time."""
+"""Run-ahead of a holder that a higher class may preempt at any time."""
 DRAIN_MARGIN_NS = 3 * MS // 10
-"""How much later than it seems the last holder's queue has run dry, to be sure."""
+"""Safety margin after the expected end of the last holder's queue."""
 IDLE_TICK_NS = 100 * MS
 MAX_VRUNTIME_NS = 1e15
 CHARGE_RATE_WINDOW_NS = 500 * MS
 MAX_CHARGE_RATE = 4.0
-"""GPU time charged by all in a second, in seconds. Tenants measure their work by what passes while it runs,
-so more than 1 is charged where work of several overlaps; who is paced by the wall clock must not pay for
-that.
+"""Upper bound of the GPU time charged to all tenants per wall time. Tenants measure their work by elapsed
+time, so the rate exceeds 1 where work of several tenants overlaps. A tenant that is paced by the wall clock
+must not pay for that.
 """
 
 
 class Scheduler:
-    """One GPU."""
+    """Scheduler of one GPU."""
 
     def __init__(self, config: SchedulerConfig) -> None:
         self._config = config
@@ -65,12 +65,12 @@ class Scheduler:
         self._holder: TenantName | None = None
         self._turn_from_ns = 0
         self._start_ns = 0
-        """The same, if its holder has to know; 0: it began at once."""
+        """Start of the turn as the holder is told. 0 if the turn began at once."""
         self._turn_spent_ns = 0
         self._turn_queued_ns = 0
-        """What its holder had submitted when it began."""
+        """Backlog of the holder at the start of the turn."""
         self._turn_beside_ns = 0
-        """What others used during the turn."""
+        """GPU time that other tenants used during the turn."""
         self._used_up: QuantumExpiry | None = None
         self._draining: TenantName | None = None
         self._exclusive_from_ns = 0
@@ -78,7 +78,7 @@ class Scheduler:
         self._at_ns = 0
         self._charge_rate = 0.0
         self._changed: dict[TenantName, Entity] = {}
-        """Those of whom anything can have changed since the last step."""
+        """Entities that can have changed since the last step."""
         self._entitlements = Entitlements(config.quantum_ns)
         self._preemption = Preemption(self._entities, self._entitlements)
 
@@ -89,8 +89,8 @@ class Scheduler:
         terms: Mapping[TenantName, SchedParams],
         used_up: QuantumExpiry | None = None,
     ) -> Decision:
-        """Decide anew from what the tenants on the GPU have used until now. `used_up`: the last decision's
-        vigil has found that.
+        """Update all entities and return the next decision. `used_up`: the moment at which the turn watch of
+        the last decision found the quantum used up, None if it did not.
         """
         self._used_up = self._used_up or used_up
         self._update_entities(now_ns, seen, terms)
@@ -119,7 +119,7 @@ class Scheduler:
         return Decision(granted, self._holder, next_at_ns, self._polled(), muted, preemptors, watch)
 
     def statuses(self) -> dict[TenantName, EntityStatus]:
-        """Return what there is to be said of each; nothing of one that is alone."""
+        """Return the status of each tenant. Empty if one tenant is alone: nothing is shared then."""
         if len(self._entities) == 1:
             return {}
         return {n: EntityStatus(s.takes_turns, s.share, s.rate) for n, s in self._entities.items()}
@@ -166,7 +166,7 @@ class Scheduler:
         self._update_entitlements()
 
     def _update_entitlements(self) -> None:
-        """Set each one's part, and see to it that nobody who was away has saved up time."""
+        """Set each entity's share, and bound the lag of its vruntime: an absent tenant saves no time up."""
         active = self._entitlements.update(self._entities)
         running = [entity.vruntime_ns for entity in active if entity.takes_turns]
         self._vruntime_ns = vruntime_ns = max(self._vruntime_ns, min(running, default=self._vruntime_ns))
@@ -176,14 +176,14 @@ class Scheduler:
         self._rebase_vruntime()
 
     def _rebase_vruntime(self) -> None:
-        """Keep virtual times so small that a float tells a microsecond."""
+        """Keep vruntimes so small that a float resolves a microsecond."""
         if self._vruntime_ns > MAX_VRUNTIME_NS:
             for entity in self._entities.values():
                 entity.vruntime_ns -= self._vruntime_ns
             self._vruntime_ns = 0.0
 
     def _run_uncontended(self, now_ns: int) -> Decision:
-        """Nobody to share with: only the limit holds, and the tenant keeps to it itself."""
+        """Return the decision for a tenant that is alone. The library itself enforces its limit."""
         self._holder = self._draining = None
         self._exclusive_from_ns = 0
         ((name, entity),) = self._entities.items()
@@ -201,7 +201,7 @@ class Scheduler:
         wall_ns = now_ns - self._turn_from_ns
         is_used_up = self._turn_spent_ns >= self._config.quantum_ns or wall_ns >= 2 * self._config.quantum_ns
         if is_used_up:
-            # When that was so the GPU was still its own; that nobody looked until now is not its fault.
+            # The quantum may have been used up before this step; until then the GPU was the holder's.
             until = self._used_up or QuantumExpiry(now_ns, holder.backlog_ns)
             used_ns = self._turn_queued_ns + self._turn_spent_ns - until.left_ns
             had_ns = until.at_ns - self._turn_from_ns - self._turn_beside_ns
@@ -220,7 +220,7 @@ class Scheduler:
         return SWITCH_BACKLOG_NS if has_interleaved else EXCLUSIVE_SWITCH_BACKLOG_NS
 
     def _is_outranked(self, others: Iterable[TenantName]) -> bool:
-        """Somebody of a higher class waits inside its request."""
+        """True if a tenant of a higher class waits inside its request."""
         assert self._holder is not None
         holder = self._entities[self._holder]
         return any(outranks(self._entities[name], holder) for name in others)
@@ -245,7 +245,7 @@ class Scheduler:
         self._start_counting(max(now_ns, self._start_ns))
 
     def _candidates(self, contenders: list[TenantName], last: TenantName | None) -> list[TenantName]:
-        """Return who may have the next turn: whose turn is just over, too, although it does not wait yet."""
+        """Return the tenants that may get the next turn, including the last holder if it still has work."""
         if last is None or last in contenders:
             return contenders
         entity = self._entities[last]
@@ -258,7 +258,7 @@ class Scheduler:
         self._turn_queued_ns = self._entities[self._holder].backlog_ns if self._holder else 0
 
     def _rank(self, name: TenantName) -> tuple[int, float]:
-        """Return what tenants are ordered by: classes inside requests, then least GPU time for its part."""
+        """Return the sort key of a tenant: class inside its request first, then vruntime."""
         entity = self._entities[name]
         return entity.rank, entity.vruntime_ns
 
@@ -277,13 +277,13 @@ class Scheduler:
         return grants.interleaved_grant(entity, is_inside=is_inside)
 
     def _run_ahead_ns(self, entity: Entity) -> int:
-        """Return what each of a holder's threads may have queued: little, if a higher class may come."""
+        """Return the run-ahead of each of the holder's threads. Short if a higher class may preempt it."""
         if self._preemption.may_be_preempted(entity):
             return min(PREEMPTIBLE_RUN_AHEAD_NS, self._config.run_ahead_ns)
         return self._config.run_ahead_ns // entity.queues
 
     def _polled(self) -> frozenset[TenantName]:
-        """Return who does not ring when something changes: everybody but those who rest."""
+        """Return the tenants that do not ring on a change: all but the parked and waiting ones."""
         return frozenset(
             name
             for name, s in self._changed.items()
@@ -293,17 +293,17 @@ class Scheduler:
         )
 
     def _muted(self, watch: TurnWatch | None) -> frozenset[TenantName]:
-        """Return who waits for what only others or the clock can give, and a holder under a vigil."""
+        """Return the tenants that wait for a grant, and the holder if a turn watch polls it."""
         waiting = [n for n, s in self._entities.items() if s.waits_for_grant and n != self._draining]
         return frozenset(waiting if watch is None else [*waiting, watch.tenant])
 
     def _turn_watch(self, now_ns: int, *, is_wanted: bool) -> TurnWatch | None:
-        """Return what to look at during a turn."""
+        """Return the turn watch for the holder. None without a turn and while preemption needs every step."""
         if self._holder is None or self._preemption.rank:
-            return None  # while others wait for urgent work, its end is looked for all the time
+            return None  # the end of preempting work is looked for at every step
         holder = self._entities[self._holder]
         granted_ns, spent_ns = holder.grant.granted_ns, holder.seen.spent_ns
-        if not is_wanted:  # it is to be granted more before it has used that up
+        if not is_wanted:  # the holder gets its next grant before it has used up this one
             granted_ns -= min(self._config.quantum_ns, (granted_ns - spent_ns) // 2)
         watch = turn_watch.start(
             self._holder,
@@ -316,8 +316,8 @@ class Scheduler:
         return watch._replace(used_up_ns=self._used_up.at_ns) if self._used_up else watch
 
     def _update_exclusive_window(self, now_ns: int) -> None:
-        """Tell the holder since when it has had the GPU to itself: its time is measured exactly then, and by
-        what its launches cost at other times.
+        """Set the time since which the holder has had the GPU to itself. From then on its use is measured
+        exactly; at other times it is estimated from the learned cost of its launches.
         """
         others = [s for n, s in self._entities.items() if n != self._holder]
         if self._holder is None or any(self._may_interleave(n) for n in self._entities if n != self._holder):
@@ -331,7 +331,7 @@ class Scheduler:
                 entity.grant = entity.grant._replace(exclusive_from_ns=from_ns)
 
     def _update_sharer_count(self) -> None:
-        """Tell each how many processes may have work on the GPU beside its own."""
+        """Set the number of processes that may have work on the GPU, as each tenant's grant reports it."""
         beside = [
             s for n, s in self._entities.items() if s.is_active and (n == self._holder or not s.takes_turns)
         ]
@@ -343,30 +343,30 @@ class Scheduler:
                 entity.grant = entity.grant._replace(sharers=sharers)
 
     def _may_interleave(self, name: TenantName) -> bool:
-        """Its work may come beside the holder's; that of a class that others wait for is seen at once."""
+        """True if the tenant may run beside the holder. A preempting class counts while it has work."""
         entity = self._entities[name]
         if self._holder is not None and outranks(entity, self._entities[self._holder]):
             return entity.has_gpu_work
         return entity.is_active and not entity.takes_turns
 
     def _next_at(self, now_ns: int, *, is_wanted: bool, is_watched: bool) -> int:
-        """Return when something will be due: a queue has run dry, tokens have come together, or the tick."""
+        """Return the time of the next step: a queue drains, tokens are earned, or the tick."""
         due = [IDLE_TICK_NS]
         active = [s for s in self._entities.values() if s.is_active]
         if active:
-            # Those that take turns are looked after or ring; the others should not have to.
+            # Tenants that take turns are watched or ring. Interleaved ones should not need to ring.
             is_quiet = all(s.takes_turns or s.parked_until_ns > now_ns for s in active)
             if not is_quiet or not is_watched:
                 due.append(self._config.tick_ns * (2 if is_quiet else 1))
         if self._holder is not None and not is_watched and not self._entities[self._holder].seen.waiting:
-            # That it has nothing more to do shows only by looking.
+            # An idle holder does not ring: only reading its counters shows it.
             due.append(self._entities[self._holder].backlog_ns + TURN_IDLE_TIMEOUT_NS)
         if self._holder is not None and is_wanted:
             due.append(self._turn_from_ns + 2 * self._config.quantum_ns - now_ns)
         if self._draining is not None and self._holder is None:
             due.append(self._entities[self._draining].backlog_ns - self._switch_backlog_ns)
         for entity in self._entities.values():
-            # Others wait for these, and they do not ring.
+            # Other tenants are paused for these, and these do not ring when their work ends.
             if entity.pauses_others:
                 due.append(max(MS // 2, entity.seen.outstanding_ns - MS // 2))
             elif self._preemption.rank and entity.rank == self._preemption.rank and entity.has_gpu_work:

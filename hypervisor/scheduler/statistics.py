@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Counts what an arbiter decides: turns, why they ended, and how long clients waited. Pure.
+"""Counters of a scheduler's decisions: turns, reasons for their end, waiting times. Pure.
 
-One writer, the arbitration's thread; others read whole values that are replaced and never changed.
+Written by the dispatcher thread. Other threads read whole values, which are replaced and never changed.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from limiter.units import PERCENT
 
 @dataclass(slots=True)
 class Histogram:
-    """Counts by upper bound, in ns; the last bucket has none."""
+    """Counts by upper bound in ns. The last bucket has no bound."""
 
     bounds_ns: tuple[int, ...]
     counts: list[int] = field(default_factory=list)
@@ -40,7 +40,7 @@ def milliseconds(*bounds: float) -> Histogram:
 
 @dataclass(frozen=True, slots=True)
 class SchedulerCounters:
-    """The counts of one GPU at one moment."""
+    """Counters of one GPU at one moment."""
 
     rounds: int
     dropped: Mapping[str, int]
@@ -50,7 +50,7 @@ class SchedulerCounters:
 
 
 class SchedulerStats:
-    """Watches one GPU's decisions."""
+    """Counts the decisions of one GPU's scheduler."""
 
     def __init__(self, quantum_ns: int) -> None:
         self._quantum_ns = quantum_ns
@@ -72,7 +72,7 @@ class SchedulerStats:
         terms: Mapping[TenantName, SchedParams],
         decision: Decision,
     ) -> None:
-        """Count one decision."""
+        """Count one decision. Dispatcher thread only."""
         self._rounds += 1
         if decision.turn != self._holder:
             self._end_turn(now_ns, seen, terms)
@@ -126,7 +126,7 @@ class SchedulerStats:
             del self._held_since_ns[name]
 
     def counters(self) -> SchedulerCounters:
-        """Return the counts; from any thread: each number is right, the sums may be one decision apart."""
+        """Return the counters. Any thread. Each number is exact; sums may be one decision apart."""
         return SchedulerCounters(
             self._rounds,
             dict(self._dropped),

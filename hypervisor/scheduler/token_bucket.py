@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A token bucket of GPU time, filled by the wall clock."""
+"""Token bucket of GPU time, filled by the wall clock."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ INFINITE = float("inf")
 
 @dataclass(slots=True)
 class TokenBucket:
-    """`level_ns` may fall below 0, to `floor_ns`: a debt that is paid before anything else goes."""
+    """Token bucket. `level_ns` may be negative: a debt that is paid before the next grant."""
 
     burst_ns: float
-    """Wall time's worth that is kept."""
+    """Wall time whose tokens the bucket holds at most."""
     level_ns: float = 0.0
     max_debt_ns: float = INFINITE
-    """Wall time's worth of the deepest debt."""
+    """Wall time that pays the largest debt."""
     min_debt_ns: float = 0.0
-    """GPU time of the deepest debt, if that is more: what is taken at once has to be paid whole."""
+    """Lower bound of the largest debt, in GPU time: what is spent at once has to be paid in full."""
 
     def advance(self, elapsed_ns: int, spent_ns: float, rate: float) -> None:
-        """Let wall time pass at a rate between 0 and 1, then pay for GPU time."""
+        """Add the tokens of `elapsed_ns` at a rate between 0 and 1, then subtract `spent_ns`."""
         level_ns, most_ns = self.level_ns + elapsed_ns * rate, self.burst_ns * rate
         level_ns = (level_ns if level_ns < most_ns else most_ns) - spent_ns
         if level_ns < 0 and self.max_debt_ns != INFINITE:
@@ -29,6 +29,6 @@ class TokenBucket:
         self.level_ns = level_ns
 
     def wall_ns_until(self, wanted_ns: float, rate: float) -> int:
-        """Return how long until so much is there."""
+        """Return the wall time until the level reaches `wanted_ns`."""
         lacking = wanted_ns - self.level_ns
         return int(lacking / max(rate, 0.001)) + 1 if lacking > 0 else 0

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is enough to look at while a turn lasts: its holder's books, until it has used up what it was granted
-and its queue is nearly dry, or until it has nothing to do. Pure.
+"""Polling of the holder's counters during a turn. The watch expires when the holder has used up its grant
+and its queue is nearly drained, or when it has no work. Pure.
 
-To decide anew costs a hundred times as much as such a look, and would change nothing before. What is here in
-Python says what csrc/node/turn_watch.c does, for tests and for models of a daemon.
+A scheduling step costs a hundred times as much as a poll, and would change nothing before the watch expires.
+The daemon runs csrc/node/turn_watch.c. This module specifies it, for tests and for models of a daemon.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from hypervisor.scheduler.types import MAX_USAGE_STEP_NS, MS, TURN_IDLE_TIMEOUT_
 
 MAX_POLL_NS, MIN_POLL_NS = int(lib.GL_WATCH_MAX_POLL_NS), int(lib.GL_WATCH_MIN_POLL_NS)
 FIRST_POLL_NS = MS // 2
-"""After a decision at the earliest, whatever the books say: bounds what a tenant can cost."""
+"""Time from a decision to the first poll, at least: bounds the cost that a tenant can cause."""
 ANY_BACKLOG_NS = 1 << 62
 EXPIRED = -1
-"""As `next_ns`: there is nothing more to look for."""
+"""Value of `next_ns` of an expired watch."""
 
 
 def start(
@@ -30,14 +30,14 @@ def start(
     until_spent_ns: int,
     queued_ns: int,
 ) -> TurnWatch:
-    """Return a vigil from now on."""
+    """Return a watch that starts now."""
     watch = TurnWatch(tenant, seen.spent_ns, queue_end_ns, now_ns, until_spent_ns, queued_ns)
     wait_ns = _wait_ns(watch, seen, now_ns)
     return watch._replace(next_ns=now_ns + min(max(wait_ns, FIRST_POLL_NS), MAX_POLL_NS))
 
 
 def poll(watch: TurnWatch, seen: TenantUsage, now_ns: int) -> TurnWatch:
-    """Return the vigil as it stands after a look. The figures may be anything."""
+    """Return the watch after a poll. The counters may have any value."""
     spent_ns = seen.spent_ns - watch.spent_ns
     if spent_ns < 0:
         return watch._replace(next_ns=EXPIRED)
@@ -61,7 +61,7 @@ def _queued_ns(watch: TurnWatch, seen: TenantUsage, now_ns: int) -> int:
 
 
 def _wait_ns(watch: TurnWatch, seen: TenantUsage, now_ns: int) -> int:
-    """Return how long it lasts at least, or until it may turn out that there is nothing more to do."""
+    """Return the time until the watch can expire at the earliest: grant used up, or holder idle."""
     queued_ns = _queued_ns(watch, seen, now_ns)
     wait_ns = max(0, watch.until_spent_ns - seen.spent_ns) + max(0, queued_ns - watch.queued_ns)
     return wait_ns if seen.waiting else min(wait_ns, queued_ns + TURN_IDLE_TIMEOUT_NS)

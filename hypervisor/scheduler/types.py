@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The values that the arbiter takes in and gives out, and its settings.
+"""Configuration, input and output of the scheduler.
 
-Those that are made at every step are tuples, which cost a third of what frozen classes do.
+Values that every step creates are named tuples: these cost a third of a frozen dataclass.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ MAX_USAGE_STEP_NS = int(lib.GL_MAX_USAGE_STEP_NS)
 
 @dataclass(frozen=True, slots=True)
 class SchedulerConfig:
-    """Settings of an arbiter, in ns of GPU time where nothing else is said."""
+    """Configuration of the scheduler. GPU time, unless a field says wall time."""
 
     tick_ns: int = 2 * MS
-    """Wall time between two looks while anybody works."""
+    """Wall time between two steps while a tenant is active."""
     quantum_ns: int = 10 * MS
-    """Of one turn, which also ends after twice that in wall time."""
+    """GPU time of one turn. A turn also ends after twice that in wall time."""
     run_ahead_ns: int = 4 * MS
-    """What the holder of the turn may have queued."""
+    """GPU time that the holder of the turn may have queued."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,78 +42,76 @@ class SchedParams:
     request_percent: int = 0
     weight: int = 100
     priority: int = PriorityClass.NORMAL
-    """1 low, 2 normal, 3 high."""
+    """A `limiter.quota.PriorityClass`."""
     is_suspended: bool = False
 
 
 class TenantUsage(NamedTuple):
-    """What a tenant's processes have written down: all of it may be wrong."""
+    """Counters that the tenant's processes write. Untrusted: each may have any value."""
 
     spent_ns: int
     outstanding_ns: int = 0
     waiting: int = 0
     queue_end_ns: int = 0
-    """Monotonic clock: when what is outstanding will be done, if the GPU does nothing else; 0: it does not
-    say.
-    """
+    """CLOCK_MONOTONIC time when the outstanding work ends if the GPU runs nothing else. 0 if unknown."""
     processes: int = 1
-    """That have used GPU time."""
+    """Number of the tenant's processes that have used GPU time."""
 
 
 class Grant(NamedTuple):
-    """How far a tenant may go."""
+    """Limit of what a tenant may submit, until the next grant."""
 
     granted_ns: int
     run_ahead_ns: int
     is_shared: bool
     exclusive_from_ns: int = 0
-    """Since when nobody else's work has been on the GPU, so that what passes is what is used; 0: others' may
-    be.
+    """CLOCK_MONOTONIC time since which only this tenant has had work on the GPU, so that elapsed time equals
+    used time. 0 if other tenants may have work there.
     """
     start_ns: int = 0
-    """From when on it may; 0: at once."""
+    """CLOCK_MONOTONIC time from which the grant holds. 0 if at once."""
     sharers: int = 0
-    """Processes of all that have work on the GPU, at most; 0: not known."""
+    """Upper bound of the processes, of all tenants, that have work on the GPU. 0 if unknown."""
 
 
 class EntityStatus(NamedTuple):
-    """What the arbiter thinks of a tenant, for people."""
+    """State of an entity as the API and the metrics show it."""
 
     takes_turns: bool
-    """It keeps the GPU busy when it is let; others slip their work in beside."""
+    """True if the tenant gets exclusive turns, False if it runs interleaved."""
     share: float
-    """Of the GPU, that it may have now."""
+    """Fraction of the GPU that the tenant may have now."""
     rate: float
-    """Of the GPU, that it had lately."""
+    """Fraction of the GPU that the tenant used, averaged over RATE_WINDOW_NS."""
 
 
 class QuantumExpiry(NamedTuple):
-    """That a vigil has found a turn's grant used up."""
+    """Moment at which the turn watch found the grant of a turn used up."""
 
     at_ns: int
     left_ns: int
-    """What was queued then."""
+    """Backlog of the holder at that moment."""
 
 
 class TurnWatch(NamedTuple):
-    """Over one tenant's books on one GPU."""
+    """Poll of one tenant's counters on one GPU during a turn, and the condition that ends it."""
 
     tenant: TenantName
     spent_ns: int
-    """GPU time spent when it was looked at last."""
+    """GPU time spent as of the last poll."""
     queue_end_ns: int
-    """When its queue should run dry: earlier than it does, if there were gaps since the decision."""
+    """Expected end of the queue. Earlier than the true end if the GPU had gaps since the decision."""
     begin_ns: int
     until_spent_ns: int
-    """It is over when so much is spent..."""
+    """The watch expires when this much GPU time is spent..."""
     queued_ns: int
-    """...and no more than this is queued."""
+    """...and the backlog is at most this."""
     next_ns: int = 0
-    """When to look."""
+    """Time of the next poll."""
     used_up_ns: int = 0
-    """When so much was found to be spent; 0: not yet."""
+    """Time at which `until_spent_ns` was found to be reached. 0 if not yet."""
     left_ns: int = 0
-    """What was queued then."""
+    """Backlog of the holder at that moment."""
 
     @property
     def used_up(self) -> QuantumExpiry | None:
@@ -121,20 +119,20 @@ class TurnWatch(NamedTuple):
 
 
 class Decision(NamedTuple):
-    """What one step decides."""
+    """Result of one scheduling step."""
 
     grants: Mapping[TenantName, Grant]
     turn: TenantName | None
-    """Who has the GPU to itself, tenants that slip in apart."""
+    """Holder of the turn. Interleaved tenants run beside it. None if no tenant has the turn."""
     next_at_ns: int
-    """When to look again, if no doorbell rings before."""
+    """Time of the next step, unless a doorbell rings before."""
     polled: frozenset[TenantName] = frozenset()
-    """Who is to be looked at next time even if it does not ring."""
+    """Tenants to read at the next step even if their doorbell has not rung."""
     muted: frozenset[TenantName] = frozenset()
-    """Whose rings are no reason to look before: nothing that they can tell would change the decision."""
+    """Tenants whose doorbell does not wake the dispatcher: no counter of theirs can change the decision."""
     preemptors: frozenset[TenantName] = frozenset()
-    """Who may have work any time that the holder has to make room for: if one of them rings, it is not to
-    submit more until that has been looked at.
+    """Idle tenants whose work would preempt the holder. If one of them rings, the holder's grant is withdrawn
+    before anything is read.
     """
     turn_watch: TurnWatch | None = None
-    """What to look at meanwhile, without deciding; when it is over, a decision is due."""
+    """Counters to poll until the next step, which is due when the watch expires. None if there are none."""
