@@ -8,6 +8,7 @@ Operators have accounts without bounds. Event loop only.
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -66,6 +67,10 @@ class Account:
     """Its connections, the oldest first."""
     stalled: dict[object, None] = field(default_factory=dict)
     """Its connections whose answer is not being read, the oldest first."""
+    starting: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """One request of an account is begun at a time, and other accounts' between two."""
+    reading: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """One answer of an account that reads books is made at a time."""
 
 
 class Accounts:

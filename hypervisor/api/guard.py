@@ -11,7 +11,8 @@ import asyncio
 import contextlib
 import http
 import logging
-from collections.abc import Awaitable, Callable
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 from aiohttp import web
@@ -33,6 +34,11 @@ SERVER_OPTIONS: dict[str, Any] = {
 """Options of aiohttp: nothing is unpacked before it is decided whether it may come packed."""
 
 
+READERS = ("/v1/state", "/metrics")
+COST_PER_S = 500
+"""Requests that are charged for a second in which such an answer is made."""
+
+
 def guarded(app: web.Application, accounts: Accounts, *, timeout_s: float) -> web.Application:
     """Put the guards in front of an application's calls; a body has `timeout_s` to come."""
 
@@ -50,8 +56,8 @@ def guarded(app: web.Application, accounts: Accounts, *, timeout_s: float) -> we
 
     async def plain_errors(request: web.Request, handler: Handler) -> web.StreamResponse:
         try:
-            await wait_for_turn(request)
-            return await handler(request)
+            async with turn(request):
+                return await handler(request)
         except Refused as error:
             return answer(error.status, str(error))
         except web.HTTPException as error:
@@ -66,12 +72,26 @@ def guarded(app: web.Application, accounts: Accounts, *, timeout_s: float) -> we
             logger.exception("a call failed: %s", type(error).__name__)
             return answer(500, "the daemon has made a mistake; its log says which")
 
-    async def wait_for_turn(request: web.Request) -> None:
+    @contextlib.asynccontextmanager
+    async def turn(request: web.Request) -> AsyncIterator[None]:
+        """Wait until the caller may be answered; what reads books is answered one by one."""
         account = account_of(request)
-        if account is not None:
-            delay_s = accounts.charge(account, 1)
-            if delay_s > 0:
-                await asyncio.sleep(delay_s)
+        if account is None or account.is_operator:
+            yield
+            return
+        await asyncio.sleep(accounts.charge(account, 1))
+        async with account.starting:
+            await asyncio.sleep(0)
+        if request.path not in READERS:
+            yield
+            return
+        async with account.reading:
+            began_s = time.monotonic()
+            try:
+                yield
+            finally:
+                took_s = time.monotonic() - began_s
+                accounts.add(account, took_s * COST_PER_S)
 
     @web.middleware
     async def bodies(request: web.Request, handler: Handler) -> web.StreamResponse:

@@ -12,7 +12,7 @@ from hypervisor.metrics.snapshot import ClientView, GpuView, Snapshot
 from hypervisor.model import DeviceQuota, GpuSample, GpuUuid, Held, TenantName, Worker
 from hypervisor.node.events import Event
 from hypervisor.node.registry import Tenant
-from limiter.segment import Usage
+from limiter.segment import Process, Usage
 
 
 def quota_data(held: Held) -> dict[str, Any]:
@@ -28,6 +28,7 @@ def tenant_data(
     shares: Mapping[GpuUuid, Mapping[TenantName, TenantShare]],
 ) -> dict[str, Any]:
     """Return a tenant; `usage` None: its books cannot be read."""
+    processes = {p.holder_pid: p for p in (usage.processes if usage is not None else ()) if p.is_alive}
     return {
         "tenant": tenant.name,
         "uid": tenant.uid,
@@ -39,16 +40,19 @@ def tenant_data(
             gpu_of_tenant(gpu, quota, usage, shares.get(gpu, {}).get(tenant.name))
             for gpu, quota in quotas.items()
         ],
-        "workers": [worker_data(worker, usage, quotas) for worker in tenant.workers.values()],
+        "workers": [
+            worker_data(worker, processes.get(worker.key.host_pid), usage, quotas)
+            for worker in tenant.workers.values()
+        ],
         "problem": "" if usage is not None else "its books cannot be read",
     }
 
 
-def worker_data(worker: Worker, usage: Usage | None, gpus: Iterable[GpuUuid]) -> dict[str, Any]:
+def worker_data(
+    worker: Worker, process: Process | None, usage: Usage | None, gpus: Iterable[GpuUuid]
+) -> dict[str, Any]:
     """Return a process, with what it has on each GPU by its tenant's books."""
     names = {gpu.partition("-")[2]: gpu for gpu in gpus}
-    processes = usage.processes if usage is not None else ()
-    process = next((p for p in processes if p.is_alive and p.holder_pid == worker.key.host_pid), None)
     devices = usage.devices if usage is not None else ()
     uuids = {d.entry: names[d.uuid] for d in devices if d.uuid in names}
     return {

@@ -6,6 +6,7 @@ Operators see all; a tenant's process sees its own tenant and the GPUs.
 
 from __future__ import annotations
 
+import asyncio
 import os
 import time
 from collections.abc import Callable, Mapping
@@ -69,11 +70,18 @@ class Api:
     def is_operator(self, peer: Peer) -> bool:
         return self._node.is_operator(peer)
 
-    def state(self, peer: Peer | None) -> dict[str, Any]:
-        """Return everything that the caller may see; `peer` None: an operator."""
+    async def state(self, peer: Peer | None) -> dict[str, Any]:
+        """Return everything that the caller may see; `peer` None: an operator.
+
+        Books are read tenant by tenant, and other work of the loop is done between two.
+        """
         node = self._node
         sees_all = peer is None or node.is_operator(peer)
         tenants = [t for t in node.registry.tenants.values() if sees_all or self._is_own(t, peer)]
+        shown: list[dict[str, Any]] = []
+        for tenant in tenants:
+            shown.append(self._tenant(tenant))
+            await asyncio.sleep(0)
         state: dict[str, Any] = {
             "daemon": {
                 "pid": os.getpid(),
@@ -89,7 +97,7 @@ class Api:
                 gpu_data(node.inventory.samples[gpu.uuid], node.tenants_on(gpu.uuid))
                 for gpu in node.inventory.present
             ],
-            "tenants": [self._tenant(tenant) for tenant in tenants],
+            "tenants": shown,
             "observed": observed_data(self._seen(), None if sees_all else {t.name for t in tenants}),
         }
         if sees_all:
@@ -109,15 +117,17 @@ class Api:
     def _tenant(self, tenant: Tenant) -> dict[str, Any]:
         opened = self._node.tenancy.open_tenants.get(tenant.name)
         quotas = opened.quotas if opened is not None else {}
-        data = tenant_data(tenant, quotas, self._usage(tenant.name), self._shares())
+        data = tenant_data(tenant, quotas, self._usage(tenant), self._shares())
         if problem := self._node.problem_of(tenant.name):
             data["problem"] = problem
         return data
 
-    def _usage(self, name: TenantName) -> Usage | None:
-        opened = self._node.tenancy.open_tenants.get(name)
+    def _usage(self, tenant: Tenant) -> Usage | None:
+        """Return a tenant's books with its registered processes; None if they cannot be read."""
+        opened = self._node.tenancy.open_tenants.get(tenant.name)
+        workers = {worker.key.host_pid for worker in tenant.workers.values()}
         try:
-            return opened.usage.read() if opened is not None else None
+            return opened.usage.read(workers) if opened is not None else None
         except (LayoutMismatch, OSError):
             return None
 

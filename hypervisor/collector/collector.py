@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from hypervisor.collector.ratio_file import RatioFile
-from hypervisor.collector.tenants import Survey
+from hypervisor.collector.tenants import Survey, standalone_names
 from hypervisor.config.settings import Settings
 from hypervisor.dispatcher.dispatcher import Dispatcher
 from hypervisor.metrics.clients import Clients
@@ -128,7 +128,9 @@ class Observer:
             if card.is_fresh and not card.sample.error
         }
         looks: list[Look] = []
-        for of_tenant in self._survey.tenants(nvml):
+        own = frozenset(self._node.tenancy.open_tenants)
+        names = await asyncio.to_thread(standalone_names, own)
+        for of_tenant in self._survey.tenants(nvml, names):
             looks += of_tenant
             await asyncio.sleep(0)
         self.looked(looks)

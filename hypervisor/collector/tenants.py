@@ -7,7 +7,8 @@ Used on the daemon's loop alone, where nothing that it reads is closed under it.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from pathlib import Path
 
 from hypervisor.collector.ratio_file import RatioFile
 from hypervisor.dispatcher.dispatcher import Dispatcher
@@ -28,6 +29,7 @@ from limiter.segment import Account, Device, Process, Usage
 
 MOST_STANDALONE = 64
 MOST_LOOKED_AT = 1024
+MAX_STANDALONE_OF_USER = 64
 SOURCES = {"pod": "annotation", "environment": "env"}
 NvmlBytes = Mapping[GpuUuid, Mapping[int, int | None]]
 """What NVML says that processes hold, by card and host pid."""
@@ -56,7 +58,7 @@ class Survey:
         self._nvml: NvmlBytes = {}
         self.errors: Counter[str] = Counter()
 
-    def tenants(self, nvml: NvmlBytes) -> Iterator[list[Look]]:
+    def tenants(self, nvml: NvmlBytes, names: Iterable[str]) -> Iterator[list[Look]]:
         """Yield each tenant's looks; between two, others may change the registry."""
         self._nvml = nvml
         self._strangers = self._find_strangers()
@@ -65,7 +67,7 @@ class Survey:
             if tenant is not None:
                 yield list(self._tenant(tenant))
         shown = 0
-        for path_name in self._standalone_names():
+        for path_name in names:
             looks = list(self._standalone(path_name))
             shown += bool(looks)  # what has no living process hides nobody who has
             yield looks
@@ -86,8 +88,8 @@ class Survey:
             return
         if not tenant.workers and not tenant.is_adopted:
             return
-        usage = self._usage(opened)
         workers = {worker.key.host_pid: worker for worker in tenant.workers.values()}
+        usage = self._usage(opened, workers)
         devices = {d.uuid: d for d in usage.devices} if usage is not None else {}
         who, state = self._identity(tenant), self._state(tenant, usage)
         for gpu in self._node.inventory.gpus:
@@ -129,9 +131,10 @@ class Survey:
                 ratio=None,
             )
 
-    def _usage(self, opened: Open) -> Usage | None:
+    def _usage(self, opened: Open, workers: Mapping[int, Worker]) -> Usage | None:
+        """Return a tenant's books with its registered processes; None if they cannot be read."""
         try:
-            return opened.usage.read()
+            return opened.usage.read(workers)
         except (LayoutMismatch, OSError, ValueError):
             self.errors["unreadable"] += 1
             return None
@@ -180,10 +183,6 @@ class Survey:
 
     # ---- tenants that this daemon does not limit ----
 
-    def _standalone_names(self) -> list[str]:
-        own = self._node.tenancy.open_tenants
-        return [name for name in segment.tenants() if name not in own][:MOST_LOOKED_AT]
-
     def _standalone(self, name: str) -> Iterable[Look]:
         """Return the tenants whose processes started without the daemon, and limit themselves."""
         if name in self._node.tenancy.open_tenants:
@@ -220,6 +219,28 @@ class Survey:
 def source_of(tenant: Tenant) -> str:
     """Return what said the tenant's quota, as the metrics name it."""
     return SOURCES.get(tenant.held.source, tenant.held.source) if tenant.held.quota.is_set else "none"
+
+
+def standalone_names(own: Container[str], directory: Path = segment.DIRECTORY) -> list[str]:
+    """Return the tenants in shared memory that this daemon does not limit, a few of each user.
+
+    Any thread: users can put any number of files there.
+    """
+    found: list[str] = []
+    of_user: Counter[int] = Counter()
+    for name in segment.tenants(directory):
+        if name in own:
+            continue
+        try:
+            uid = (directory / f"{segment.PREFIX}{name}").lstat().st_uid
+        except OSError:
+            continue
+        of_user[uid] += 1
+        if of_user[uid] <= MAX_STANDALONE_OF_USER:
+            found.append(name)
+        if len(found) == MOST_LOOKED_AT:
+            break
+    return found
 
 
 def look_of(

@@ -224,7 +224,10 @@ class Dispatcher:
                 run_queue.forget(name)
         self._bells.clear_turn_watches()
         self._moved.update(self._states)
-        self._bells.listen({member.tenant: member.usage.bell for member in tenants.members})
+        self._bells.listen(
+            {member.tenant: member.usage.bell for member in tenants.members},
+            {member.tenant: member.owner for member in tenants.members if member.owner},
+        )
         self._beat_at_ns = 0  # reads all tenants: a new one must not wait for its first heartbeat
         self._gpus = {uuid_bytes(gpu): gpu for gpu in tenants.gpus}
         self.applied_generation = tenants.generation
@@ -251,7 +254,7 @@ class Dispatcher:
             state.created_ns, state.is_unreadable = sample.created_ns, False
             for run_queue in self._run_queues.values():
                 run_queue.forget(name)
-        self._bells.looked_at(name, sample.doorbell, now_ns)
+        self._bells.looked_at(name, sample.doorbell, now_ns, sample.slots)
         found = device_usage(sample, self._gpus)
         state.run_queues = [self._run_queues[gpu] for gpu in found]
         for run_queue, figures in zip(state.run_queues, found.values(), strict=True):

@@ -8,6 +8,7 @@ dispatcher then reads it with the heartbeat.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 from limiter._native import ffi, lib
@@ -17,8 +18,13 @@ from hypervisor.scheduler.types import QuantumExpiry, TurnWatch
 
 RINGS_PER_S = 2000
 BURST = 200
+OWNER_FACTOR = 2
+"""The tenants of one user together may ring so many times as often as one."""
+SLOTS_PER_RING = 64
+"""A look at so many slots in use costs as much as one ring more."""
 MAX_COUNTED = 10 * BURST
 """Bound of the rings counted at once: a tenant can write any number."""
+NO_OWNERS: Mapping[TenantName, str] = MappingProxyType({})
 NEVER = (1 << 32) - 1
 UINT64_MAX = (1 << 64) - 1
 MAX_BELLS = int(lib.GL_MAX_BELLS)
@@ -30,13 +36,14 @@ RATE_LIMITED, MUTED = 1, 2
 class RingBudget:
     """Rings that one tenant has left, refilled at RINGS_PER_S."""
 
-    def __init__(self, now_ns: int) -> None:
-        self._left = float(BURST)
+    def __init__(self, now_ns: int, factor: int = 1) -> None:
+        self._factor = factor
+        self._left = float(BURST * factor)
         self._at_ns = now_ns
 
     def take(self, now_ns: int, rings: int) -> None:
-        earned = (now_ns - self._at_ns) * RINGS_PER_S / 1e9
-        self._left = min(float(BURST), self._left + earned) - rings
+        earned = (now_ns - self._at_ns) * self._factor * RINGS_PER_S / 1e9
+        self._left = min(float(BURST * self._factor), self._left + earned) - rings
         self._at_ns = now_ns
 
     @property
@@ -58,14 +65,21 @@ class Doorbells:
         self._watch_count = 0
         self._places: dict[TenantName, int] = {}
         self._budgets: dict[TenantName, RingBudget] = {}
+        self._owners: Mapping[TenantName, str] = NO_OWNERS
+        self._owner_budgets: dict[str, RingBudget] = {}
         self._poll = poll
 
     def ring(self) -> None:
         """Wake the dispatcher thread. Any thread."""
         lib.gl_bell_ring(self._own)
 
-    def listen(self, words: Mapping[TenantName, Any]) -> None:
-        """Listen to exactly these doorbells. All count as rung until they are read."""
+    def listen(self, words: Mapping[TenantName, Any], owners: Mapping[TenantName, str] = NO_OWNERS) -> None:
+        """Listen to exactly these doorbells. All count as rung until they are read.
+
+        `owners`: the user of each tenant that shares one budget with that user's others.
+        """
+        self._owners = owners
+        self._owner_budgets = {o: b for o, b in self._owner_budgets.items() if o in set(owners.values())}
         names = list(words)[: MAX_BELLS - 1]
         self._places = {name: place for place, name in enumerate(names, start=1)}
         for name, place in self._places.items():
@@ -78,12 +92,16 @@ class Doorbells:
         self._bells[0].seen = self._own[0]
 
     def hear(self) -> list[TenantName]:
-        """Return the tenants that have rung since they were last read."""
+        """Return the tenants that have rung since they were last read, without those that ring too often."""
         lib.gl_bells_rang(self._bells, len(self._places) + 1, self._rang)
-        return [name for name, place in self._places.items() if self._rang[place]]
+        return [
+            name
+            for name, place in self._places.items()
+            if self._rang[place] and not self._bells[place].ignored & RATE_LIMITED
+        ]
 
-    def looked_at(self, tenant: TenantName, value: int, now_ns: int) -> None:
-        """Record that a tenant was read after its doorbell had reached `value`."""
+    def looked_at(self, tenant: TenantName, value: int, now_ns: int, slots: int = 0) -> None:
+        """Record that a tenant with `slots` slots in use was read after its doorbell had reached `value`."""
         place = self._places.get(tenant)
         if place is None:
             return
@@ -92,9 +110,22 @@ class Doorbells:
         if budget is None:
             budget = self._budgets[tenant] = RingBudget(now_ns)
         else:
-            budget.take(now_ns, min((value - bell.seen) % (1 << 32), MAX_COUNTED))
-        rate_limited = 0 if budget.is_left else RATE_LIMITED
+            rings = min((value - bell.seen) % (1 << 32), MAX_COUNTED)
+            budget.take(now_ns, rings + (slots // SLOTS_PER_RING if rings else 0))
+        is_left = budget.is_left and self._owner_has_left(tenant, value, bell.seen, now_ns, slots)
+        rate_limited = 0 if is_left else RATE_LIMITED
         bell.seen, bell.ignored = value, bell.ignored & MUTED | rate_limited
+
+    def _owner_has_left(self, tenant: TenantName, value: int, seen: int, now_ns: int, slots: int) -> bool:
+        """Count one look against the tenant's user; False if its tenants ring too often together."""
+        owner = self._owners.get(tenant)
+        if owner is None:
+            return True
+        budget = self._owner_budgets.get(owner)
+        if budget is None:
+            budget = self._owner_budgets[owner] = RingBudget(now_ns, OWNER_FACTOR)
+        budget.take(now_ns, 1 + slots // SLOTS_PER_RING if value != seen and seen != NEVER else 0)
+        return budget.is_left
 
     def ignore(self, tenant: TenantName) -> None:
         """Ignore a tenant's doorbell until the next `listen`."""

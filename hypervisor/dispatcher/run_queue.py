@@ -46,6 +46,8 @@ class TenantHandle:
     usage: UsageSegment
     policy: PolicySegment
     terms: Mapping[GpuUuid, SchedParams]
+    owner: str = ""
+    """The user whose tenants share a budget of doorbell rings; empty: the tenant has one to itself."""
 
 
 @dataclass(frozen=True, slots=True)

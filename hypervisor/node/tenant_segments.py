@@ -16,7 +16,7 @@ from hypervisor.dispatcher.dispatcher import Dispatcher, TenantList
 from hypervisor.dispatcher.run_queue import TenantHandle
 from hypervisor.errors import SegmentError, SegmentHeld
 from hypervisor.model import DeviceQuota, Gpu, GpuUuid, TenantName, device_quota
-from hypervisor.node.registry import Tenant
+from hypervisor.node.registry import CONTAINED, Tenant
 from hypervisor.scheduler.types import SchedParams
 from hypervisor.shm import fd_passing as hand_over
 from hypervisor.shm.fd_passing import ReadOnlyView
@@ -31,6 +31,7 @@ from hypervisor.shm.segments import (
 from limiter.quota import PriorityClass
 
 logger = logging.getLogger(__name__)
+ROOT = 0
 
 
 @dataclass(slots=True)
@@ -45,6 +46,8 @@ class Open:
     must_reap_again: bool = False
     trouble: str = ""
     """Reason why the last clearing up after the dead failed."""
+    owner: str = ""
+    """The user whose tenants share bounds; empty: root, or a pod or container of its own."""
 
     def close(self) -> None:
         self.usage.close()
@@ -94,7 +97,7 @@ class Tenancy:
         except SegmentError:
             usage.close()
             raise
-        opened = Open(usage, policy, {})
+        opened = Open(usage, policy, {}, owner=owner_of(tenant))
         try:
             before_publishing(tenant, opened)
         except SegmentError:
@@ -237,7 +240,12 @@ class Tenancy:
 def member_of(name: TenantName, opened: Open) -> TenantHandle:
     """Return a tenant as the arbitration sees it."""
     terms = {gpu: terms_of(quota, opened.is_suspended) for gpu, quota in opened.quotas.items()}
-    return TenantHandle(name, opened.usage, opened.policy, terms)
+    return TenantHandle(name, opened.usage, opened.policy, terms, opened.owner)
+
+
+def owner_of(tenant: Tenant) -> str:
+    """Return the user that a tenant's work is charged to; empty: the tenant alone."""
+    return "" if tenant.uid == ROOT or tenant.name.startswith(CONTAINED) else str(tenant.uid)
 
 
 def terms_of(quota: DeviceQuota, is_suspended: bool) -> SchedParams:

@@ -13,6 +13,7 @@ import errno
 import mmap
 import os
 import time
+from collections.abc import Collection
 from typing import Any
 
 from limiter._native import ffi, lib
@@ -139,9 +140,9 @@ class UsageSegment(Segment):
         """Give back what dead processes hold; return how many there were."""
         return self.check(lib.gl_node_reap(self.view, self.fd))
 
-    def read(self) -> segment.Usage:
-        """Return all of it. Raises LayoutMismatch."""
-        return segment.read_open(self.fd, DIRECTORY / self.name)
+    def read(self, holders: Collection[int] | None = None) -> segment.Usage:
+        """Return all of it, or of all processes only these. Raises LayoutMismatch."""
+        return segment.read_open(self.fd, DIRECTORY / self.name, holders)
 
 
 class PolicySegment(Segment):
