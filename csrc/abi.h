@@ -128,6 +128,7 @@ enum {
 enum { CU_GRAPH_NODE_TYPE_GRAPH = 4, CU_GRAPH_NODE_TYPE_MEM_ALLOC = 10, CU_GRAPH_NODE_TYPE_MEM_FREE = 11 };
 enum { CU_GRAPH_CHILD_GRAPH_OWNERSHIP_MOVE = 1 };
 enum { CU_MEM_ALLOCATION_TYPE_PINNED = 1, CU_MEM_ALLOCATION_TYPE_MANAGED = 2 };
+enum { CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR = 1 };
 enum {
 	CU_AD_FORMAT_UNSIGNED_INT8 = 0x01, CU_AD_FORMAT_UNSIGNED_INT16 = 0x02, CU_AD_FORMAT_UNSIGNED_INT32 = 0x03,
 	CU_AD_FORMAT_SIGNED_INT8 = 0x08, CU_AD_FORMAT_SIGNED_INT16 = 0x09, CU_AD_FORMAT_SIGNED_INT32 = 0x0a,
@@ -220,6 +221,10 @@ typedef struct {
 typedef struct {
 	unsigned char reserved[64];
 } CUmemPoolPtrExportData;
+
+typedef struct {
+	char reserved[64];
+} CUipcMemHandle;
 
 typedef struct {
 	CUmemPoolProps poolProps;

@@ -21,11 +21,12 @@
 #define GL_USAGE_MAGIC 0x55544d4c555047
 #define GL_POLICY_MAGIC 0x594c4f504c5047
 #define GL_STATE_MAGIC 0x544154534c5047
-#define GL_LAYOUT_VERSION 2
+#define GL_LAYOUT_VERSION 3
 #define GL_HEARTBEAT_NS 500000000
 #define GL_MAX_DEVICES 16      /* GPUs that one tenant uses */
 #define GL_MAX_NODE_DEVICES 64 /* cards and MIG devices of a node */
 #define GL_MAX_SLOTS 512
+#define GL_MAX_SHARES 512    /* exported memory of a tenant */
 #define GL_TENANT_NAME_BYTES 64
 #define GL_USAGE_PREFIX "gpulimit.u."  /* names of segments in /dev/shm; the tenant's name follows */
 #define GL_POLICY_PREFIX "gpulimit.p."
@@ -65,7 +66,7 @@ struct gl_header {
 	uint32_t slots_used;    /* slots [0, slots_used) may be in use; only grows */
 	char tenant[64];
 	uint32_t doorbell;      /* usage: futex that a process bumps when it begins to wait for GPU time or to have work */
-	uint32_t reserved0;
+	uint32_t shares_used;   /* usage: entries [0, shares_used) of share may be in use; only grows */
 	uint64_t reserved[3];
 };
 
@@ -198,11 +199,25 @@ struct gl_cover {
 	uint64_t fine[256], coarse[256];
 };
 
+/* Device memory that several processes of the tenant may hold (shares.c). */
+struct gl_share {
+	uint64_t key;                /* by which an importer finds it */
+	uint64_t bytes;
+	uint32_t device;             /* entry */
+	uint32_t kind;               /* gl_memory_kind */
+	uint32_t payer;              /* 1 + slot that is charged; 0: none, the entry is being made or ended */
+	uint32_t in_pool;            /* 1: it lies in a pool of the payer's, which is charged as a whole */
+	uint32_t adopted;            /* 1: the payer is not the process that made it */
+	uint32_t taken;              /* 0: the entry is free */
+	uint64_t holder[8];          /* a bit for each slot that holds it, the payer's too */
+};
+
 struct gl_usage {
 	struct gl_header header;
 	struct gl_device device[16];
 	struct gl_slot slot[512];
 	struct gl_cover cover[16];   /* as in device */
+	struct gl_share share[512];
 };
 /* cffi: end */
 
@@ -214,6 +229,8 @@ _Static_assert(sizeof(struct gl_state_gpu) % 64 == 0, "layout");
 _Static_assert(sizeof(struct gl_slot) % 64 == 0, "layout");
 _Static_assert(GL_MAX_DEVICES == sizeof((struct gl_usage *)0)->device / sizeof(struct gl_device), "layout");
 _Static_assert(GL_MAX_DEVICES == sizeof((struct gl_usage *)0)->cover / sizeof(struct gl_cover), "layout");
+_Static_assert(GL_MAX_SHARES == sizeof((struct gl_usage *)0)->share / sizeof(struct gl_share), "layout");
+_Static_assert(GL_MAX_SLOTS == sizeof((struct gl_share *)0)->holder * 8, "layout");
 _Static_assert(GL_MAX_NODE_DEVICES == sizeof((struct gl_policy *)0)->device / sizeof(struct gl_policy_device), "layout");
 _Static_assert(GL_MAX_NODE_DEVICES == sizeof((struct gl_state *)0)->gpu / sizeof(struct gl_state_gpu), "layout");
 

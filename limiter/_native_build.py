@@ -23,7 +23,7 @@ HEADERS = (
 )
 SOURCES = (
     *("quota/quota.c", "quota/quota_list.c", "quota/quota_text.c"),
-    *("segment/ledger.c", "segment/live_quota.c", "segment/slots.c"),
+    *("segment/ledger.c", "segment/live_quota.c", "segment/shares.c", "segment/slots.c"),
     *("node/sigbus_guard.c", "node/usage.c", "node/policy.c", "node/turn_watch.c", "node/doorbell.c"),
     "node/replace.c",
 )

@@ -66,12 +66,12 @@ def entries(text: str) -> list[str]:
 
 
 def preload(wish: Wish, image: Image) -> list[str]:
-    """Preload libgpulimit.so, and after it what the image preloads."""
+    """Preload what the image preloads, and libgpulimit.so behind it."""
     library = str(wish.shelf / paths.LIBRARY)
     if wish.by_file:
-        return mount(preload_file(wish.shelf, [library, *entries(image.preload_file)]), PRELOAD_FILE)
+        return mount(preload_file(wish.shelf, [*entries(image.preload_file), library]), PRELOAD_FILE)
     others = [entry for entry in entries(image.environment.get("LD_PRELOAD", "")) if entry != library]
-    return ["-e", f"LD_PRELOAD={':'.join([library, *others])}"]
+    return ["-e", f"LD_PRELOAD={':'.join([*others, library])}"]
 
 
 def preload_file(shelf: Path, libraries: Sequence[str]) -> Path:

@@ -5,14 +5,18 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import MutableMapping, Sequence
+from collections.abc import Mapping, MutableMapping, Sequence
 
 from limiter import paths
 
 
 def preload(environment: MutableMapping[str, str]) -> None:
-    """Preload libgpulimit.so, before whatever is preloaded already."""
-    prepend(environment, "LD_PRELOAD", str(paths.library()))
+    """Preload libgpulimit.so, behind what is preloaded already.
+
+    A library that takes over driver calls, too, would not be asked behind it.
+    """
+    library = str(paths.library())
+    environment["LD_PRELOAD"] = ":".join([*others_in(environment, "LD_PRELOAD", library), library])
 
 
 def use_simulated_driver(environment: MutableMapping[str, str]) -> None:
@@ -30,5 +34,9 @@ def set_gpus(environment: MutableMapping[str, str], gpus: Sequence[str]) -> None
 
 def prepend(environment: MutableMapping[str, str], variable: str, path: str) -> None:
     """Put `path` first in a list of paths, keeping what is there."""
-    others = [p for p in re.split("[ :]+", environment.get(variable, "")) if p and p != path]
-    environment[variable] = ":".join([path, *others])
+    environment[variable] = ":".join([path, *others_in(environment, variable, path)])
+
+
+def others_in(environment: Mapping[str, str], variable: str, path: str) -> list[str]:
+    """Return the entries of a list of paths, but for `path`."""
+    return [p for p in re.split("[ :]+", environment.get(variable, "")) if p and p != path]

@@ -143,11 +143,12 @@ static int names_any(const char *text)
 	return 0;
 }
 
-/* Puts ours, which ends with its line, and theirs into the bundle; leaves that file's name in `path`. */
+/* Puts theirs, and ours behind it, into the bundle; leaves that file's name in `path`.  A library of the image's that
+ * takes over driver calls, too, would not be asked behind ours. */
 static void write_merged(void)
 {
 	size_t length = 0;
-	const char *const parts[] = {ours, theirs, "\n"};
+	const char *const parts[] = {theirs, "\n", ours};
 	for (size_t part = 0; part < 3; part++)
 		for (const char *at = parts[part]; *at && length < sizeof merged; at++)
 			merged[length++] = *at;

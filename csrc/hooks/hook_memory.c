@@ -129,9 +129,10 @@ static CUresult freed(CUresult result, const struct gl_block *block, bool stream
 	gl_charge_left(block, result);
 	if (!block->space || result != CUDA_SUCCESS)
 		return result;
-	if (block->kind == GL_MEM_POOL)
+	if (block->kind == GL_MEM_POOL) {
 		gl_pool_freed(block);
-	else if (stream_ordered) /* the card may hold it a little longer */
+		gl_pools_answer(gl_gpu_of((CUdevice)block->ordinal));
+	} else if (stream_ordered) /* the card may hold it a little longer */
 		gl_overhead_mark(gl_gpu_of((CUdevice)block->ordinal));
 	return result;
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Stream-ordered allocation and pools.  On a capturing stream an allocation becomes a node of the graph and is charged
- * as one.  Pools and pointers imported from another process are charged there, not here.
+ * as one.  A pool of another process is charged there, not here; its pointers: hook_share.c.
  */
 #include "shim.h"
 
@@ -233,12 +233,6 @@ CUresult cuMemPoolImportFromShareableHandle(CUmemoryPool *pool, void *handle, CU
 	if (result == CUDA_SUCCESS && pool)
 		(void)gl_pool_add(*pool, NULL, GL_MEM_POOL);
 	return result;
-}
-
-CUresult cuMemPoolImportPointer(CUdeviceptr *ptr, CUmemoryPool pool, CUmemPoolPtrExportData *data)
-{
-	GL_ENTER(cuMemPoolImportPointer, (ptr, pool, data));
-	return REAL(cuMemPoolImportPointer)(ptr, pool, data);
 }
 
 CUresult cuDeviceGraphMemTrim(CUdevice device)

@@ -5,12 +5,16 @@
  * references; a handle and a mapping each name the memory and are one reference.  The id is needed because a handle may
  * be released long before its mapping, its value be given out again, and the memory asked for a new handle.
  *
- * Memory on the host, and memory imported from another process, is passed through and not charged; its mappings are
- * written down with id 0, so that unmapping a range can walk from one to the next.
+ * Imported memory is charged to one of the processes that hold it where it is the tenant's (sharing.c).  Where it is
+ * not, the driver does not tell its size either, so it is charged here as far as it is mapped.
+ *
+ * Memory on the host is passed through and not charged; its mappings are written down with id 0, so that unmapping a
+ * range can walk from one to the next.
  */
 #include "shim.h"
 
 #define GRANULE ((size_t)2 << 20)
+#define FOREIGN 1 /* in `other` of memory: imported from outside the tenant */
 
 static bool add_reference(struct gl_block *block, void *unused)
 {
@@ -129,6 +133,28 @@ CUresult cuMemRelease(CUmemGenericAllocationHandle handle)
 	return result;
 }
 
+static bool grow_import(struct gl_block *memory, void *to)
+{
+	const struct gl_block *grown = to;
+	memory->bytes += grown->bytes;
+	memory->imported = 1;
+	return false;
+}
+
+/* Memory from outside the tenant is now mapped up to `end`.  False: the quota refuses. */
+static bool charge_import(uint64_t id, uint64_t end)
+{
+	struct gl_block memory, more;
+	if (GL_LIKELY(!gl_block_get(GL_SPACE_VMM_MEMORY, id, &memory) || memory.other != FOREIGN || end <= memory.bytes))
+		return true;
+	struct gl_gpu *gpu = gl_gpu_of((CUdevice)memory.ordinal);
+	more = (struct gl_block){.kind = GL_MEM_VMM};
+	if (!gpu || !gl_imported_begin(gpu, &more, end - memory.bytes))
+		return !gpu;
+	(void)gl_block_update(GL_SPACE_VMM_MEMORY, id, grow_import, &more);
+	return true;
+}
+
 CUresult cuMemMap(CUdeviceptr ptr, size_t size, size_t offset, CUmemGenericAllocationHandle handle,
 		  unsigned long long flags)
 {
@@ -140,7 +166,8 @@ CUresult cuMemMap(CUdeviceptr ptr, size_t size, size_t offset, CUmemGenericAlloc
 	    gl_block_update(GL_SPACE_VMM_MEMORY, known.other, add_reference, NULL))
 		mapping.other = known.other;
 	CUresult result = REAL(cuMemMap)(ptr, size, offset, handle, flags);
-	if (result == CUDA_SUCCESS && ptr && gl_block_put(&mapping, &old) != 0) {
+	bool fits = result != CUDA_SUCCESS || !mapping.other || charge_import(mapping.other, offset + size);
+	if (result == CUDA_SUCCESS && ptr && (!fits || gl_block_put(&mapping, &old) != 0)) {
 		REAL(cuMemUnmap)(ptr, size);
 		result = CUDA_ERROR_OUT_OF_MEMORY;
 	}
@@ -202,14 +229,60 @@ CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, void 
 	return result;
 }
 
-/* Charged to the process that made it.  Should the value be one that we know, it is this process's own memory coming
- * back, and the import one more reference to it. */
+static struct gl_gpu *gpu_of_import(CUmemGenericAllocationHandle handle)
+{
+	CUmemAllocationProp prop = {.type = 0};
+	if (!gl_has(GL_ID_cuMemGetAllocationPropertiesFromHandle) ||
+	    REAL(cuMemGetAllocationPropertiesFromHandle)(&prop, handle) != CUDA_SUCCESS)
+		return gl_gpu_current();
+	return gpu_of(&prop);
+}
+
+/* Writes imported memory down.  False: there is no room for it. */
+static bool import_keep(CUmemGenericAllocationHandle handle, uint64_t name)
+{
+	uint64_t id = gl_add(&gl_self.next_id, 1) + 1;
+	struct gl_gpu *gpu = gpu_of_import(handle);
+	struct gl_block memory = {.key = id, .space = GL_SPACE_VMM_MEMORY, .kind = GL_MEM_VMM, .count = 1};
+	if (!gpu)
+		return true; /* on the host */
+	memory.ordinal = (uint32_t)gpu->ordinal;
+	if (!gl_shared_join(name, &memory))
+		memory.other = FOREIGN;
+	if (gl_block_put(&memory, NULL) != 0) {
+		gl_shared_leave(memory.share);
+		return false;
+	}
+	if (handle_add(handle, id) == 0)
+		return true;
+	memory_unreferenced(id);
+	return false;
+}
+
+/* Should the value be one that we know, it is this process's own memory coming back, and the import one more reference
+ * to it. */
 CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle, void *os_handle,
 					CUmemAllocationHandleType type)
 {
 	GL_ENTER(cuMemImportFromShareableHandle, (handle, os_handle, type));
 	CUresult result = REAL(cuMemImportFromShareableHandle)(handle, os_handle, type);
-	if (result == CUDA_SUCCESS && handle)
-		(void)gl_block_update(GL_SPACE_VMM_HANDLE, *handle, add_reference, NULL);
+	if (result != CUDA_SUCCESS || !handle || gl_block_update(GL_SPACE_VMM_HANDLE, *handle, add_reference, NULL))
+		return result;
+	uint64_t name = type == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR ? gl_shared_name_of_fd((int)(intptr_t)os_handle) : 0;
+	if (import_keep(*handle, name))
+		return result;
+	REAL(cuMemRelease)(*handle);
+	return CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+CUresult cuMemExportToShareableHandle(void *os_handle, CUmemGenericAllocationHandle handle,
+				      CUmemAllocationHandleType type, unsigned long long flags)
+{
+	GL_ENTER(cuMemExportToShareableHandle, (os_handle, handle, type, flags));
+	CUresult result = REAL(cuMemExportToShareableHandle)(os_handle, handle, type, flags);
+	struct gl_block known;
+	if (result == CUDA_SUCCESS && os_handle && type == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR &&
+	    gl_block_get(GL_SPACE_VMM_HANDLE, handle, &known))
+		gl_shared_export_fd(GL_SPACE_VMM_MEMORY, known.other, *(int *)os_handle);
 	return result;
 }

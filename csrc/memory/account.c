@@ -35,9 +35,15 @@ void gl_recharge(struct gl_gpu *gpu, enum gl_memory_kind kind, uint64_t from, ui
 
 void gl_charge_release(const struct gl_block *block)
 {
+	if (block->share) {
+		gl_shared_leave(block->share);
+		return;
+	}
 	if (block->space == GL_SPACE_POINTER && (block->kind == GL_MEM_POOL || block->kind == GL_MEM_GRAPH))
 		return; /* its bytes are in its pool's or graph's charge */
 	struct gl_gpu *gpu = gl_gpu_of((CUdevice)block->ordinal);
+	if (gpu && block->imported)
+		gl_sub(&gpu->imported_bytes, block->bytes);
 	if (gpu && block->bytes)
 		gl_release(gpu, (enum gl_memory_kind)block->kind, block->bytes);
 }

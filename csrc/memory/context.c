@@ -21,6 +21,10 @@ static bool falls(struct gl_block *block, void *arg)
 	struct fall *fall = arg;
 	if (block->context != fall->context || block->ordinal >= GL_MAX_DEVICES || block->kind >= GL_MEM_KINDS)
 		return false;
+	if (block->share || block->imported) {
+		gl_charge_release(block);
+		return true;
+	}
 	fall->bytes[block->ordinal][block->kind] += block->bytes;
 	return true;
 }

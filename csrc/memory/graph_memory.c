@@ -12,22 +12,9 @@
  *
  * Locks: as in pool.c.
  */
-#include "shim.h"
+#include "memory/graph_memory.h"
 
-/* Of a graph's or an executable graph's block, in count. */
-enum {
-	CAPTURING = 1, /* graphs: the capture is still open */
-	SPENT = 2,     /* it has run, or is made executable: it plans nothing any more */
-	AUTO_FREE = 4, /* executable graphs: a launch frees what the last one left */
-	UPLOADED = 8,  /* executable graphs: the driver may have taken its memory before the launch */
-};
 #define AUTO_FREE_ON_LAUNCH 1u
-
-/* A graph may have memory on several gpus.  Handles are addresses of objects larger than GL_MAX_DEVICES bytes. */
-static uint64_t key_of(const void *handle, uint32_t ordinal)
-{
-	return (uint64_t)(uintptr_t)handle + ordinal;
-}
 
 struct plan {
 	uint32_t ordinal;
@@ -63,8 +50,7 @@ void gl_graph_memory_refresh(struct gl_gpu *gpu)
 	gl_put(&gpu->graph_unused_bytes, to - held);
 }
 
-/* `reserved`: was taken for the graphs' charge.  Graphs came, went or ran: `plans`. */
-static void settle(struct gl_gpu *gpu, uint64_t reserved, bool plans)
+void gl_graph_memory_settle(struct gl_gpu *gpu, uint64_t reserved, bool plans)
 {
 	CUstreamCaptureMode mode = gl_relax();
 	gl_lock(&gpu->books_lock);
@@ -78,15 +64,15 @@ static void settle(struct gl_gpu *gpu, uint64_t reserved, bool plans)
 
 void gl_graph_memory_trimmed(struct gl_gpu *gpu)
 {
-	settle(gpu, 0, false);
+	gl_graph_memory_settle(gpu, 0, false);
 }
 
 uint64_t gl_graph_memory_need(struct gl_gpu *gpu, CUgraph graph, uint64_t bytes)
 {
 	struct gl_block block = {.space = 0};
 	uint64_t live;
-	settle(gpu, 0, false);
-	(void)gl_block_get(GL_SPACE_GRAPH, key_of(graph, (uint32_t)gpu->ordinal), &block);
+	gl_graph_memory_settle(gpu, 0, false);
+	(void)gl_block_get(GL_SPACE_GRAPH, gl_graph_key(graph, (uint32_t)gpu->ordinal), &block);
 	if (__builtin_add_overflow(block.other, bytes, &live))
 		return UINT64_MAX;
 	gl_lock(&gpu->books_lock);
@@ -97,7 +83,7 @@ uint64_t gl_graph_memory_need(struct gl_gpu *gpu, CUgraph graph, uint64_t bytes)
 
 int gl_graph_memory_prepare(struct gl_gpu *gpu, CUgraph graph, bool captured)
 {
-	struct gl_block block = {.key = key_of(graph, (uint32_t)gpu->ordinal), .space = GL_SPACE_GRAPH,
+	struct gl_block block = {.key = gl_graph_key(graph, (uint32_t)gpu->ordinal), .space = GL_SPACE_GRAPH,
 				 .kind = GL_MEM_GRAPH, .ordinal = (uint32_t)gpu->ordinal, .count = captured ? CAPTURING : 0};
 	struct gl_block known;
 	gl_store(&gpu->graph_memory, 1u);
@@ -121,7 +107,7 @@ static bool change(struct gl_block *block, void *arg)
 void gl_graph_memory_add(struct gl_gpu *gpu, CUgraph graph, CUdeviceptr pointer, uint64_t bytes, uint64_t reserved)
 {
 	struct change more = {.more = bytes};
-	uint64_t key = key_of(graph, (uint32_t)gpu->ordinal);
+	uint64_t key = gl_graph_key(graph, (uint32_t)gpu->ordinal);
 	struct gl_block block = {.key = pointer, .bytes = bytes, .space = GL_SPACE_POINTER, .kind = GL_MEM_GRAPH,
 				 .ordinal = (uint32_t)gpu->ordinal, .other = key};
 	struct gl_block old = {.space = 0};
@@ -129,14 +115,14 @@ void gl_graph_memory_add(struct gl_gpu *gpu, CUgraph graph, CUdeviceptr pointer,
 	if (pointer && gl_block_put(&block, &old) == 0 && old.space)
 		gl_charge_release(&old);
 	(void)gl_block_update(GL_SPACE_GRAPH, key, change, &more);
-	settle(gpu, reserved, true);
+	gl_graph_memory_settle(gpu, reserved, true);
 }
 
 void gl_graph_memory_freed(CUgraph graph, CUdeviceptr pointer)
 {
 	struct gl_block block;
 	if (!gl_block_get(GL_SPACE_POINTER, pointer, &block) || block.kind != GL_MEM_GRAPH ||
-	    block.other != key_of(graph, block.ordinal))
+	    block.other != gl_graph_key(graph, block.ordinal))
 		return; /* freed by another graph than the one that allocates it: it stays that one's */
 	struct change less = {.less = block.bytes};
 	(void)gl_block_update(GL_SPACE_GRAPH, block.other, change, &less);
@@ -164,25 +150,18 @@ void gl_graph_memory_forget(CUgraph graph)
 		struct gl_gpu *gpu = &gl_self.gpu[i];
 		struct gl_block block;
 		if (!gl_load(&gpu->graph_memory) ||
-		    !gl_block_take(GL_SPACE_GRAPH, key_of(graph, (uint32_t)i), &block))
+		    !gl_block_take(GL_SPACE_GRAPH, gl_graph_key(graph, (uint32_t)i), &block))
 			continue;
 		struct heir heir = {.graph = block.key};
 		gl_block_each(inherit, &heir);
-		settle(gpu, 0, true);
+		gl_graph_memory_settle(gpu, 0, true);
 	}
 }
 
-static bool spend(struct gl_block *block, void *before)
+bool gl_graph_spend(struct gl_block *block, void *before)
 {
 	*(uint32_t *)before = block->count;
 	block->count = (block->count | SPENT) & ~(uint32_t)UPLOADED;
-	return false;
-}
-
-static bool upload(struct gl_block *block, void *before)
-{
-	(void)spend(block, before);
-	block->count |= UPLOADED;
 	return false;
 }
 
@@ -191,13 +170,13 @@ void gl_graph_memory_instantiated(CUgraph graph, CUgraphExec exec, unsigned long
 {
 	for (int i = 0; graph && exec && i < gl_self.gpu_count; i++) {
 		struct gl_block block;
-		uint64_t key = key_of(graph, (uint32_t)i);
+		uint64_t key = gl_graph_key(graph, (uint32_t)i);
 		uint32_t before;
 		if (!gl_load(&gl_self.gpu[i].graph_memory) || !gl_block_get(GL_SPACE_GRAPH, key, &block) ||
-		    !gl_block_update(GL_SPACE_GRAPH, key, spend, &before))
+		    !gl_block_update(GL_SPACE_GRAPH, key, gl_graph_spend, &before))
 			continue;
 		uint32_t count = (before & SPENT) | (flags & AUTO_FREE_ON_LAUNCH ? AUTO_FREE : 0);
-		block = (struct gl_block){.key = key_of(exec, (uint32_t)i), .bytes = block.bytes, .count = count,
+		block = (struct gl_block){.key = gl_graph_key(exec, (uint32_t)i), .bytes = block.bytes, .count = count,
 					  .space = GL_SPACE_GRAPH_EXEC, .kind = GL_MEM_GRAPH, .ordinal = (uint32_t)i};
 		(void)gl_block_put(&block, NULL);
 	}
@@ -208,73 +187,8 @@ void gl_graph_memory_exec_forget(CUgraphExec exec)
 	for (int i = 0; exec && i < gl_self.gpu_count; i++) {
 		struct gl_block block;
 		if (gl_load(&gl_self.gpu[i].graph_memory) &&
-		    gl_block_take(GL_SPACE_GRAPH_EXEC, key_of(exec, (uint32_t)i), &block))
-			settle(&gl_self.gpu[i], 0, true);
-	}
-}
-
-/* The pool grows by what does not fit into its unused memory.  What an earlier launch of the same graph has left is
- * freed by the launch itself, or the driver refuses it. */
-static uint64_t growth(struct gl_gpu *gpu, const struct gl_block *exec)
-{
-	cuuint64_t used = 0;
-	uint64_t charged, want;
-	CUstreamCaptureMode mode = gl_relax();
-	if (REAL(cuDeviceGetGraphMemAttribute)(gpu->ordinal, CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT, &used) != CUDA_SUCCESS)
-		used = 0;
-	gl_unrelax(mode);
-	bool own = (exec->count & UPLOADED) || (exec->count & (SPENT | AUTO_FREE)) == (SPENT | AUTO_FREE);
-	if (own)
-		want = used > exec->bytes ? used : exec->bytes;
-	else if (__builtin_add_overflow(used, exec->bytes, &want))
-		want = UINT64_MAX;
-	settle(gpu, 0, false);
-	gl_lock(&gpu->books_lock);
-	charged = gpu->graph_charged_bytes;
-	gl_unlock(&gpu->books_lock);
-	return want > charged ? want - charged : 0;
-}
-
-bool gl_graph_memory_launch_begin(CUgraphExec exec, struct gl_graph_launch *launch)
-{
-	launch->any = false;
-	for (int i = 0; exec && i < gl_self.gpu_count; i++) {
-		struct gl_gpu *gpu = &gl_self.gpu[i];
-		struct gl_block block;
-		launch->need[i] = 0;
-		if (!gl_load(&gpu->graph_memory) ||
-		    !gl_block_get(GL_SPACE_GRAPH_EXEC, key_of(exec, (uint32_t)i), &block))
-			continue;
-		uint64_t need = growth(gpu, &block);
-		if (gl_reserve(gpu, GL_MEM_GRAPH, need) != 0) {
-			while (i-- > 0) {
-				gl_release(&gl_self.gpu[i], GL_MEM_GRAPH, launch->need[i]);
-				if (launch->need[i])
-					gl_moved(&gl_self.gpu[i]);
-			}
-			return false;
-		}
-		if (need)
-			gl_moving(gpu); /* until the end */
-		launch->need[i] = need;
-		launch->any = true;
-	}
-	return true;
-}
-
-void gl_graph_memory_launch_end(CUgraphExec exec, const struct gl_graph_launch *launch, bool uploaded, CUresult result)
-{
-	for (int i = 0; launch->any && i < gl_self.gpu_count; i++) {
-		struct gl_gpu *gpu = &gl_self.gpu[i];
-		uint32_t before = SPENT;
-		if (!gl_load(&gpu->graph_memory))
-			continue;
-		if (result == CUDA_SUCCESS)
-			(void)gl_block_update(GL_SPACE_GRAPH_EXEC, key_of(exec, (uint32_t)i), uploaded ? upload : spend,
-					      &before);
-		settle(gpu, launch->need[i], !(before & SPENT));
-		if (launch->need[i])
-			gl_moved(gpu);
+		    gl_block_take(GL_SPACE_GRAPH_EXEC, gl_graph_key(exec, (uint32_t)i), &block))
+			gl_graph_memory_settle(&gl_self.gpu[i], 0, true);
 	}
 }
 
@@ -284,14 +198,14 @@ void gl_graph_memory_moved(CUgraph child, CUgraph parent)
 		struct gl_gpu *gpu = &gl_self.gpu[i];
 		struct gl_block block;
 		if (!gl_load(&gpu->graph_memory) || gl_graph_memory_prepare(gpu, parent, false) != 0 ||
-		    !gl_block_take(GL_SPACE_GRAPH, key_of(child, (uint32_t)i), &block))
+		    !gl_block_take(GL_SPACE_GRAPH, gl_graph_key(child, (uint32_t)i), &block))
 			continue;
 		/* The child's peak is live in the parent for good: its nodes run at one point of the parent's order. */
-		struct heir heir = {.graph = block.key, .to = key_of(parent, (uint32_t)i)};
+		struct heir heir = {.graph = block.key, .to = gl_graph_key(parent, (uint32_t)i)};
 		struct change more = {.more = block.bytes};
 		gl_block_each(inherit, &heir);
 		(void)gl_block_update(GL_SPACE_GRAPH, heir.to, change, &more);
-		settle(gpu, 0, true);
+		gl_graph_memory_settle(gpu, 0, true);
 	}
 }
 
@@ -322,7 +236,7 @@ void gl_graph_memory_captured(CUgraph graph)
 	for (int i = 0; i < gl_self.gpu_count; i++) {
 		any |= gl_load(&gl_self.gpu[i].graph_memory) != 0;
 		if (graph && gl_load(&gl_self.gpu[i].graph_memory))
-			(void)gl_block_update(GL_SPACE_GRAPH, key_of(graph, (uint32_t)i), not_capturing, NULL);
+			(void)gl_block_update(GL_SPACE_GRAPH, gl_graph_key(graph, (uint32_t)i), not_capturing, NULL);
 	}
 	/* A failed capture does not say which graph it destroyed; once none is open, all that were open are gone. */
 	if (graph || !any || gl_load(&gl_self.capturing))
@@ -331,7 +245,7 @@ void gl_graph_memory_captured(CUgraph graph)
 	gl_block_each(is_lost, &lost);
 	for (int i = 0; i < gl_self.gpu_count; i++)
 		if (lost.on[i])
-			settle(&gl_self.gpu[i], 0, true);
+			gl_graph_memory_settle(&gl_self.gpu[i], 0, true);
 }
 
 CUgraph gl_capturing_graph(CUstream stream, bool per_thread)

@@ -83,6 +83,8 @@ struct gl_block {
 	uint32_t kind;     /* enum gl_memory_kind */
 	uint32_t count;    /* references, where the space has them */
 	uint64_t other;    /* pool, allocation, graph: depends on the space */
+	uint32_t share;    /* 1 + entry of memory that several processes hold, and that is charged by it; 0: not shared */
+	uint32_t imported; /* 1: of a process outside the tenant, charged here */
 };
 enum gl_space {
 	GL_SPACE_POINTER = 1,  /* bytes: charged; pool memory and graph nodes are charged elsewhere, other: pool or graph */
@@ -95,6 +97,7 @@ enum gl_space {
 	GL_SPACE_GRAPH_EXEC,   /* key: exec + ordinal; bytes: peak; count: as of a graph */
 	GL_SPACE_CONTEXT,      /* count: references (cuCtxAttach) */
 	GL_SPACE_GREEN,        /* key: green context; other: the same as a context */
+	GL_SPACE_OPENED,       /* key: address of another process's memory; count: how often it was opened */
 };
 #define GL_NOT_CHARGED UINT32_MAX /* as an ordinal */
 /* 0 or -ENOMEM (no memory for the table).  A block of the same space and key is replaced and copied to *old if that
@@ -228,6 +231,21 @@ void gl_pools_answer(struct gl_gpu *gpu);
 /* Asks the tenant's other processes to trim; true if one answered. */
 bool gl_pools_ask_others(struct gl_gpu *gpu);
 
+/* ---- sharing.c: memory handed from process to process ---- */
+
+/* The name of memory: in an opaque handle of 64 bytes, or on a descriptor (0: it has none). */
+uint64_t gl_shared_name(const void *opaque);
+uint64_t gl_shared_name_of_fd(int fd);
+/* The driver has exported the block's memory as such a handle (bytes: its size, where it is a pool's), or by fd. */
+void gl_shared_export(enum gl_space space, uint64_t key, const void *opaque, uint64_t bytes);
+void gl_shared_export_fd(enum gl_space space, uint64_t key, int fd);
+/* The driver has imported memory of that name: one of the tenant's processes is charged, and *block refers to it.  False:
+ * it is not the tenant's. */
+bool gl_shared_join(uint64_t name, struct gl_block *block);
+void gl_shared_leave(uint32_t share);
+/* Charged to this process for memory that others made; NVML may show it here or not. */
+uint64_t gl_imported_bytes(const struct gl_gpu *gpu);
+
 /* ---- graph_memory.c: memory nodes of graphs ---- */
 
 /* What charging one more node would need beyond what is charged.  Call with gpu->pool_lock held until added. */
@@ -246,6 +264,15 @@ void gl_graph_memory_instantiated(CUgraph graph, CUgraphExec exec, unsigned long
 void gl_graph_memory_exec_forget(CUgraphExec exec);
 void gl_graph_memory_forget(CUgraph graph);
 void gl_graph_memory_captured(CUgraph graph);
+/* The program trimmed the gpu's graph memory. */
+void gl_graph_memory_trimmed(struct gl_gpu *gpu);
+/* Brings the graphs' charge to the truth.  Call with books_lock held and captures relaxed. */
+void gl_graph_memory_refresh(struct gl_gpu *gpu);
+/* The graph that a stream is captured into; NULL: not capturing. */
+CUgraph gl_capturing_graph(CUstream stream, bool per_thread);
+
+/* ---- graph_launch.c: launches of such graphs ---- */
+
 /* Around a launch or an upload: reserves what it may take from the card (false: the quota refuses), then charges what
  * it took.  Cheap in a process without memory nodes. */
 struct gl_graph_launch {
@@ -254,12 +281,11 @@ struct gl_graph_launch {
 };
 bool gl_graph_memory_launch_begin(CUgraphExec exec, struct gl_graph_launch *launch);
 void gl_graph_memory_launch_end(CUgraphExec exec, const struct gl_graph_launch *launch, bool uploaded, CUresult result);
-/* The program trimmed the gpu's graph memory. */
-void gl_graph_memory_trimmed(struct gl_gpu *gpu);
-/* Brings the graphs' charge to the truth.  Call with books_lock held and captures relaxed. */
-void gl_graph_memory_refresh(struct gl_gpu *gpu);
-/* The graph that a stream is captured into; NULL: not capturing. */
-CUgraph gl_capturing_graph(CUstream stream, bool per_thread);
+
+/* ---- imported.c: memory of processes outside the tenant ---- */
+
+/* Charges so many bytes (more) of it to the block.  False: the quota refuses. */
+bool gl_imported_begin(struct gl_gpu *gpu, struct gl_block *block, uint64_t bytes);
 
 #pragma GCC visibility pop
 

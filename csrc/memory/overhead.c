@@ -2,8 +2,8 @@
  *
  * Device memory that nobody asked for by size: contexts, code, the driver's rounding.  It is measured: what NVML
  * says that this process holds, less what is charged for what was asked for.  NVML leaves managed memory out of a
- * process's figure (measured: 512 MiB touched by the GPU do not show), and memory imported from another process
- * too, so neither enters here.
+ * process's figure (measured: 512 MiB touched by the GPU do not show), so it does not enter here.  Memory imported from
+ * another process is left out, too, as long as that lives; of the two readings the one nearer to the last is taken.
  *
  * Asking takes about 17 us, so it is done after something that is known to cost memory (marked), after 32 MiB
  * more or less, after some thousand reservations (small pieces are rounded up to 512 bytes), and when the quota is
@@ -64,6 +64,22 @@ static void apply(struct gl_gpu *gpu, uint64_t measured, bool believe)
 	gl_put(&gpu->overhead_bytes, to);
 }
 
+static uint64_t apart(uint64_t a, uint64_t b)
+{
+	return a > b ? a - b : b - a;
+}
+
+/* The figure less what was asked for; what was imported may be in the figure or not. */
+static uint64_t beyond(const struct gl_gpu *gpu, uint64_t used, uint64_t asked_bytes)
+{
+	uint64_t with = used > asked_bytes ? used - asked_bytes : 0, imported = gl_imported_bytes(gpu);
+	if (GL_LIKELY(!imported))
+		return with;
+	uint64_t own = asked_bytes > imported ? asked_bytes - imported : 0, without = used > own ? used - own : 0;
+	uint64_t last = gl_peek(&gpu->overhead_bytes);
+	return apart(without, last) <= apart(with, last) ? without : with;
+}
+
 /* NVML's figure less what was asked for, with as little happening meanwhile as can be had.  False: not listed. */
 static bool look(struct gl_gpu *gpu, uint64_t *measured, bool *steady)
 {
@@ -77,7 +93,7 @@ static bool look(struct gl_gpu *gpu, uint64_t *measured, bool *steady)
 		gl_pools_refresh(gpu); /* growth since the first look is in NVML's figure, so it must be in ours */
 		uint64_t after = asked(gpu), most = after > before ? after : before;
 		*steady = before == after && still && gl_load(&gpu->moving) == 0;
-		*measured = used > most ? used - most : 0;
+		*measured = beyond(gpu, used, most);
 	}
 	return seen;
 }

@@ -151,7 +151,6 @@ void gl_pool_freed(const struct gl_block *pointer)
 	}
 	gl_unlock(&gpu->books_lock);
 	gl_unrelax(mode);
-	gl_pools_answer(gpu);
 }
 
 struct rename {

@@ -38,7 +38,7 @@ static void look(struct gl_gpu *gpu)
 
 void gl_pools_answer(struct gl_gpu *gpu)
 {
-	if (GL_LIKELY(!gl_peek(&gpu->device->memory_wanted)) || gl_peek(&gl_self.capturing))
+	if (GL_LIKELY(!gpu || !gl_peek(&gpu->device->memory_wanted)) || gl_peek(&gl_self.capturing))
 		return;
 	uint64_t now = gl_now_ns(), last = gl_peek(&gpu->pools_trimmed_ns);
 	if (now - last < TRIM_PAUSE_NS)

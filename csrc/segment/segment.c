@@ -305,6 +305,11 @@ int gl_segment_reap(void)
 	return cleared;
 }
 
+int gl_segment_room_for_shares(void)
+{
+	return make_room(gl_self.fd, offsetof(struct gl_usage, share), sizeof gl_self.usage->share);
+}
+
 /* By who holds the slot's lock.  Without the segment's descriptor only those of the same namespace can be named. */
 uint32_t gl_segment_pid(uint32_t slot)
 {

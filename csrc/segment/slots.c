@@ -3,6 +3,7 @@
 
 #include "base/sys.h"
 #include "segment/ledger.h"
+#include "segment/shares.h"
 
 int gl_record_lock(int fd, short type, uint64_t offset)
 {
@@ -35,6 +36,7 @@ static void clear_account(struct gl_usage *usage, uint32_t device, uint32_t slot
 
 void gl_slot_clear(struct gl_usage *usage, uint32_t slot)
 {
+	gl_share_leave_all(usage, slot);
 	for (uint32_t d = 0; d < GL_MAX_DEVICES; d++)
 		clear_account(usage, d, slot);
 	if (gl_peek(&usage->slot[slot].generation) & 1)

@@ -80,7 +80,7 @@ CUresult sim_ipc_export(struct sim_block *block, struct sim_ipc *ipc)
 	return CUDA_SUCCESS;
 }
 
-CUresult sim_ipc_open(CUcontext ctx, const struct sim_ipc *ipc, CUdeviceptr *out)
+CUresult sim_ipc_open(CUcontext ctx, const struct sim_ipc *ipc, bool of_pool, CUdeviceptr *out)
 {
 	char path[64];
 	uint32_t gpu;
@@ -100,7 +100,7 @@ CUresult sim_ipc_open(CUcontext ctx, const struct sim_ipc *ipc, CUdeviceptr *out
 	uint64_t addr = at == MAP_FAILED ? sim_backing(ipc->mapped_bytes, false) : (uint64_t)(uintptr_t)at;
 	struct sim_block block = {
 		.addr = addr, .bytes = ipc->bytes, .mapped_bytes = ipc->mapped_bytes, .kind = SIM_OPENED, .ctx = ctx,
-		.device = ctx->device, .shared_id = ipc->shared_id, .fd = -1,
+		.device = ctx->device, .shared_id = ipc->shared_id, .flags = of_pool ? SIM_FREEABLE : 0, .fd = -1,
 	};
 	if (!addr || !sim_block_add(&block)) {
 		sim_share_leave(ipc->shared_id);
@@ -132,7 +132,7 @@ static CUresult open_handle(CUdeviceptr *out, const sim_ipc_mem *handle, unsigne
 	if (!out || flags > 1)
 		return CUDA_ERROR_INVALID_VALUE;
 	memcpy(&ipc, handle, sizeof(ipc));
-	return sim_ipc_open(ctx, &ipc, out);
+	return sim_ipc_open(ctx, &ipc, false, out);
 }
 
 SIM_EXPORT CUresult cuIpcOpenMemHandle_v2(CUdeviceptr *out, sim_ipc_mem handle, unsigned int flags)

@@ -10,9 +10,9 @@
 struct sim_ipc { /* at most 64 bytes: it travels inside the driver's opaque handles */
 	uint64_t magic, shared_id, bytes, mapped_bytes;
 	int32_t pid, fd;
-	uint32_t gpu;
+	uint32_t gpu, unused;
 };
 CUresult sim_ipc_export(struct sim_block *block, struct sim_ipc *ipc);
-CUresult sim_ipc_open(CUcontext ctx, const struct sim_ipc *ipc, CUdeviceptr *out);
+CUresult sim_ipc_open(CUcontext ctx, const struct sim_ipc *ipc, bool of_pool, CUdeviceptr *out);
 
 #endif

@@ -146,7 +146,7 @@ static CUresult release(CUdeviceptr dptr)
 		return CUDA_SUCCESS;
 	struct sim_block *block = sim_block_at(dptr);
 	if (!block || block->kind == SIM_HOST || block->kind == SIM_REGISTERED || block->kind == SIM_MAPPED ||
-		block->kind == SIM_RESERVED || block->kind == SIM_OPENED)
+		block->kind == SIM_RESERVED || (block->kind == SIM_OPENED && !(block->flags & SIM_FREEABLE)))
 		return CUDA_ERROR_INVALID_VALUE;
 	sim_wait_context(block->ctx ? block->ctx : ctx);
 	block = sim_block_at(dptr); /* the wait let go of the lock */

@@ -56,6 +56,10 @@ static CUresult free_async(CUdeviceptr dptr, CUstream handle)
 	if (stream->capture)
 		return sim_capture_free(stream, dptr);
 	struct sim_block *block = sim_block_at(dptr);
+	if (block && block->kind == SIM_OPENED && block->flags & SIM_FREEABLE) {
+		sim_free_block(block);
+		return CUDA_SUCCESS;
+	}
 	if (!block || (block->kind != SIM_POOLED && block->kind != SIM_GRAPHMEM && block->kind != SIM_DEVICE && block->kind != SIM_MANAGED))
 		return CUDA_ERROR_INVALID_VALUE;
 	if (block->kind == SIM_POOLED || block->kind == SIM_GRAPHMEM)

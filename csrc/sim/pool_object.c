@@ -222,5 +222,5 @@ SIM_EXPORT CUresult cuMemPoolImportPointer(CUdeviceptr *out, CUmemoryPool pool, 
 	if (!out || !data || !sim_handle_is(pool, SIM_POOL) || !pool->imported)
 		return CUDA_ERROR_INVALID_VALUE;
 	memcpy(&ipc, data, sizeof(ipc));
-	return sim_ipc_open(ctx, &ipc, out);
+	return sim_ipc_open(ctx, &ipc, true, out);
 }

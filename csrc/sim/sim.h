@@ -97,6 +97,7 @@ void sim_give(CUcontext ctx, uint64_t bytes);
 enum sim_block_kind {
 	SIM_DEVICE = 1, SIM_MANAGED, SIM_POOLED, SIM_MAPPED, SIM_RESERVED, SIM_HOST, SIM_REGISTERED, SIM_OPENED, SIM_GRAPHMEM,
 };
+enum { SIM_FREEABLE = 1 }; /* flags of opened memory: imported from a pool, and freed like memory of one */
 struct sim_block {
 	uint64_t addr, bytes, mapped_bytes; /* mapped_bytes: of host memory behind it */
 	enum sim_block_kind kind;

@@ -63,6 +63,7 @@ struct gl_gpu {
 	struct gl_pool *pools;
 	uint32_t pool_count, pool_room;
 	uint32_t pools_stale;        /* 1: pointers of pools were freed; the books are looked at once the GPU was waited for */
+	uint64_t imported_bytes;     /* charged here for memory of processes outside the tenant */
 	uint64_t pools_trimmed_ns;   /* when another process last had them trimmed */
 	uint64_t pool_step;          /* by which pools were seen to grow; 0: not yet (pool_growth.c) */
 	uint32_t graph_memory;       /* 1 once a graph with memory nodes was seen: its launches are to be charged */
@@ -122,6 +123,8 @@ struct gl_process {
 	struct gl_gpu gpu[GL_MAX_DEVICES];
 	struct gl_lock ledger_lock[GL_MAX_DEVICES]; /* by segment entry: one operation of this process at a time */
 	struct gl_lock reap_lock;
+	struct gl_lock share_lock;
+	uint16_t share_count[GL_MAX_SHARES]; /* blocks of this process, by entry (sharing.c) */
 	struct gl_lock nvml_lock;
 	uint32_t listed_pid;   /* by which NVML lists this process, if not by its own */
 	uint32_t nvml_started; /* 0 not tried, 1 this process may ask NVML, 2 it is not there */

@@ -88,6 +88,8 @@ def preloading() -> Check:
     already = os.environ.get("LD_PRELOAD", "")
     others = [p for p in already.replace(" ", ":").split(":") if p and Path(p).name != paths.LIBRARY]
     if others:
-        advice = "a library that also takes over driver calls may see them before or after the quota"
+        advice = (
+            "a library that also takes over driver calls has to come before ours, where `gpulimit run` has it"
+        )
         return warn("LD_PRELOAD", f"others are preloaded too: {', '.join(others)}", advice)
     return ok("LD_PRELOAD", "nothing else is preloaded")

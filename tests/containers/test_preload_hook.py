@@ -81,12 +81,12 @@ def test_an_image_without_is_left_as_it_is(built: Built, bundle: Path, text: str
 
 
 @pytest.mark.parametrize("text", ["/lib/own.so", "/lib/own.so\n", "# first\n/lib/own.so /lib/two.so\n"])
-def test_ours_comes_first_and_the_image_s_stays(built: Built, bundle: Path, text: str) -> None:
+def test_ours_comes_last_and_the_image_s_stays(built: Built, bundle: Path, text: str) -> None:
     image_has(bundle, text)
     done = hook(built, bundle)
     assert done.returncode == 0, done.stderr
     *lines, options = done.stdout.splitlines()
-    assert lines[0] == OURS and text.split("\n")[0] in lines and "/lib/own.so" in " ".join(lines)
+    assert lines[-1] == OURS and text.split("\n")[0] in lines and "/lib/own.so" in " ".join(lines)
     assert {"ro", "nosuid", "nodev"} <= set(options.split(","))
     assert (bundle / "rootfs/etc/ld.so.preload").read_text() == text, "the image is as it was"
     assert (bundle / "gpulimit.ld.so.preload").stat().st_mode & 0o777 == 0o644
@@ -263,7 +263,7 @@ def test_runc_makes_a_container_with_both(image: Path, edits: dict[str, Any], is
     lines = done.stdout.splitlines()
     maps = [line for line in lines if line.startswith("map ")]
     assert f"map {OURS}" in maps and "map /usr/lib/own.so" in maps, done.stdout
-    assert lines.index(f"file {OURS}") < lines.index("file /usr/lib/own.so")
+    assert lines.index("file /usr/lib/own.so") < lines.index(f"file {OURS}")
     assert "write 30" in lines, "read-only"
     assert f"unlink {30 if is_read_only else 16}" in lines, "and in its place"
 

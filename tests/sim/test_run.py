@@ -5,14 +5,19 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import signal
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from limiter import segment, tenants
+
+from .conftest import SOURCES
+from .test_symbol_lookup import GLIBC_VERSIONS
 
 LOAD = (sys.executable, "-m", "limiter", "load", "--json")
 
@@ -139,3 +144,20 @@ def test_the_simulated_driver_is_found_by_an_option(gpulimit, sim_env) -> None:
 
 def test_a_program_killed_by_a_signal_gives_128_and_its_number(gpulimit, own_env) -> None:
     gpulimit("run", "--memory", "4GiB", "--", "sh", "-c", "kill -9 $$", env=own_env, expect=137)
+
+
+@pytest.mark.parametrize("flags", [(), ("-DHOOK_DLSYM",)], ids=["plain", "hooks dlsym too"])
+def test_another_library_that_takes_calls_over_is_asked_and_the_quota_holds(
+    program: Any, compile_c: Any, gpulimit: Any, own_env: dict[str, str], flags: tuple[str, ...]
+) -> None:
+    """As profilers and overlays are preloaded by their own launchers, around `gpulimit run` or inside it."""
+    version = GLIBC_VERSIONS.get(platform.machine(), "GLIBC_2.17")
+    source = SOURCES / "ways" / "interposer.c"
+    shared = ("-shared", "-fPIC", "-D_GNU_SOURCE", f'-DREAL_DLSYM_VERSION="{version}"', "-ldl")
+    other = compile_c(source, *shared, *flags, name="interposer.so")
+    env = own_env | {"GPULIMIT_SIM_PROFILE": "small", "INTERPOSER_SAYS": "1", "LD_PRELOAD": str(other)}
+    run = ("run", "--memory", "64MiB", "--")
+    ended = gpulimit(*run, str(program("ways/reach", "-DLINKED")), "linked", env=env, expect=0)
+    assert (ended.stdout, ended.stderr) == ("refused\n", "interposer: asked 2 times\n")
+    ended = gpulimit(*run, str(program("ways/reach", link=False)), "handle", env=env, expect=0)
+    assert ended.stdout == "refused\n"

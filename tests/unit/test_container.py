@@ -41,18 +41,18 @@ def test_the_folder_the_library_and_the_quota() -> None:
 
 
 @pytest.mark.parametrize(
-    ("now", "after"),
+    ("now", "before"),
     [
         ("", ""),
-        ("/usr/lib/libjemalloc.so.2", ":/usr/lib/libjemalloc.so.2"),
-        ("/a.so /b.so:/c.so", ":/a.so:/b.so:/c.so"),
-        (":/a.so:", ":/a.so"),
-        ("/srv/shelf/libgpulimit.so:/a.so", ":/a.so"),
+        ("/usr/lib/libjemalloc.so.2", "/usr/lib/libjemalloc.so.2:"),
+        ("/a.so /b.so:/c.so", "/a.so:/b.so:/c.so:"),
+        (":/a.so:", "/a.so:"),
+        ("/srv/shelf/libgpulimit.so:/a.so", "/a.so:"),
     ],
 )
-def test_what_the_image_preloads_stays_after_ours(now: str, after: str) -> None:
+def test_what_the_image_preloads_stays_before_ours(now: str, before: str) -> None:
     got = made(Wish("docker", SHELF), known=Image({"LD_PRELOAD": now}))
-    assert ("-e", f"LD_PRELOAD=/srv/shelf/libgpulimit.so{after}") in got
+    assert ("-e", f"LD_PRELOAD={before}/srv/shelf/libgpulimit.so") in got
 
 
 def test_by_file_the_image_s_list_is_kept_and_no_file_is_ever_changed(tmp_path: Path) -> None:
@@ -62,7 +62,7 @@ def test_by_file_the_image_s_list_is_kept_and_no_file_is_ever_changed(tmp_path: 
     assert not [value for _, value in got if value.startswith("LD_PRELOAD")]
     (mount,) = (value for _, value in got if value.endswith(":/etc/ld.so.preload:ro"))
     path = Path(mount.partition(":")[0])
-    assert path.read_text() == f"{tmp_path}/libgpulimit.so\n/a.so\n/b.so\n/c.so\n"
+    assert path.read_text() == f"/a.so\n/b.so\n/c.so\n{tmp_path}/libgpulimit.so\n"
     assert stat.S_IMODE(path.stat().st_mode) == 0o644
     before = path.stat().st_ino
     made(wish, known=Image({}, image_list))

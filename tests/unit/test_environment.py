@@ -30,12 +30,12 @@ def options(*arguments: str) -> argparse.Namespace:
 @pytest.mark.parametrize(
     "before", ["/lib/other.so", "/lib/other.so:/lib/more.so", "/lib/other.so /lib/more.so"]
 )
-def test_the_library_comes_first_and_others_stay(library_dir: Path, before: str) -> None:
+def test_the_library_comes_last_and_others_stay(library_dir: Path, before: str) -> None:
     variables = {"LD_PRELOAD": before}
     environment.preload(variables)
     assert variables["LD_PRELOAD"].split(":") == [
-        f"{library_dir}/libgpulimit.so",
         *before.replace(" ", ":").split(":"),
+        f"{library_dir}/libgpulimit.so",
     ]
 
 

@@ -24,6 +24,12 @@ OWN int cuMemAlloc_v2(unsigned long long *p, size_t bytes)
 
 OWN int interposer_passed(void) { return passed; }
 
+__attribute__((destructor)) static void say(void)
+{
+	if (passed && getenv("INTERPOSER_SAYS"))
+		fprintf(stderr, "interposer: asked %d times\n", passed);
+}
+
 #ifdef HOOK_DLSYM
 OWN void *dlsym(void *handle, const char *name)
 {

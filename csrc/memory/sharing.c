@@ -1,0 +1,210 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Memory handed from process to process.  Inside the tenant one of those that hold it is charged (shares.h), and the
+ * importer finds the entry by a name that it can read where it gets the memory:
+ *
+ *   - opaque handles (cuIpcGetMemHandle, cuMemPoolExportPointer) are their own name;
+ *   - a file descriptor has none: all descriptors of CUDA lead to one device node.  But what travels is the open file,
+ *     and an open file has an owner and a signal number (F_SETOWN, F_SETSIG), which nothing else uses here and
+ *     which do nothing without O_ASYNC.  The exporter leaves its pid and a number of its own there; the kernel
+ *     tells the importer that pid in the importer's namespace, and no pid once the exporter is dead.
+ *
+ * Memory that is found in no entry comes from outside the tenant, or from a process without the library, and is
+ * charged to the importer.
+ *
+ * Lock: share_lock, then ledger_lock.  A block's shard may be locked when share_lock is taken, never the other way.
+ */
+#include "segment/shares.h"
+#include "segment/slots.h"
+#include "shim.h"
+
+#ifndef F_SETSIG
+#define F_SETSIG 10
+#define F_GETSIG 11
+#endif
+#define BY_FD (UINT64_C(1) << 63)
+enum { TAGS = 63, GENERATION_BITS = 40 };
+
+/* ---- names ---- */
+
+uint64_t gl_shared_name(const void *opaque)
+{
+	uint64_t h = UINT64_C(0xcbf29ce484222325);
+	for (int i = 0; i < 64; i++)
+		h = (h ^ ((const unsigned char *)opaque)[i]) * UINT64_C(0x100000001b3); /* FNV-1a */
+	return (h & ~BY_FD) | 1;
+}
+
+static uint64_t name_by_fd(uint32_t slot, uint32_t tag)
+{
+	uint64_t generation = gl_load(&gl_self.usage->slot[slot].generation);
+	return BY_FD | (uint64_t)slot << (GENERATION_BITS + 6) |
+	       (generation & ((UINT64_C(1) << GENERATION_BITS) - 1)) << 6 | tag;
+}
+
+static bool there(uint64_t name)
+{
+	uint32_t used = gl_load(&gl_self.usage->header.shares_used);
+	for (uint32_t i = 0; i < used && i < GL_MAX_SHARES; i++)
+		if (gl_peek(&gl_self.usage->share[i].key) == name && gl_load(&gl_self.usage->share[i].payer))
+			return true;
+	return false;
+}
+
+/* A name of this process's that no entry has; 0: there is none left. */
+static uint64_t new_name(void)
+{
+	for (uint32_t tag = 1; tag <= TAGS; tag++) {
+		uint64_t name = name_by_fd((uint32_t)gl_self.slot, tag);
+		if (!there(name))
+			return name;
+	}
+	return 0;
+}
+
+static bool write_on(int fd, uint64_t name)
+{
+	uint32_t slot = (uint32_t)(name >> (GENERATION_BITS + 6)) & (GL_MAX_SLOTS - 1), tag = name & TAGS;
+	uint32_t pid = name_by_fd(slot, tag) == name ? gl_segment_pid(slot) : 0;
+	return pid && gl_syscall(SYS_fcntl, fd, F_SETOWN, (long)pid) == 0 &&
+	       gl_syscall(SYS_fcntl, fd, F_SETSIG, (long)tag) == 0;
+}
+
+uint64_t gl_shared_name_of_fd(int fd)
+{
+	long owner = gl_syscall(SYS_fcntl, fd, F_GETOWN), tag = gl_syscall(SYS_fcntl, fd, F_GETSIG);
+	uint32_t used = gl_load(&gl_self.usage->header.slots_used);
+	for (uint32_t i = 0; owner > 0 && tag > 0 && i < used && i < GL_MAX_SLOTS; i++)
+		if ((gl_load(&gl_self.usage->slot[i].generation) & 1) && gl_segment_pid(i) == (uint32_t)owner)
+			return name_by_fd(i, (uint32_t)tag);
+	return 0;
+}
+
+/* ---- entries ---- */
+
+/* All the devices' at once: an entry's is not known before it is looked at, and this is rare. */
+static void lock(void)
+{
+	gl_lock(&gl_self.share_lock);
+	for (int i = 0; i < GL_MAX_DEVICES; i++)
+		gl_lock(&gl_self.ledger_lock[i]);
+}
+
+static void unlock(void)
+{
+	for (int i = 0; i < GL_MAX_DEVICES; i++)
+		gl_unlock(&gl_self.ledger_lock[i]);
+	gl_unlock(&gl_self.share_lock);
+}
+
+static int add(const struct gl_gpu *gpu, const struct gl_block *block, uint64_t name, uint64_t bytes, bool in_pool)
+{
+	struct gl_share share = {.key = name, .bytes = bytes, .device = gpu->index, .kind = block->kind, .in_pool = in_pool};
+	int entry = gl_segment_room_for_shares();
+	lock();
+	if (entry == 0)
+		entry = gl_share_add(gl_self.usage, (uint32_t)gl_self.slot, &share);
+	if (entry >= 0)
+		gl_self.share_count[entry] = 1;
+	unlock();
+	return entry;
+}
+
+static bool mark(struct gl_block *block, void *entry)
+{
+	block->share = *(uint32_t *)entry;
+	return false;
+}
+
+/* Writes the block's memory down under the name.  False: importers will be charged, too. */
+static bool export(const struct gl_block *block, uint64_t name, uint64_t bytes, bool in_pool)
+{
+	struct gl_gpu *gpu = gl_gpu_of((CUdevice)block->ordinal);
+	int entry = gpu && name ? add(gpu, block, name, bytes, in_pool) : -ENOSPC;
+	if (entry < 0) {
+		gl_log(GL_WARN, "there is no room to write down exported memory: its importers are charged, too");
+		return false;
+	}
+	uint32_t share = (uint32_t)entry + 1;
+	if (gl_block_update((enum gl_space)block->space, block->key, mark, &share))
+		return true;
+	gl_shared_leave(share); /* freed meanwhile */
+	return false;
+}
+
+void gl_shared_export(enum gl_space space, uint64_t key, const void *opaque, uint64_t bytes)
+{
+	struct gl_block block;
+	if (!gl_block_get(space, key, &block))
+		return;
+	if (block.share) { /* should the driver give it another handle, that is the one to come */
+		gl_store(&gl_self.usage->share[block.share - 1].key, gl_shared_name(opaque));
+		return;
+	}
+	bool in_pool = block.kind == GL_MEM_POOL;
+	(void)export(&block, gl_shared_name(opaque), in_pool ? bytes : block.bytes, in_pool);
+}
+
+void gl_shared_export_fd(enum gl_space space, uint64_t key, int fd)
+{
+	struct gl_block block;
+	if (!gl_block_get(space, key, &block))
+		return;
+	if (!block.share) {
+		uint64_t name = block.bytes ? new_name() : 0;
+		if (export(&block, name, block.bytes, false))
+			(void)write_on(fd, name);
+		return;
+	}
+	struct gl_share *share = &gl_self.usage->share[block.share - 1];
+	if (write_on(fd, gl_load(&share->key)))
+		return;
+	uint64_t name = new_name(); /* the one that exported it first is dead */
+	if (name) {
+		gl_store(&share->key, name);
+		(void)write_on(fd, name);
+	}
+}
+
+bool gl_shared_join(uint64_t name, struct gl_block *block)
+{
+	int entry = -ENOENT;
+	if (!name)
+		return false;
+	lock();
+	entry = gl_share_join(gl_self.usage, (uint32_t)gl_self.slot, name);
+	if (entry >= 0)
+		gl_self.share_count[entry]++;
+	unlock();
+	if (entry < 0)
+		return false;
+	const struct gl_share *share = &gl_self.usage->share[entry];
+	block->share = (uint32_t)entry + 1;
+	block->bytes = 0;
+	for (int i = 0; i < gl_self.gpu_count; i++)
+		if (gl_self.gpu[i].index == gl_peek(&share->device))
+			block->ordinal = (uint32_t)gl_self.gpu[i].ordinal;
+	return true;
+}
+
+void gl_shared_leave(uint32_t share)
+{
+	if (!share || share > GL_MAX_SHARES)
+		return;
+	uint32_t device = gl_peek(&gl_self.usage->share[share - 1].device);
+	lock();
+	if (gl_self.share_count[share - 1] && --gl_self.share_count[share - 1] == 0)
+		gl_share_leave(gl_self.usage, share - 1, (uint32_t)gl_self.slot);
+	unlock();
+	for (int i = 0; i < gl_self.gpu_count; i++)
+		if (gl_self.gpu[i].index == device)
+			gl_memory_freed(&gl_self.gpu[i]);
+}
+
+uint64_t gl_imported_bytes(const struct gl_gpu *gpu)
+{
+	uint64_t adopted = GL_LIKELY(!gl_peek(&gl_self.usage->header.shares_used))
+				   ? 0
+				   : gl_share_adopted(gl_self.usage, gpu->index, (uint32_t)gl_self.slot);
+	return gl_peek(&gpu->imported_bytes) + adopted;
+}
