@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import grp
 import logging
 import platform
@@ -185,15 +186,16 @@ class Daemon:
         if settings.tcp_addr:
             app = self.server.tcp_application(*tcp_tokens(settings))
             server = await self._runner(self.traffic.watch(app))
-            for one in tcp_sockets(settings.tcp_addr):
+            for one in tcp_sockets(settings.tcp_addr, "tcp_addr"):
                 self._start_listener(one, server, by_address, TCP_BACKLOG)
         if settings.metrics_addr:
             pages = health.application(
                 reasons=self._reasons_not_ready, metrics=scrape.handler(self.exporter.page)
             )
             server = await self._runner(pages)
-            for one in tcp_sockets(settings.metrics_addr):
+            for one in tcp_sockets(settings.metrics_addr, "metrics_addr"):
                 self._start_listener(one, server, by_address, TCP_BACKLOG)
+            warn_of_open_metrics(settings.metrics_addr)
         # Last: whoever finds the socket finds the rest.
         server = await self._runner(self.traffic.watch(self.server.unix_application()))
         by_user = callers.over_unix(self.node.peers, self.accounts, self.node.is_operator)
@@ -289,6 +291,11 @@ def unix_socket(path: str) -> socket.socket:
     place = Path(path)
     fresh = place.with_name(f".{place.name}.new")
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+    if is_listened_on(path):
+        listener.close()
+        raise ConfigError(
+            "socket", "", f"{path}: another daemon listens there; give this one its own --socket"
+        )
     try:
         place.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
         fresh.unlink(missing_ok=True)
@@ -301,7 +308,7 @@ def unix_socket(path: str) -> socket.socket:
     return listener
 
 
-def tcp_sockets(address: str) -> list[socket.socket]:
+def tcp_sockets(address: str, key: str) -> list[socket.socket]:
     """Return sockets bound to HOST:PORT, one for each address of the host. Raises ConfigError."""
     host, _, port = address.rpartition(":")
     made: list[socket.socket] = []
@@ -319,8 +326,34 @@ def tcp_sockets(address: str) -> list[socket.socket]:
     except OSError as error:
         for one in made:
             one.close()
-        raise ConfigError(address, "", f"cannot listen there: {error.strerror}") from error
+        reason = f"cannot listen on {address}: {error.strerror}"
+        if error.errno == errno.EADDRINUSE:
+            reason += f"; give this daemon its own address with {config.flag_of(key)}"
+        raise ConfigError(key, "", reason) from error
     return made
+
+
+def is_listened_on(path: str) -> bool:
+    """True if a process listens on a Unix socket, also if its queue is full."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK) as client:
+        try:
+            client.connect(path)
+        except BlockingIOError:
+            return True
+        except OSError:
+            return False
+    return True
+
+
+def warn_of_open_metrics(address: str) -> None:
+    """Say that metrics, which name tenants, can be read from other machines."""
+    host = address.rpartition(":")[0].strip("[]")
+    if host in ("", "0.0.0.0", "::"):  # noqa: S104
+        logger.warning(
+            "metrics on %s name tenants, users and commands to all machines that reach this one; "
+            "--metrics-addr 127.0.0.1:PORT keeps them here",
+            address,
+        )
 
 
 def tcp_tokens(settings: Settings) -> tuple[str, str]:

@@ -57,7 +57,14 @@ def of_hook_alone(hook: str) -> dict[str, Any]:
 
 def hooks(program: str) -> list[dict[str, Any]]:
     """Return what has a runtime start a program in the container's mounts, before the container begins."""
-    return [{"hookName": "createContainer", "path": program, "args": [PurePosixPath(program).name]}]
+    return [
+        {
+            "hookName": "createContainer",
+            "path": program,
+            "args": [PurePosixPath(program).name],
+            "env": ["PATH=/usr/bin:/bin"],  # else runtimes hand on their own environment
+        }
+    ]
 
 
 def edits(one: Handout) -> dict[str, Any]:

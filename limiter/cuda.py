@@ -15,6 +15,8 @@ from typing import Any
 from limiter.errors import DriverError, GpulimitError, OutOfMemory
 
 OUT_OF_MEMORY = 2
+NO_DEVICE = 100
+NOT_PERMITTED = 800
 CONTEXT_BLOCKING_SYNC = 4
 COMPUTE_CAPABILITY_MAJOR = 75
 COMPUTE_CAPABILITY_MINOR = 76
@@ -25,7 +27,16 @@ Handle = c_void_p
 
 
 class NoDriver(GpulimitError):
-    """There is no CUDA driver on this machine, or it finds no GPU."""
+    """There is no CUDA driver on this machine, it finds no GPU, or this process may not use it."""
+
+
+def reason_of(error: DriverError) -> str:
+    """Return why the driver cannot be used."""
+    if error.code == NOT_PERMITTED:
+        return f"this process may not use the GPU: {error}; a line above says why, if gpulimit refuses it"
+    if error.code == NO_DEVICE:
+        return f"the CUDA driver finds no GPU: {error}; `--sim` uses a simulated one"
+    return f"the CUDA driver cannot be used: {error}"
 
 
 class Driver:
@@ -41,7 +52,7 @@ class Driver:
         try:
             self.call("cuInit", 0)
         except DriverError as error:
-            raise NoDriver(f"the CUDA driver finds no GPU: {error}; `--sim` uses a simulated one") from error
+            raise NoDriver(reason_of(error)) from error
 
     @property
     def is_simulated(self) -> bool:

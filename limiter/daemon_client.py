@@ -9,7 +9,7 @@ import os
 import socket
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from limiter.errors import GpulimitError
 from limiter.paths import DAEMON_SOCKET
@@ -19,7 +19,13 @@ LARGEST_ANSWER = 64 << 20
 
 
 class NoDaemon(GpulimitError):
-    """No daemon listens on the socket."""
+    """No daemon answers on the socket."""
+
+    def __init__(self, message: str, *, path: str, kind: Literal["missing", "refused", "silent"]) -> None:
+        super().__init__(message)
+        self.path = path
+        self.kind = kind
+        """missing: no such socket; refused: it is there, and nothing listens; silent: no answer comes."""
 
 
 class NodeRefused(GpulimitError):
@@ -48,6 +54,12 @@ def socket_path() -> str:
     return os.environ.get("GPULIMIT_SOCKET") or DAEMON_SOCKET
 
 
+def may_be_there() -> bool:
+    """Return True if a program that starts now asks a daemon: its library finds an address for one."""
+    named = ("GPULIMIT_SOCKET", "HYPERVISOR_IP")
+    return any(os.environ.get(name) for name in named) or Path(DAEMON_SOCKET).exists()
+
+
 def answers() -> bool:
     """Return True if a process listens on the daemon's socket."""
     path = socket_path()
@@ -72,10 +84,14 @@ def ask(method: str, target: str, body: object = None, *, path: str | None = Non
         connection.request(method, target, None if body is None else json.dumps(body))
         answer = connection.getresponse()
         text = answer.read(LARGEST_ANSWER)
-    except (FileNotFoundError, ConnectionRefusedError) as error:
-        raise NoDaemon(f"no daemon listens on {path}") from error
+    except FileNotFoundError as error:
+        why = f"there is no daemon's socket {path}; GPULIMIT_SOCKET names another"
+        raise NoDaemon(why, path=path, kind="missing") from error
+    except ConnectionRefusedError as error:
+        raise NoDaemon(f"no daemon listens on {path}", path=path, kind="refused") from error
     except (OSError, http.client.HTTPException) as error:
-        raise NoDaemon(f"the daemon on {path} does not answer: {error}") from error
+        why = f"the daemon on {path} does not answer: {error}"
+        raise NoDaemon(why, path=path, kind="silent") from error
     finally:
         connection.close()
     data = json.loads(text) if text else None

@@ -17,6 +17,11 @@ from limiter._native import ffi, lib
 UNCHANGED_BYTES = 2**64 - 1
 
 
+def is_under_a_daemon(tenant: str) -> bool:
+    """True if a daemon's policy holds for the tenant, also while that daemon is away: its books do not."""
+    return (segment.DIRECTORY / f"{segment.POLICY_PREFIX}{tenant}").exists()
+
+
 class LiveTenant:
     """A writable view of one tenant's segment. Use as a context manager.
 

@@ -18,6 +18,8 @@ from limiter.units import show_bytes, show_ns
 
 ProcessKey = tuple[int, int, int]
 NO_LIMIT_PERCENT = 100
+TICK_MS = 50
+"""Time between two looks: a shorter peak can be missed."""
 
 
 @dataclass(slots=True)
@@ -95,7 +97,8 @@ def describe_device(record: DeviceRecord, wall_ns: int) -> list[str]:
     kinds = ", ".join(f"{launches[kind]:,} {kind}" for kind in LAUNCH_KINDS if launches[kind]) or "none"
     entitled_ns = wall_ns * last.compute_limit_percent // NO_LIMIT_PERCENT
     memory = (
-        f"peak {show_bytes(record.peak_bytes)} of {show_bytes(last.memory_limit_bytes)}, {refused} refused"
+        f"peak {show_bytes(record.peak_bytes)} (looked at every {TICK_MS} ms) of "
+        f"{show_bytes(last.memory_limit_bytes)}, {refused} refused"
     )
     limit = f"{last.compute_limit_percent} % of {show_ns(wall_ns)}"
     waits = f"{throttled:,} launches waited {show_ns(throttled_ns)}"

@@ -48,6 +48,7 @@ static uint64_t cost_on(const struct gl_gpu *gpu)
 		if (!gl_overhead_context_begin(gpu, &cost)) {                                                          \
 			if (!(flags & ~KNOWN_FLAGS)) { /* else the driver would not make it either */                  \
 				gl_count_refusal(gpu, cost.reserved);                                                  \
+				gl_context_too_large(gpu, cost.reserved);                                              \
 				result = CUDA_ERROR_OUT_OF_MEMORY;                                                     \
 			}                                                                                              \
 		} else {                                                           \

@@ -64,6 +64,19 @@ void gl_context_inherit(CUcontext from, CUcontext to)
 		gl_block_each(moves, &move);
 }
 
+void gl_context_too_large(struct gl_gpu *gpu, uint64_t bytes)
+{
+	static uint32_t told;
+	uint64_t limit = gl_limit_bytes(gpu), mib = UINT64_C(1) << 20;
+	gl_log(GL_WARN, "device %d: a context does not fit the quota of %llu bytes", gpu->ordinal, (unsigned long long)limit);
+	/* Nothing works then, and CUDA says no more than "out of memory". */
+	if (limit < bytes && gl_add(&told, 1) == 0)
+		gl_log(GL_ERROR, "device %d: a context alone takes %llu MiB of memory, and the quota is %llu MiB: "
+		       "no program can use this GPU with it; give it %llu MiB and what the program needs",
+		       gpu->ordinal, (unsigned long long)((bytes + mib - 1) / mib), (unsigned long long)(limit / mib),
+		       (unsigned long long)((bytes + mib - 1) / mib));
+}
+
 CUresult gl_context_made(struct gl_gpu *gpu, struct gl_context_cost *cost, CUresult result, CUcontext context)
 {
 	if (result != CUDA_SUCCESS) {
@@ -75,8 +88,7 @@ CUresult gl_context_made(struct gl_gpu *gpu, struct gl_context_cost *cost, CUres
 	if (gl_overhead_context_end(gpu, cost, context))
 		return CUDA_SUCCESS;
 	gl_add(&gpu->device->refused, 1);
-	gl_log(GL_WARN, "device %d: a context does not fit the quota of %llu bytes", gpu->ordinal,
-	       (unsigned long long)gl_limit_bytes(gpu));
+	gl_context_too_large(gpu, gl_load(&gpu->device->context_bytes));
 	return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
@@ -97,6 +109,7 @@ static CUresult make_primary(struct gl_gpu *gpu, CUcontext *context)
 	struct gl_context_cost cost;
 	if (!gl_overhead_context_begin(gpu, &cost)) {
 		gl_count_refusal(gpu, cost.reserved);
+		gl_context_too_large(gpu, cost.reserved);
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	}
 	CUresult real = REAL(cuDevicePrimaryCtxRetain)(context, gpu->ordinal);

@@ -191,6 +191,8 @@ void gl_overhead_context_drop(struct gl_gpu *gpu, struct gl_context_cost *cost);
 void gl_context_gone(struct gl_gpu *gpu, CUcontext context);
 /* What belonged to one context belongs to the other from now on. */
 void gl_context_inherit(CUcontext from, CUcontext to);
+/* A context of so many bytes was refused: says so once if the quota could not hold one even alone. */
+void gl_context_too_large(struct gl_gpu *gpu, uint64_t bytes);
 /* The driver made a context, or not, after gl_overhead_context_begin: CUDA_SUCCESS, or why there is none to keep (the
  * caller ends the one that the driver made, and calls gl_context_gone). */
 CUresult gl_context_made(struct gl_gpu *gpu, struct gl_context_cost *cost, CUresult result, CUcontext context);

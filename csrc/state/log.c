@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Lines on stderr.  Nothing is printed unless GPULIMIT_LOG asks for it (warn, info, debug), but for the one line
- * that says why nothing works.  At most LINES lines a process: a library that floods a log hides what it says.
+ * that says why nothing works: a refusal, or a quota that cannot hold a context.  At most LINES lines a process: a library that floods a log hides what it says.
  */
 #include <stdarg.h>
 #include <stdio.h>

@@ -127,7 +127,8 @@ class ShmFiles:
             except OSError:
                 os.close(fd)
                 raise SegmentHeld(
-                    f"another daemon of this node is running ({self._directory / (LOCK + name)} is held)"
+                    f"another daemon of this node is running ({self._directory / (LOCK + name)} is held); a "
+                    "second one needs its own --state-segment, --socket and --metrics-addr"
                 ) from None
             if self.is_named(LOCK + name, fd):
                 return fd

@@ -133,6 +133,6 @@ def held(opened: UsageSegment) -> UsageSegment:
         holder = f"process {pid}" if pid else "a process that cannot be seen from here"
         raise SegmentHeld(
             f"tenant {opened.tenant} is served by another daemon of this machine, {holder}: "
-            f"it holds {DIRECTORY / opened.name}"
+            f"it holds {DIRECTORY / opened.name}; take another name"
         )
     raise SegmentError(f"{opened.name}: {os.strerror(-result)}")

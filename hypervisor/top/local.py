@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 import time
 from dataclasses import replace
@@ -15,13 +16,20 @@ from hypervisor.top.processes import ProcessReader, with_tenants
 from hypervisor.top.share_window import Spent
 from hypervisor.top.standalone import Cards, UsageReader, cards_with, held_on
 from hypervisor.top.text import clean
-from limiter import daemon_client
+from limiter import daemon_absence, daemon_client
 
 FIRST_ANSWER_S = 10.0
+UNKNOWN = "entitled shares, requests, weights and energy are not known"
 MISSING = (
-    "no daemon: entitled shares, requests, weights and energy are not known, and quotas come from each "
-    "program's environment; `gpulimit daemon` starts one"
+    f"no daemon: {UNKNOWN}, and quotas come from each program's environment; `gpulimit daemon` starts one"
 )
+
+
+def why_alone(error: daemon_client.NoDaemon) -> str:
+    """Return what is to be said of a daemon that does not answer."""
+    if error.kind == "missing" and not os.environ.get("GPULIMIT_SOCKET"):
+        return MISSING
+    return f"no daemon: {daemon_absence.meaning_of(error)}; {UNKNOWN}"
 
 
 class Local:
@@ -40,7 +48,7 @@ class Local:
         try:
             state = await asyncio.to_thread(daemon_client.ask, "GET", "/v1/state")
         except daemon_client.NoDaemon as error:
-            return (await self._alone(MISSING if "no daemon listens" in str(error) else str(error)),)
+            return (await self._alone(why_alone(error)),)
         except daemon_client.NodeRefused as error:
             return (await self._alone(f"the daemon refuses: {error}"),)
         except ValueError as error:

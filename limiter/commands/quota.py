@@ -23,7 +23,7 @@ from typing import Any
 
 from limiter import daemon_client, quota, segment
 from limiter.errors import GpulimitError, UsageError
-from limiter.live_quota import UNCHANGED_BYTES, LiveTenant
+from limiter.live_quota import UNCHANGED_BYTES, LiveTenant, is_under_a_daemon
 from limiter.units import show_bytes
 
 PARTS = ("memory", "compute", "request", "weight", "priority", "memory_wait")
@@ -104,6 +104,10 @@ def change(options: argparse.Namespace) -> dict[str, Any]:
         return dict(daemon_client.ask("PATCH", target, changes))
     except daemon_client.NoDaemon as error:
         refuse_what_needs_the_daemon(options, parts, error)
+        if is_under_a_daemon(options.tenant):
+            raise GpulimitError(
+                f"quota set: the limits of {options.tenant!r} are the daemon's, and {error}; start it first"
+            ) from error
     set_in_books(options.tenant, parts)
     return standalone(options.tenant)
 

@@ -19,11 +19,12 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import MutableMapping, Sequence
+from collections.abc import Mapping, MutableMapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from limiter import child, daemon_client, environment, quota, tenants
+from limiter import child, daemon_client, environment, gpu_choice, quota, tenants
 from limiter.errors import UsageError
 
 # Option, variable, metavar, help.
@@ -92,8 +93,10 @@ def run(options: argparse.Namespace) -> int:
     environment.set_gpus(variables, options.gpu)
     if options.sim:
         environment.use_simulated_driver(variables)
+    gpu_choice.check(options.gpu, variables)
     environment.preload(variables)
     note_what_needs_the_daemon(options)
+    note_what_is_not_limited(variables, own_tenant=own_tenant)
     return supervise(command, variables, report=options.report, own_tenant=own_tenant)
 
 
@@ -113,6 +116,7 @@ def print_arguments(options: argparse.Namespace) -> int:
     variables = dict(os.environ)
     if set_quota(variables, options):
         del variables["GPULIMIT_TENANT"]
+    gpu_choice.check(options.gpu, variables)
     engine = options.engine or image.ENGINES[0]
     wish = container.Wish(
         engine=engine,
@@ -166,14 +170,24 @@ def note_what_needs_the_daemon(options: argparse.Namespace) -> None:
         print(f"gpulimit: no daemon here, so {', '.join(given)} has no effect; limits hold", file=sys.stderr)
 
 
+def note_what_is_not_limited(variables: Mapping[str, str], *, own_tenant: bool) -> None:
+    """Say so when there is no quota, neither in the options nor in the environment nor a daemon's."""
+    said = quota.read(variables)
+    if own_tenant and not replace(said, tenant=None).is_set and not daemon_client.may_be_there():
+        print(
+            "gpulimit: no quota is given, so the program is not limited; see --memory and --compute",
+            file=sys.stderr,
+        )
+
+
 def supervise(command: Sequence[str], variables: dict[str, str], *, report: bool, own_tenant: bool) -> int:
     """Run the program, then show what it used and remove the tenant if nobody else can know its name."""
-    from limiter.run_report import Watcher
+    from limiter.run_report import TICK_MS, Watcher
 
     tenant = variables["GPULIMIT_TENANT"]
     watcher = Watcher(tenant) if report else None
     try:
-        return child.run(command, variables, tick=watcher.look if watcher else None)
+        return child.run(command, variables, tick=watcher.look if watcher else None, tick_s=TICK_MS / 1000)
     finally:
         if watcher:
             print(watcher.describe(), file=sys.stderr)

@@ -20,7 +20,7 @@ import json
 import time
 from typing import Any
 
-from limiter import daemon_client, tenants
+from limiter import daemon_absence, daemon_client, tenants
 from limiter.daemon_status import NodeRow, gpu_lines, join, node_data, node_table
 from limiter.tenant_status import HEADINGS, Row, as_data, cells, rows, table
 
@@ -37,13 +37,23 @@ def run(options: argparse.Namespace) -> int:
         time.sleep(max(0.0, options.over))
     after = tenants.snapshot()
     shown = [row for row in rows(before, after) if row.processes or options.all]
-    state = daemon_client.state()
+    state, absence = ask_daemon()
     known = None if state is None else join(shown, state)
     if options.json:
-        print(json.dumps(data_of(shown, known, state) | {"unreadable": after.unreadable}))
+        unreadable = {"unreadable": after.unreadable, "daemon_absence": absence}
+        print(json.dumps(data_of(shown, known, state) | unreadable))
     else:
-        print(describe(shown, known, state, after.unreadable))
+        print("\n".join([*describe(shown, known, after.unreadable), *(absence or about_daemon(state or {}))]))
     return 0
+
+
+def ask_daemon() -> tuple[dict[str, Any] | None, list[str]]:
+    """Return what the daemon says, and lines about its absence: one of both."""
+    try:
+        answer = daemon_client.ask("GET", "/v1/state")
+    except daemon_client.NoDaemon as error:
+        return None, daemon_absence.lines_about(error)
+    return (answer, []) if isinstance(answer, dict) else ({}, [])
 
 
 def data_of(shown: list[Row], known: list[NodeRow] | None, state: dict[str, Any] | None) -> dict[str, Any]:
@@ -53,19 +63,21 @@ def data_of(shown: list[Row], known: list[NodeRow] | None, state: dict[str, Any]
     return {"daemon": True, "tenants": [node_data(row) for row in known], "node": state}
 
 
-def describe(
-    shown: list[Row], known: list[NodeRow] | None, state: dict[str, Any] | None, unreadable: dict[str, str]
-) -> str:
-    """Return the answer for people."""
+def describe(shown: list[Row], known: list[NodeRow] | None, unreadable: dict[str, str]) -> list[str]:
+    """Return the tenants for people."""
     headings, lines = (HEADINGS, [cells(row) for row in shown]) if known is None else node_table(known)
     text = [table(headings, lines) if lines else "no tenants"]
     text += [f"cannot read {tenant}: {why}" for tenant, why in unreadable.items()]
-    if state is None:
-        text.append("daemon: none; quotas come from each program's environment")
-    else:
-        text += gpu_lines(state)
-        text += [f"daemon: running, not ready: {why}" for why in state["daemon"]["not_ready"]]
-        if not state["daemon"]["not_ready"]:
-            text.append("daemon: running")
-        text += [f"daemon: {warning}" for warning in state["daemon"].get("warnings", ())]
-    return "\n".join(text)
+    return text
+
+
+def about_daemon(state: dict[str, Any]) -> list[str]:
+    """Return lines about the daemon that answers."""
+    daemon = state.get("daemon", {})
+    not_ready = daemon.get("not_ready", ())
+    return [
+        *gpu_lines(state),
+        *(f"daemon: running, not ready: {why}" for why in not_ready),
+        *([] if not_ready else ["daemon: running"]),
+        *(f"daemon: {warning}" for warning in daemon.get("warnings", ())),
+    ]

@@ -16,7 +16,7 @@ import argparse
 
 from limiter import daemon_client, segment
 from limiter.errors import GpulimitError, UsageError
-from limiter.live_quota import LiveTenant
+from limiter.live_quota import LiveTenant, is_under_a_daemon
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -30,7 +30,11 @@ def run(options: argparse.Namespace) -> int:
     try:
         answer = daemon_client.ask("POST", f"/v1/tenants/{options.tenant}/{options.verb}")
         daemon_client.show_warnings(answer)
-    except daemon_client.NoDaemon:
+    except daemon_client.NoDaemon as error:
+        if is_under_a_daemon(options.tenant):
+            raise GpulimitError(
+                f"tenant {options.verb}: {options.tenant!r} is under the daemon, and {error}; start it first"
+            ) from error
         in_books(options.tenant, suspended=options.verb == "suspend")
     return 0
 

@@ -183,6 +183,45 @@ def test_without_a_daemon_the_tenant_s_own_books_are_changed(start_process, tena
     assert "no daemon" in gpulimit("tenant", "suspend", "nobody-here").stderr
 
 
+def test_status_says_what_an_absent_daemon_means(daemon, client, tenant, gpulimit, run_dir) -> None:
+    path = run_dir / "daemon.sock"
+    before = gpulimit("status", expect=0).stdout
+    assert f"daemon: not running: there is no socket {path}, which GPULIMIT_SOCKET names" in before
+    assert "and then get no GPU" in before
+    node = daemon()
+    client(memory="4GiB")
+    node.stop()
+    after = gpulimit("status", expect=0).stdout
+    assert f"daemon: not running, but its socket {path} is there" in after
+    assert "and then get no GPU" in after
+    assert "start it: systemctl start gpulimit" in after
+    assert "each program's environment" not in after
+    answer = json.loads(gpulimit("status", "--json", expect=0).stdout)
+    assert (answer["daemon"], len(answer["daemon_absence"])) == (False, 2)
+
+
+def test_limits_that_a_stopped_daemon_keeps_are_not_changed_to_no_effect(
+    daemon, client, tenant, gpulimit
+) -> None:
+    node = daemon()
+    one = client(memory="4GiB")
+    one.tell(order="device", gpu=node.state()["gpus"][0]["uuid"], card_bytes=80 * GIB)
+    node.stop()
+    for arguments in (("quota", "set", tenant, "--memory", "1GiB"), ("tenant", "suspend", tenant)):
+        done = gpulimit(*arguments)
+        assert done.returncode == 1
+        assert "no daemon listens on" in done.stderr and "start it first" in done.stderr
+    assert one.tell(order="look")["devices"][0]["memory_limit_bytes"] == 4 * GIB
+
+
+def test_the_two_limits_in_status_have_their_own_names(daemon, client, tenant, gpulimit) -> None:
+    node = daemon()
+    one = client(memory="4GiB", compute="30%")
+    one.tell(order="device", gpu=node.state()["gpus"][0]["uuid"], card_bytes=80 * GIB)
+    heading = gpulimit("status", "--over", "0", expect=0).stdout.splitlines()[0]
+    assert heading.count("MEM LIMIT") == heading.count("TIME LIMIT") == 1
+
+
 def test_a_daemon_that_does_not_answer_is_said_so(run_dir, gpulimit, tenant) -> None:
     import socket
 

@@ -32,7 +32,7 @@ def test_the_peak_is_remembered(tenant: str) -> None:
     watcher.look()
     write(tenant, devices=[device(refused=2)], slots=[slot(1 << 30, 9)])
     text = watcher.describe()
-    assert "peak 3 GiB of 4 GiB, 2 refused" in text
+    assert "peak 3 GiB (looked at every 50 ms) of 4 GiB, 2 refused" in text
     assert "9 kernel" in text
 
 
