@@ -26,12 +26,11 @@ CONTAINER = re.compile(r"(?<=[/:-])([0-9a-f]{64})(?=[/.]|$)")
 HELPER = re.compile(r"crio-conmon-$")
 """What stands before the id where a runtime's own helper runs, outside the container."""
 
-UNIT = re.compile(r".+\.(service|scope|socket|mount|swap)")
+UNIT = re.compile(r".+\.(service|socket|mount|swap)|(session|run|app)-.+\.scope")
+"""A service, or a scope of a login, of systemd-run or of a desktop; runtimes make scopes of other names."""
 USER_MANAGER = re.compile(r"user@\d+\.service")
-RUNTIME_UNIT = re.compile(
-    r"(systemd-nspawn@.*|(docker|libpod|cri|crio|containerd|runc|crun|youki|kata|lxc|machine|nspawn)\b.*\.scope)"
-)
-"""Units that hold a container, whatever its id looks like."""
+RUNTIME_UNIT = re.compile(r"systemd-nspawn@.*")
+"""Services that hold a container."""
 RUNTIME_SLICE = re.compile(r"(.*kubepods.*|kubelet|machine)\.slice")
 JOBS_UNITS = frozenset({"slurmstepd.scope"})
 """Units that divide themselves into groups for jobs that are no containers."""
@@ -106,8 +105,9 @@ def is_plain(path: str) -> bool:
     unit, *below = parts[len(slices) :]
     if slices[0] == "user.slice" and USER_MANAGER.fullmatch(unit):
         return True
-    is_whole = not below or unit in JOBS_UNITS
-    return is_whole and UNIT.fullmatch(unit) is not None and not RUNTIME_UNIT.fullmatch(unit)
+    if unit in JOBS_UNITS:
+        return True
+    return not below and UNIT.fullmatch(unit) is not None and not RUNTIME_UNIT.fullmatch(unit)
 
 
 def dashed(uid: str) -> str:

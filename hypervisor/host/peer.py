@@ -87,9 +87,13 @@ class Accepted(socket.socket):
         self.pidfds, self.number = pidfds, self.fileno()
         with contextlib.suppress(OSError):
             pidfds[self.number] = os.pidfd_open(pid)
+        try:
             # Since it connected its number may have gone over to another process.
-            if process_files.status_of(pid).effective_uid != uid:
-                self._forget()
+            is_its_user = process_files.status_of(pid).effective_uid == uid
+        except OSError:
+            is_its_user = False
+        if not is_its_user:
+            self._forget()
 
     def close(self) -> None:
         self._forget()
@@ -123,6 +127,7 @@ class Peers:
         self.control_groups = ControlGroups()
         self._pidfds: dict[int, int] = {}
         """By the number of the connection's descriptor; only before Linux 6.5."""
+        self._holders = tcp_peer.SocketHolders()
         self._own_depth = len(process_files.status_of(os.getpid()).pids)
         self._own_users = process_files.uid_map(os.getpid())
 
@@ -172,7 +177,7 @@ class Peers:
         """Return the process that has this pid in its namespace, started then, and made a TCP connection.
         Raises Refused. It may take long, and runs on any thread.
         """
-        number = tcp_peer.find(ends, pid, ticks)
+        number = tcp_peer.find(ends, pid, ticks, self._holders)
         with no_longer(number), closing(os.pidfd_open(number)) as pidfd:
             status = process_files.status_of(number)
             user = User(status.uids[1], status.gids[1], status.groups | {status.gids[1]})

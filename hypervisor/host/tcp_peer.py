@@ -12,7 +12,9 @@ connection from another node, or through a translation of addresses, is no proce
 from __future__ import annotations
 
 import ipaddress
+import itertools
 import os
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,7 +41,37 @@ class TcpSocket:
         return f"socket:[{self.inode}]"
 
 
-def find(ends: Ends, pid: int, ticks: int, proc: Path = PROC) -> int:
+class SocketHolders:
+    """Tells which processes hold a socket. To look at all files of all processes takes a while, so one look
+    serves all that have asked before it began.
+    """
+
+    def __init__(self, proc: Path = PROC) -> None:
+        self._proc = proc
+        self._lock = threading.Lock()
+        self._looks = 0
+        self._holders: dict[str, list[int]] = {}
+
+    def of(self, held: TcpSocket) -> list[int]:
+        """Return the processes that hold a socket. Runs on any thread."""
+        seen = self._looks
+        with self._lock:
+            # A look is counted before it begins: one that is counted since then has seen all that was here.
+            if self._looks == seen:
+                self._looks += 1
+                self._holders = self._look()
+            return self._holders.get(held.link, [])
+
+    def _look(self) -> dict[str, list[int]]:
+        holders: dict[str, list[int]] = {}
+        for number in numbers(self._proc):
+            for name in set(links(number, self._proc)):
+                if name.startswith("socket:"):
+                    holders.setdefault(name, []).append(number)
+        return holders
+
+
+def find(ends: Ends, pid: int, ticks: int, holders: SocketHolders, proc: Path = PROC) -> int:
     """Return the process that has this pid in its innermost namespace, started then, and alone holds the
     other end. Raises Refused.
     """
@@ -56,7 +88,7 @@ def find(ends: Ends, pid: int, ticks: int, proc: Path = PROC) -> int:
         raise Refused(409, f"ambiguous: {len(found)} processes could be pid {pid}; use the Unix socket")
     number, held = found[0]
     check_user(number, held, proc)
-    others = [other for other in numbers(proc) if other != number and has_file(other, held.link, proc)]
+    others = [other for other in holders.of(held) if other != number]
     if others:
         # A child that was just forked holds a copy until it runs its program: the next try may go well.
         raise Refused(503, f"process {others[0]} holds this connection too; use the Unix socket")
@@ -106,7 +138,7 @@ def held_socket(number: int, ends: Ends, proc: Path) -> TcpSocket | None:
     """
     for found in sockets(number, ends, proc):
         try:
-            if has_file(number, found.link, proc, is_needed=True):
+            if found.link in links(number, proc, is_needed=True):
                 return found
         except PermissionError as error:
             reason = f"the daemon may not see the files of process {number}: it needs CAP_SYS_PTRACE"
@@ -114,21 +146,16 @@ def held_socket(number: int, ends: Ends, proc: Path) -> TcpSocket | None:
     return None
 
 
-def has_file(number: int, wanted: str, proc: Path, *, is_needed: bool = False) -> bool:
-    """Whether a file is among a process's. `is_needed`: raise PermissionError where that cannot be told."""
+def links(number: int, proc: Path, *, is_needed: bool = False) -> Iterator[str]:
+    """Yield what a process's descriptors point to. `is_needed`: raise PermissionError if that is hidden."""
     try:
         with os.scandir(proc / str(number) / "fd") as files:
-            for count, file in enumerate(files):
-                if count >= MAX_FILES:
-                    break
-                if link(file.path) == wanted:
-                    return True
+            yield from (link(file.path) for file in itertools.islice(files, MAX_FILES))
     except PermissionError:
         if is_needed:
             raise
     except OSError:
         pass
-    return False
 
 
 def sockets(number: int, ends: Ends, proc: Path) -> Iterator[TcpSocket]:

@@ -14,6 +14,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -211,13 +212,17 @@ def lay(
     (folder / "fd" / "3").symlink_to(f"socket:[{held}]")
 
 
+def find(ends: Ends, proc: Path) -> int:
+    return connections.find(ends, 7, 5000, connections.SocketHolders(proc), proc)
+
+
 def test_the_caller_has_pid_start_time_and_the_other_end(tmp_path) -> None:
     lay(tmp_path, 100, "100 7", 5000)
     lay(tmp_path, 101, "101 7", 5001, held=8)
     lay(tmp_path, 102, "102 8", 5000, held=8)
     (tmp_path / "103").mkdir()  # just gone
     (tmp_path / "self").mkdir()
-    assert connections.find(ENDS, 7, 5000, tmp_path) == 100
+    assert find(ENDS, tmp_path) == 100
     assert connections.holds(100, ENDS, tmp_path)
     assert not connections.holds(101, Ends(ENDS.peer, ENDS.peer), tmp_path)
 
@@ -231,7 +236,7 @@ def test_a_connection_that_a_program_of_another_user_was_left_with_is_not_its_ow
 ) -> None:
     lay(tmp_path, 100, "100 7", 5000, uids=uids, maker=maker)
     with pytest.raises(Refused, match="another user") as refusal:
-        connections.find(ENDS, 7, 5000, tmp_path)
+        find(ENDS, tmp_path)
     assert refusal.value.status == FORBIDDEN
     assert not connections.holds(100, ENDS, tmp_path)
 
@@ -240,7 +245,7 @@ def test_a_connection_that_two_processes_hold_is_neithers(tmp_path) -> None:
     lay(tmp_path, 100, "100 7", 5000)
     lay(tmp_path, 102, "102 8", 4000)
     with pytest.raises(Refused, match="process 102 holds this connection too") as refusal:
-        connections.find(ENDS, 7, 5000, tmp_path)
+        find(ENDS, tmp_path)
     assert refusal.value.status == 503, "a forked child may be about to run its program: worth another try"
 
 
@@ -248,7 +253,7 @@ def test_a_connection_that_two_processes_hold_is_neithers(tmp_path) -> None:
 def test_who_does_not_hold_the_connection_is_not_the_caller(tmp_path, changed) -> None:
     lay(tmp_path, 100, "100 7", 5000, **changed)
     with pytest.raises(Refused, match="did not make this connection") as refusal:
-        connections.find(ENDS, 7, 5000, tmp_path)
+        find(ENDS, tmp_path)
     assert refusal.value.status == FORBIDDEN
 
 
@@ -259,15 +264,36 @@ def test_who_does_not_hold_the_connection_is_not_the_caller(tmp_path, changed) -
 def test_another_connection_of_the_process_does_not_count(tmp_path, ends) -> None:
     lay(tmp_path, 100, "100 7", 5000)
     with pytest.raises(Refused, match="addresses are translated"):
-        connections.find(ends, 7, 5000, tmp_path)
+        find(ends, tmp_path)
 
 
 def test_two_who_could_be_the_caller_are_both_refused(tmp_path) -> None:
     lay(tmp_path, 100, "100 7", 5000)
     lay(tmp_path, 200, "200 7", 5000)
     with pytest.raises(Refused, match="ambiguous") as refusal:
-        connections.find(ENDS, 7, 5000, tmp_path)
+        find(ENDS, tmp_path)
     assert refusal.value.status == 409
+
+
+def test_callers_who_ask_together_are_served_by_few_looks(tmp_path, monkeypatch) -> None:
+    """A look reads all descriptors of all processes; it counts for callers that were there before it."""
+    lay(tmp_path, 100, "100 7", 5000)
+    holders = connections.SocketHolders(tmp_path)
+    began, real = [], holders._look
+
+    def slow() -> dict[str, list[int]]:
+        began.append(time.monotonic())
+        time.sleep(0.2)
+        return real()
+
+    monkeypatch.setattr(holders, "_look", slow)
+    held = connections.TcpSocket(7, 1000)
+    with ThreadPoolExecutor(16) as pool:
+        assert list(pool.map(lambda _: holders.of(held), range(16))) == [[100]] * 16
+    assert len(began) <= 4
+    at = time.monotonic()
+    assert holders.of(held) == [100]
+    assert began[-1] >= at, "an old look does not tell who holds it now"
 
 
 def test_ipv6_and_ipv4_in_ipv6_are_read_as_the_kernel_writes_them() -> None:

@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 
+from hypervisor.host.control_groups import ControlGroups
+from hypervisor.host.unregistered import look_at
 from tests.conftest import ROOT, remove_segments
 from tests.daemon.conftest import Daemon, eventually, needs_root
 from tests.hostile.conftest import Groups, Hostile
@@ -278,6 +280,25 @@ def test_a_container_in_a_user_namespace_is_one_although_its_group_is_its_own(
     assert node.tenant(f"pod-{pod_uid}") is None
     one.tell(None)
     one.end()
+
+
+def test_a_process_under_no_quota_is_not_counted_as_the_pods_that_it_names(
+    attack: Hostile, control_group: Groups, pod_uid: str, attacker_uid: int
+) -> None:
+    """It would else show the pod as one whose quota is off."""
+    home = control_group(DELEGATED.format(uid=attacker_uid), owner=attacker_uid)
+    text = f"""
+group = {str(home)!r} + "/pod{pod_uid}"
+os.makedirs(group)
+open(group + "/cgroup.procs", "w").write("0")
+say(pid=os.getpid())
+hear()
+"""
+    one = attack(text, uid=attacker_uid, group=home)
+    found = look_at(one.heard()["pid"], ControlGroups())
+    assert found is not None
+    assert (found.uid, found.pod_uid, found.container_id) == (attacker_uid, None, None)
+    one.tell(None)
 
 
 @pytest.mark.parametrize("wish", ["pod-x", "container-x", "auto-0-0123456789abcdef"])

@@ -161,7 +161,7 @@ def test_a_daemon_that_may_not_see_others_files_says_what_it_needs() -> None:
             os.setgroups([])
             os.setresuid(65534, 65534, 65534)
             try:
-                tcp_peer.find(ends, os.getppid(), ticks)
+                tcp_peer.find(ends, os.getppid(), ticks, tcp_peer.SocketHolders())
             except Refused as error:
                 os.write(write_end, str(error).encode())
             os._exit(0)

@@ -10,6 +10,7 @@ import sys
 
 from hypervisor.collector.ratio_file import RatioFile
 from hypervisor.collector.tenants import belongs
+from hypervisor.host.control_groups import ControlGroups
 from hypervisor.host.names import Names
 from hypervisor.host.unregistered import Stranger, look_at
 from hypervisor.model import Held, TenantName
@@ -37,13 +38,13 @@ def test_a_strangers_own_word_is_heard_but_only_of_its_user() -> None:
         [sys.executable, "-c", "input()"], env={"GPULIMIT_TENANT": "team"}, stdin=subprocess.PIPE
     )
     try:
-        stranger = look_at(process.pid)
+        stranger = look_at(process.pid, ControlGroups())
     finally:
         process.kill()
         process.communicate()
     assert stranger is not None
     assert (stranger.uid, stranger.tenant) == (os.geteuid(), "team")
-    assert look_at(process.pid) is None
+    assert look_at(process.pid, ControlGroups()) is None
     own = tenant("team", uid=os.geteuid())
     assert belongs(stranger, own)
     assert not belongs(stranger, tenant("team", uid=12345))
