@@ -44,7 +44,7 @@ from hypervisor.node.inventory import Inventory
 from hypervisor.node.node import Node
 from hypervisor.node.tenant_segments import Tenancy
 from hypervisor.nvml.client import Nvml, environment_of_child
-from hypervisor.pods.controller import Kubernetes
+from hypervisor.pods.controller import PodController
 from hypervisor.scheduler.types import SchedulerConfig
 from hypervisor.shm.fd_passing import ReadOnlyView
 from hypervisor.shm.segment_store import Segments
@@ -111,7 +111,7 @@ class Daemon:
             period_s=settings.nvml_interval / 1e9,
             timeout_s=settings.nvml_timeout / 1e9,
         )
-        self.kubernetes = Kubernetes(self.node, settings) if settings.kubernetes else None
+        self.kubernetes = PodController(self.node, settings) if settings.kubernetes else None
         self.guests = guests_of(settings)
         self.traffic = Traffic()
         self.observer = Observer(
@@ -130,7 +130,7 @@ class Daemon:
             kubernetes=lambda: self.kubernetes.view() if self.kubernetes is not None else None,
         )
         if self.kubernetes is not None:
-            self.observer.looked = self.kubernetes.looked
+            self.observer.on_collected = self.kubernetes.on_collected
         self.offer = offer_of(told, self.node, self.observer, self.kubernetes)
         self.runners: list[web.AppRunner] = []
         self.stopping = asyncio.Event()
@@ -269,7 +269,7 @@ class Daemon:
             await self.node.tenancy.close()
 
 
-def offer_of(told: Config, node: Node, observer: Observer, kubernetes: Kubernetes | None) -> Offer | None:
+def offer_of(told: Config, node: Node, observer: Observer, kubernetes: PodController | None) -> Offer | None:
     """Return the device plugin, if it is wanted. Raises ConfigError."""
     if not told.settings.device_plugin:
         return None

@@ -20,10 +20,10 @@ from hypervisor.collector.ratio_file import RatioFile
 from hypervisor.collector.tenants import Survey, standalone_names
 from hypervisor.config.settings import Settings
 from hypervisor.dispatcher.dispatcher import Dispatcher
-from hypervisor.metrics.clients import Clients
-from hypervisor.metrics.gpus import NO_WAITS, Card, Schedulers, gpu_view, mig_view, vgpu_host_view
-from hypervisor.metrics.observations import Look
-from hypervisor.metrics.snapshot import KubeView, PartView, PluginView, SchedulerView, Snapshot
+from hypervisor.metrics.clients import ClientAggregator
+from hypervisor.metrics.gpus import NO_WAITS, GpuObservation, Schedulers, gpu_view, mig_view, vgpu_host_view
+from hypervisor.metrics.observations import TenantObservation
+from hypervisor.metrics.snapshot import ComponentStatus, KubeView, PluginView, SchedulerView, Snapshot
 from hypervisor.model import PodPlace
 from hypervisor.node.node import Node
 from hypervisor.node.registry import Tenant
@@ -93,7 +93,7 @@ class Observer:
         self._publish = publish
         self._survey = Survey(node, arbitration, RatioFile(options.ratio_file), pods)
         self._kubernetes = kubernetes
-        self._clients = Clients(ttl_ns=options.ttl_ns)
+        self._clients = ClientAggregator(ttl_ns=options.ttl_ns)
         self._schedulers = Schedulers()
         self._energy: dict[str, float] = {}
         self._looked_at_ns: int | None = None
@@ -101,9 +101,9 @@ class Observer:
         self._duration_s: float | None = None
         self._errors: Counter[str] = Counter()
         self._rejected = rejected
-        self.more_parts: Callable[[], tuple[PartView, ...]] = tuple
+        self.more_parts: Callable[[], tuple[ComponentStatus, ...]] = tuple
         self.plugin: Callable[[], PluginView | None] = lambda: None
-        self.looked: Callable[[list[Look]], None] = lambda _: None
+        self.on_collected: Callable[[list[TenantObservation]], None] = lambda _: None
 
     async def run(self) -> None:
         """Look for ever. Whatever goes wrong is counted, and the next look is made."""
@@ -127,19 +127,19 @@ class Observer:
             for card in cards
             if card.is_fresh and not card.sample.error
         }
-        looks: list[Look] = []
+        looks: list[TenantObservation] = []
         own = frozenset(self._node.tenancy.open_tenants)
         names = await asyncio.to_thread(standalone_names, own)
         for of_tenant in self._survey.tenants(nvml, names):
             looks += of_tenant
             await asyncio.sleep(0)
-        self.looked(looks)
+        self.on_collected(looks)
         snapshot = self._snapshot(looks, cards)
         self._last_success_at_s = time.time()
         self._duration_s = time.monotonic() - begin
         self._publish(snapshot)
 
-    def _snapshot(self, looks: list[Look], cards: list[Card]) -> Snapshot:
+    def _snapshot(self, looks: list[TenantObservation], cards: list[GpuObservation]) -> Snapshot:
         now_ns = time.monotonic_ns()
         elapsed_ns = now_ns - self._looked_at_ns if self._looked_at_ns is not None else 0
         self._looked_at_ns = now_ns
@@ -166,7 +166,7 @@ class Observer:
             node=node,
         )
 
-    def _scheduler(self, card: Card, looks: list[Look]) -> SchedulerView:
+    def _scheduler(self, card: GpuObservation, looks: list[TenantObservation]) -> SchedulerView:
         turns = self._arbitration.turns.get(card.sample.gpu.uuid)
         queue = self._arbitration.memory.get(card.sample.gpu.uuid)
         return self._schedulers.view(
@@ -189,14 +189,14 @@ class Observer:
         age_s = time.time() - health.last_success_at_ns / 1e9
         return age_s <= max(FRESH_LEAST_S, FRESH_PERIODS * self._options.period_s)
 
-    def cards(self) -> list[Card]:
+    def cards(self) -> list[GpuObservation]:
         """Return all cards ever seen, and the MIG devices that there are."""
         health, inventory, is_fresh = self._nvml.health, self._node.inventory, self.nvml_is_fresh()
         cards = []
         for gpu in inventory.present:
             at_ns = health.last_xid_at_ns.get(gpu.uuid)
             cards.append(
-                Card(
+                GpuObservation(
                     sample=inventory.samples[gpu.uuid],
                     is_fresh=is_fresh,
                     is_listed=gpu.uuid in health.listed,
@@ -206,7 +206,7 @@ class Observer:
             )
         return cards
 
-    def _energy_since(self, cards: list[Card]) -> dict[str, float]:
+    def _energy_since(self, cards: list[GpuObservation]) -> dict[str, float]:
         """Return what each card has used since the last look, in joules."""
         used: dict[str, float] = {}
         for card in cards:
@@ -239,33 +239,33 @@ class Observer:
             "shm_rejected_total": {**self._rejected, "spoiled": events["books_spoiled"]},
         }
 
-    def parts(self) -> tuple[PartView, ...]:
+    def parts(self) -> tuple[ComponentStatus, ...]:
         """Return how the parts are."""
         health, store = self._nvml.health, self._node.survival.store
         stepped_ago_s = (time.monotonic_ns() - self._arbitration.stepped_at_ns) / 1e9
         at_s = self._last_success_at_s
         period_s = self._options.period_s
         return (
-            PartView(
+            ComponentStatus(
                 "nvml",
                 self.nvml_is_fresh(),
                 None if health.last_success_at_ns is None else health.last_success_at_ns / 1e9,
                 health.duration_s,
                 dict(health.errors),
             ),
-            PartView(
+            ComponentStatus(
                 "books",
                 at_s is not None and time.time() - at_s <= max(FRESH_LEAST_S, FRESH_PERIODS * period_s),
                 at_s,
                 self._duration_s,
                 dict(self._errors + self._survey.errors),
             ),
-            PartView(
+            ComponentStatus(
                 "arbitration",
                 self._arbitration.steps > 0 and stepped_ago_s <= ARBITRATION_FRESH_S,
                 time.time() - stepped_ago_s if self._arbitration.steps else None,
             ),
-            PartView("state", not store.problem, store.saved_at_s, None, {"write": store.failures}),
+            ComponentStatus("state", not store.problem, store.saved_at_s, None, {"write": store.failures}),
             *self.more_parts(),
         )
 

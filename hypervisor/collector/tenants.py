@@ -16,7 +16,7 @@ from hypervisor.dispatcher.run_queue import TenantShare
 from hypervisor.host.names import Names
 from hypervisor.host.systemd_unit import unit_of
 from hypervisor.host.unregistered import Stranger, look_at
-from hypervisor.metrics.observations import Books, Held, Look
+from hypervisor.metrics.observations import ProcessObservation, TenantObservation, UsageCounters
 from hypervisor.metrics.snapshot import Identity, State
 from hypervisor.model import DeviceQuota, Gpu, GpuUuid, PodPlace, Worker, device_quota
 from hypervisor.node.node import Node
@@ -58,7 +58,7 @@ class Survey:
         self._nvml: NvmlBytes = {}
         self.errors: Counter[str] = Counter()
 
-    def tenants(self, nvml: NvmlBytes, names: Iterable[str]) -> Iterator[list[Look]]:
+    def tenants(self, nvml: NvmlBytes, names: Iterable[str]) -> Iterator[list[TenantObservation]]:
         """Yield each tenant's looks; between two, others may change the registry."""
         self._nvml = nvml
         self._strangers = self._find_strangers()
@@ -81,7 +81,7 @@ class Survey:
         pids = {pid for processes in self._nvml.values() for pid in processes} - known
         return [stranger for pid in sorted(pids) if (stranger := look_at(pid, groups)) is not None]
 
-    def _tenant(self, tenant: Tenant) -> Iterable[Look]:
+    def _tenant(self, tenant: Tenant) -> Iterable[TenantObservation]:
         opened = self._node.tenancy.open_tenants.get(tenant.name)
         if opened is None:
             yield from self._unopened(tenant)
@@ -112,7 +112,7 @@ class Survey:
                 ),
             )
 
-    def _unopened(self, tenant: Tenant) -> Iterable[Look]:
+    def _unopened(self, tenant: Tenant) -> Iterable[TenantObservation]:
         """Return a tenant that was taken over and whose books cannot be read: it may be on any GPU."""
         if tenant.name not in self._node.survival.unopened:
             return
@@ -148,7 +148,7 @@ class Survey:
 
     def _held(
         self, usage: Usage | None, device: Device | None, gpu: Gpu, workers: Mapping[int, Worker]
-    ) -> list[Held]:
+    ) -> list[ProcessObservation]:
         if usage is None or device is None:
             return []
         nvml = self._nvml.get(gpu.uuid, {})
@@ -183,7 +183,7 @@ class Survey:
 
     # ---- tenants that this daemon does not limit ----
 
-    def _standalone(self, name: str) -> Iterable[Look]:
+    def _standalone(self, name: str) -> Iterable[TenantObservation]:
         """Return the tenants whose processes started without the daemon, and limit themselves."""
         if name in self._node.tenancy.open_tenants:
             return
@@ -203,7 +203,7 @@ class Survey:
             if not self._nvml.get(gpu.uuid, {}).keys() & {process.host_pid for process in held}:
                 continue
             is_limited = device.memory_limit_bytes < device.card_bytes
-            yield Look(
+            yield TenantObservation(
                 who=who,
                 gpu=gpu,
                 terms=SchedParams(limit_percent=min(100, device.compute_limit_percent), weight=device.weight),
@@ -251,14 +251,14 @@ def look_of(
     *,
     source: str,
     state: State,
-    books: Books | None,
-    held: list[Held],
+    books: UsageCounters | None,
+    held: list[ProcessObservation],
     share: TenantShare | None,
     ratio: float | None,
-) -> Look:
+) -> TenantObservation:
     """Return a registered tenant on a card."""
     is_held = share is not None and share.grant.is_shared
-    return Look(
+    return TenantObservation(
         who=who,
         gpu=gpu,
         terms=terms,
@@ -275,8 +275,8 @@ def look_of(
     )
 
 
-def books_of(usage: Usage, device: Device) -> Books:
-    return Books(
+def books_of(usage: Usage, device: Device) -> UsageCounters:
+    return UsageCounters(
         usage.created_ns,
         device.used_bytes,
         device.spent_ns,
@@ -286,9 +286,11 @@ def books_of(usage: Usage, device: Device) -> Books:
     )
 
 
-def held_of(process: Process, account: Account, worker: Worker | None, nvml: int | None) -> Held:
+def held_of(
+    process: Process, account: Account, worker: Worker | None, nvml: int | None
+) -> ProcessObservation:
     overhead = account.kind_bytes.get("overhead", 0)
-    return Held(
+    return ProcessObservation(
         client_id=worker.id if worker is not None else "",
         host_pid=process.holder_pid or 0,
         start_ticks=process.start_ticks,

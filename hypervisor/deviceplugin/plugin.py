@@ -27,7 +27,7 @@ from hypervisor.deviceplugin.registration import Kubelet
 from hypervisor.deviceplugin.service import Service
 from hypervisor.deviceplugin.slices import Placement
 from hypervisor.errors import Refused
-from hypervisor.metrics.snapshot import PartView, PluginView, SlicesView
+from hypervisor.metrics.snapshot import ComponentStatus, PluginView, SlicesView
 from hypervisor.model import Gpu, GpuUuid, Origin, TenantName
 from hypervisor.node.node import Node
 from hypervisor.pods.pod import Pod
@@ -193,9 +193,9 @@ class Offer:
         except (OSError, ValueError, GpulimitError) as error:
             logger.warning("earlier builds of the library are kept: %s", error)
 
-    def parts(self) -> tuple[PartView, ...]:
+    def parts(self) -> tuple[ComponentStatus, ...]:
         """Return how the plugin is, for readiness and metrics."""
-        return (PartView("device_plugin", self._kubelet.is_up, None),)
+        return (ComponentStatus("device_plugin", self._kubelet.is_up, None),)
 
     def view(self) -> PluginView:
         """Return what it has done, for metrics."""

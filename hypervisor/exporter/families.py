@@ -9,30 +9,30 @@ from hypervisor.exporter import partitions
 from hypervisor.exporter.guests import add_guest
 from hypervisor.exporter.labels import NONE, Labels
 from hypervisor.exporter.merge import gpu_labels, merged
-from hypervisor.exporter.samples import Family, Sheet
+from hypervisor.exporter.samples import Family, SampleSet
 from hypervisor.metrics.catalogue import CATALOGUE
 from hypervisor.metrics.snapshot import (
     STATES,
     ClientView,
+    ComponentStatus,
     GpuView,
     KubeView,
-    PartView,
     PluginView,
     SchedulerView,
     Snapshot,
 )
 
-MOST_CLIENTS = 4096
+MAX_CLIENTS = 4096
 """Series of clients' processes on one page: no tenant can make it grow without end."""
 
 
 def families_of(snapshot: Snapshot, *, has_debug_labels: bool) -> list[Family]:
     """Return everything that a snapshot has to show."""
-    sheet = Sheet()
+    sheet = SampleSet()
     for gpu in snapshot.gpus:
         add_gpu(sheet, gpu)
     clients = snapshot.processes if has_debug_labels else snapshot.clients
-    for pairs, client in merged(clients[:MOST_CLIENTS]).items():
+    for pairs, client in merged(clients[:MAX_CLIENTS]).items():
         add_client(sheet, client, pairs)
     for view in snapshot.schedulers:
         add_scheduler(sheet, view)
@@ -58,12 +58,12 @@ def families_of(snapshot: Snapshot, *, has_debug_labels: bool) -> list[Family]:
         sheet.put("build_info", Labels(snapshot.build.items()), 1)
     if snapshot.agent:
         sheet.put("guest_agent_info", Labels(snapshot.agent.items()), 1)
-    dropped = max(0, len(clients) - MOST_CLIENTS)
+    dropped = max(0, len(clients) - MAX_CLIENTS)
     sheet.put("series_dropped_total", NONE.plus("reason", "too_many_clients"), dropped)
     return sheet.families()
 
 
-def add_gpu(sheet: Sheet, gpu: GpuView) -> None:
+def add_gpu(sheet: SampleSet, gpu: GpuView) -> None:
     card = gpu_labels(gpu.uuid, gpu.index)
     labels = Labels(card)
     about = ("gpu_name", gpu.name), ("driver_version", gpu.driver_version or "")
@@ -76,7 +76,7 @@ def add_gpu(sheet: Sheet, gpu: GpuView) -> None:
     sheet.put_each("gpu_xid_errors_total", labels, "xid", {str(x): n for x, n in gpu.xids.items()})
 
 
-def add_client(sheet: Sheet, client: ClientView, pairs: tuple[tuple[str, str], ...]) -> None:
+def add_client(sheet: SampleSet, client: ClientView, pairs: tuple[tuple[str, str], ...]) -> None:
     labels, who = Labels(pairs), client.who
     of_pod = who.tenant if who.pod else ""
     known = ("tenant", of_pod), ("unit", who.unit), ("user", who.user), ("command", who.command)
@@ -90,7 +90,7 @@ def add_client(sheet: Sheet, client: ClientView, pairs: tuple[tuple[str, str], .
         sheet.put("client_enforcement_state", labels.plus("state", state), int(state == client.state))
 
 
-def add_scheduler(sheet: Sheet, view: SchedulerView) -> None:
+def add_scheduler(sheet: SampleSet, view: SchedulerView) -> None:
     labels, tally = Labels(gpu_labels(view.gpu_uuid, view.gpu_index)), view.tally
     sheet.put_all(labels, view.values)
     if tally is not None:
@@ -101,7 +101,7 @@ def add_scheduler(sheet: Sheet, view: SchedulerView) -> None:
         sheet.put("scheduler_release_seconds", labels, tally.release)
 
 
-def add_part(sheet: Sheet, part: PartView) -> None:
+def add_part(sheet: SampleSet, part: ComponentStatus) -> None:
     labels = NONE.plus("sampler", part.name)
     sheet.put("sampler_up", labels, int(part.is_up))
     sheet.put("sampler_last_success_timestamp_seconds", labels, part.last_success_at_s)
@@ -109,18 +109,18 @@ def add_part(sheet: Sheet, part: PartView) -> None:
     sheet.put_each("sampler_errors_total", labels, "code", part.errors)
 
 
-def add_kubernetes(sheet: Sheet, view: KubeView) -> None:
+def add_kubernetes(sheet: SampleSet, view: KubeView) -> None:
     sheet.put("kube_watch_up", NONE, int(view.is_up))
     sheet.put("kube_watch_restarts_total", NONE, view.restarts)
     sheet.put("kube_kubelet_fallback", NONE, int(view.is_fallback))
     sheet.put("kube_pods", NONE, view.pods)
     sheet.put("kube_objects_unreadable_total", NONE, view.unreadable)
     sheet.put_each("kube_events_total", NONE, "result", view.events)
-    for namespace, pod in view.invalid[:MOST_CLIENTS]:
+    for namespace, pod in view.invalid[:MAX_CLIENTS]:
         sheet.put("kube_quota_invalid", Labels([("namespace", namespace), ("pod", pod)]), 1)
 
 
-def add_plugin(sheet: Sheet, view: PluginView) -> None:
+def add_plugin(sheet: SampleSet, view: PluginView) -> None:
     sheet.put("device_plugin_registrations_total", NONE, view.registrations)
     sheet.put_each("device_plugin_allocations_total", NONE, "result", view.allocations)
     sheet.put("device_plugin_pod_resources_up", NONE, int(view.is_told))
@@ -130,7 +130,7 @@ def add_plugin(sheet: Sheet, view: PluginView) -> None:
         sheet.put("device_plugin_card_returns_total", labels, card.returns)
 
 
-def add_pods(sheet: Sheet, clients: Iterable[ClientView]) -> None:
+def add_pods(sheet: SampleSet, clients: Iterable[ClientView]) -> None:
     """Add the pod view: the containers of a pod on one card added up."""
     rows: dict[tuple[str, str, str, str], list[ClientView]] = {}
     for client in clients:

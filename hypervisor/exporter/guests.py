@@ -4,13 +4,13 @@
 from __future__ import annotations
 
 from hypervisor.exporter.labels import Labels
-from hypervisor.exporter.samples import Sheet
+from hypervisor.exporter.samples import SampleSet
 from hypervisor.metrics.snapshot import GuestView
 
 PREFIX = "kubevirt_vmi_gpu_"
 
 
-def add_guest(sheet: Sheet, guest: GuestView) -> None:
+def add_guest(sheet: SampleSet, guest: GuestView) -> None:
     """Add a virtual machine and its GPUs."""
     who = [("namespace", guest.namespace), ("name", guest.name), ("node", guest.node)]
     labels = Labels(who)

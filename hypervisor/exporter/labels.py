@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-MOST_BYTES = 256
-MOST_LABELS = 20
+MAX_BYTES = 256
+MAX_LABELS = 20
 
 
 class Labels:
@@ -18,7 +18,7 @@ class Labels:
     __slots__ = ("pairs", "text")
 
     def __init__(self, pairs: Iterable[tuple[str, str]] = ()) -> None:
-        self.pairs = tuple((name, clean(value)) for name, value in pairs if value)[:MOST_LABELS]
+        self.pairs = tuple((name, clean(value)) for name, value in pairs if value)[:MAX_LABELS]
         self.text = ",".join(f'{name}="{escaped(value)}"' for name, value in self.pairs)
 
     def plus(self, name: str, value: str) -> Labels:
@@ -34,10 +34,10 @@ NONE = Labels()
 
 def clean(value: str) -> str:
     """Return a value without control characters and half characters, of at most 256 bytes."""
-    if value.isascii() and value.isprintable() and len(value) <= MOST_BYTES:
+    if value.isascii() and value.isprintable() and len(value) <= MAX_BYTES:
         return value
-    text = "".join(c if is_harmless(c) else "?" for c in value[: MOST_BYTES * 4])
-    return text.encode()[:MOST_BYTES].decode(errors="ignore")
+    text = "".join(c if is_harmless(c) else "?" for c in value[: MAX_BYTES * 4])
+    return text.encode()[:MAX_BYTES].decode(errors="ignore")
 
 
 def is_harmless(character: str) -> bool:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from hypervisor.exporter.labels import Labels
-from hypervisor.exporter.samples import Sheet
+from hypervisor.exporter.samples import SampleSet
 from limiter import mig, vgpu
 from limiter.mig import MigGpu
 from limiter.vgpu import HOST_MODES, VgpuHost
@@ -33,14 +33,14 @@ def instance_labels(instance: object, table: Mapping[str, str]) -> Pairs:
     return [(label, "" if value is None else str(value)) for label, value in values]
 
 
-def put_fields(sheet: Sheet, labels: Labels, instance: object, table: Mapping[str, str]) -> None:
+def put_fields(sheet: SampleSet, labels: Labels, instance: object, table: Mapping[str, str]) -> None:
     """Add a sample for each field that is known."""
     for field, name in table.items():
         value = getattr(instance, field)
         sheet.put(name, labels, int(value) if isinstance(value, bool) else value)
 
 
-def add_vgpu_host(sheet: Sheet, host: VgpuHost) -> None:
+def add_vgpu_host(sheet: SampleSet, host: VgpuHost) -> None:
     """Add a card of a vGPU host and its vGPUs."""
     card = card_labels(host)
     labels = Labels(card)
@@ -58,7 +58,7 @@ def add_vgpu_host(sheet: Sheet, host: VgpuHost) -> None:
             sheet.put(name, Labels([*pairs, (label, told)]), 1 if told else None)
 
 
-def add_mig_gpu(sheet: Sheet, card: MigGpu) -> None:
+def add_mig_gpu(sheet: SampleSet, card: MigGpu) -> None:
     """Add a card that knows MIG and its MIG devices."""
     pairs = card_labels(card)
     sheet.put("mig_mode", Labels(pairs), int(card.is_enabled))

@@ -24,7 +24,7 @@ class Family:
     rows: list[tuple[Labels, Value]] = field(default_factory=list)
 
 
-class Sheet:
+class SampleSet:
     """Collects rows; a name that is not in the catalogue is a mistake."""
 
     def __init__(self) -> None:

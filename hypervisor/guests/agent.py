@@ -30,7 +30,7 @@ from hypervisor.exporter.exporter import Exporter
 from hypervisor.guests.listener import listen, only_host
 from hypervisor.guests.options import AgentSettings, load
 from hypervisor.host import sd_notify as notify
-from hypervisor.metrics.gpus import Card, gpu_view
+from hypervisor.metrics.gpus import GpuObservation, gpu_view
 from hypervisor.metrics.snapshot import GpuView, Snapshot
 from hypervisor.model import GpuSample
 from hypervisor.nvml.client import Nvml, environment_of_child
@@ -106,7 +106,11 @@ class Agent:
         """Return all GPUs ever seen; what NVML has not said lately is not known."""
         is_fresh, listed = self.nvml_status()[0] == 0, self.nvml.health.listed
         return [
-            gpu_view(Card(sample, is_fresh=is_fresh, is_listed=sample.gpu.uuid in listed), (), frozenset())
+            gpu_view(
+                GpuObservation(sample, is_fresh=is_fresh, is_listed=sample.gpu.uuid in listed),
+                (),
+                frozenset(),
+            )
             for sample in self._samples.values()
         ]
 

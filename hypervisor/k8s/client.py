@@ -24,9 +24,9 @@ Object = dict[str, Any]
 MERGE_PATCH = "application/merge-patch+json"
 GONE, NOT_DONE = 410, 300
 PAGE = 500
-MOST_PAGES = 200
-LONGEST_BODY = 64 << 20
-LONGEST_LINE = 4 << 20
+MAX_PAGES = 200
+MAX_BODY = 64 << 20
+MAX_LINE = 4 << 20
 """etcd takes objects of 1.5 MiB at most; as JSON they may be somewhat longer."""
 WHOLE_ANSWER = 6
 """Multiple of the timeout that an answer may take while data keeps coming."""
@@ -109,7 +109,7 @@ class Client:
     async def _pages(self, path: str, query: dict[str, str]) -> Listing:
         items: list[Object] = []
         query.setdefault("limit", str(PAGE))
-        for _ in range(MOST_PAGES):
+        for _ in range(MAX_PAGES):
             page = await self.get(path, query)
             meta, found = page.get("metadata"), page.get("items")
             if not isinstance(meta, dict) or not isinstance(found, list | None):
@@ -133,8 +133,8 @@ class Client:
                 *whole, rest = (rest + chunk).split(b"\n")
                 for line in whole:
                     yield line
-                if len(rest) > LONGEST_LINE:
-                    raise KubeError(0, f"a line of more than {LONGEST_LINE} bytes")
+                if len(rest) > MAX_LINE:
+                    raise KubeError(0, f"a line of more than {MAX_LINE} bytes")
             if rest.strip():
                 raise KubeError(0, "the stream ends within a line")
 
@@ -213,8 +213,8 @@ async def read_body(response: aiohttp.ClientResponse) -> bytes:
     async for chunk in response.content.iter_any():
         parts.append(chunk)
         length += len(chunk)
-        if length > LONGEST_BODY:
-            raise KubeError(0, f"an answer of more than {LONGEST_BODY} bytes")
+        if length > MAX_BODY:
+            raise KubeError(0, f"an answer of more than {MAX_BODY} bytes")
     return b"".join(parts)
 
 

@@ -28,14 +28,14 @@ STREAM_S = (240, 300)
 """For how long a stream is asked for; drawn, so that those of many nodes do not end together."""
 SILENCE_S = 30
 """Additional silence that is allowed."""
-SHORTEST_S, STEADY_S = 0.5, 10.0
+MIN_S, STEADY_S = 0.5, 10.0
 """A stream that ends sooner is a failure; one that lasted so long shows that all is well again."""
-LONGEST_WAIT_S = 10.0
+MAX_WAIT_S = 10.0
 TOO_NEW = 504
 NOT_UNDERSTOOD = (400, 422)
 INITIAL_S = 5.0
 """For how long the collection may be on its way at the head of a stream."""
-MOST_INITIAL = 100_000
+MAX_INITIAL = 100_000
 INITIAL_END = "k8s.io/initial-events-end"
 """Annotation of the bookmark that comes after the whole collection."""
 COMPLAIN_NS = 60_000_000_000
@@ -80,7 +80,7 @@ class Watch:
     ) -> None:
         self._client, self._path, self._stream_s = client, path, stream_s
         self._selectors = {"fieldSelector": field_selector, "labelSelector": label_selector}
-        self._backoff = backoff or Backoff(most_s=LONGEST_WAIT_S)
+        self._backoff = backoff or Backoff(most_s=MAX_WAIT_S)
         self._version: str | None = None
         """None: to be listed."""
         self._newest = "0"
@@ -166,7 +166,7 @@ class Watch:
             self.is_up = False
             if time.monotonic() - begin > STEADY_S:
                 self._backoff.reset()
-        if time.monotonic() - begin < SHORTEST_S:
+        if time.monotonic() - begin < MIN_S:
             raise KubeError(0, "the stream ends at once")
         if self._version == version:
             # Nothing happened, or the server was set back to before this version and would wait for ever.
@@ -192,7 +192,7 @@ class Watch:
                         found[key_of(meta)] = item
                     elif kind == "DELETED":
                         found.pop(key_of(meta), None)
-                    if len(found) > MOST_INITIAL:
+                    if len(found) > MAX_INITIAL:
                         raise KubeError(0, "the collection at the head of the stream has no end")
         except KubeError as error:
             if error.status not in NOT_UNDERSTOOD:

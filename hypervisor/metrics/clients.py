@@ -13,11 +13,11 @@ from dataclasses import dataclass, field, replace
 
 from hypervisor.metrics.baseline import Baselines
 from hypervisor.metrics.observations import (
-    Books,
-    Held,
     Key,
-    Look,
-    Window,
+    ProcessObservation,
+    RateWindow,
+    TenantObservation,
+    UsageCounters,
     bounded,
     denied_of,
     in_use,
@@ -38,10 +38,10 @@ THROTTLED_PART = 0.1
 
 
 @dataclass(slots=True)
-class Past:
+class ClientHistory:
     """Counters kept of a tenant on a card."""
 
-    books: Books | None = None
+    books: UsageCounters | None = None
     waiting: int = 0
     peak_bytes: int = 0
     energy_joules: float = 0.0
@@ -52,35 +52,40 @@ class Past:
     view_at_ns: int = 0
 
 
-class Clients:
+class ClientAggregator:
     """All tenants on all cards."""
 
     def __init__(self, *, ttl_ns: int) -> None:
         self._ttl_ns = ttl_ns
-        self._past: dict[Key, Past] = {}
+        self._past: dict[Key, ClientHistory] = {}
         self._baselines = Baselines()
-        self.windows: dict[Key, Window] = {}
+        self.windows: dict[Key, RateWindow] = {}
         self.entitled: dict[Key, float] = {}
 
     def step(
-        self, looks: Sequence[Look], *, now_ns: int, elapsed_ns: int, energy: Mapping[str, float]
+        self,
+        observations: Sequence[TenantObservation],
+        *,
+        now_ns: int,
+        elapsed_ns: int,
+        energy: Mapping[str, float],
     ) -> tuple[ClientView, ...]:
         """Return the tenants' views; `energy` is what each card used since the last look, in joules."""
-        keys = {look.key for look in looks}
+        keys = {look.key for look in observations}
         self._past = {key: past for key, past in self._past.items() if key in keys}
-        self._baselines.keep({(h.host_pid, h.start_ticks) for look in looks for h in look.held})
-        for look in looks:
-            self._count_launches(look, self._past.setdefault(look.key, Past()))
+        self._baselines.keep({(h.host_pid, h.start_ticks) for look in observations for h in look.held})
+        for look in observations:
+            self._count_launches(look, self._past.setdefault(look.key, ClientHistory()))
             for held in look.held:
                 if held.nvml_bytes is not None:
                     who = (held.host_pid, held.start_ticks)
                     self._baselines.note((*who, look.gpu.uuid), held.nvml_bytes, held.tracked_bytes)
-        self.windows = {look.key: self._window(look, elapsed_ns) for look in looks}
-        self.entitled = entitled_to(looks, self.windows)
-        self._share_energy(looks, elapsed_ns, energy)
-        return tuple(self._view(look, now_ns, elapsed_ns) for look in looks)
+        self.windows = {look.key: self._window(look, elapsed_ns) for look in observations}
+        self.entitled = entitled_to(observations, self.windows)
+        self._share_energy(observations, elapsed_ns, energy)
+        return tuple(self._view(look, now_ns, elapsed_ns) for look in observations)
 
-    def _count_launches(self, look: Look, past: Past) -> None:
+    def _count_launches(self, look: TenantObservation, past: ClientHistory) -> None:
         """Add what living processes have launched since: their own counts go when they do."""
         if look.books is None:
             return
@@ -91,30 +96,32 @@ class Clients:
                 past.launches[kind] += max(0, count - before.get(kind, 0))
         past.launches_of = dict(now)
 
-    def _window(self, look: Look, elapsed_ns: int) -> Window:
+    def _window(self, look: TenantObservation, elapsed_ns: int) -> RateWindow:
         past = self._past[look.key]
         before, now = past.books, look.books
         waited_before, past.waiting = past.waiting, look.waiting
         past.books = now
         if before is None or now is None or before.created_ns != now.created_ns or not elapsed_ns:
-            return Window()
+            return RateWindow()
         # No tenant has more than the whole card.
         spent_ns = min(elapsed_ns, max(0, now.spent_ns - before.spent_ns))
         throttled_ns = max(0, now.throttled_ns - before.throttled_ns)
         is_starved = bool(waited_before and look.waiting) and spent_ns == 0
-        return Window(spent_ns, throttled_ns > elapsed_ns * THROTTLED_PART or is_starved, is_starved)
+        return RateWindow(spent_ns, throttled_ns > elapsed_ns * THROTTLED_PART or is_starved, is_starved)
 
-    def _share_energy(self, looks: Iterable[Look], elapsed_ns: int, energy: Mapping[str, float]) -> None:
+    def _share_energy(
+        self, observations: Iterable[TenantObservation], elapsed_ns: int, energy: Mapping[str, float]
+    ) -> None:
         """Book each card's energy by GPU time; energy of an idle card is booked to no tenant."""
         used: dict[str, int] = {}
-        for look in looks:
+        for look in observations:
             used[look.gpu.uuid] = used.get(look.gpu.uuid, 0) + self.windows[look.key].spent_ns
-        for look in looks:
+        for look in observations:
             joules = energy.get(look.gpu.uuid, 0.0)
             whole_ns = max(elapsed_ns, used[look.gpu.uuid], 1)
             self._past[look.key].energy_joules += joules * self.windows[look.key].spent_ns / whole_ns
 
-    def _view(self, look: Look, now_ns: int, elapsed_ns: int) -> ClientView:
+    def _view(self, look: TenantObservation, now_ns: int, elapsed_ns: int) -> ClientView:
         past = self._past[look.key]
         if look.books is None and past.view is not None and now_ns - past.view_at_ns <= self._ttl_ns:
             return replace(past.view, state=look.state)
@@ -139,12 +146,12 @@ class Clients:
             past.view, past.view_at_ns = view, now_ns
         return view
 
-    def _percent(self, look: Look, elapsed_ns: int) -> float | None:
+    def _percent(self, look: TenantObservation, elapsed_ns: int) -> float | None:
         if look.books is None or not elapsed_ns:
             return None
         return PERCENT * self.windows[look.key].spent_ns / elapsed_ns
 
-    def _promised(self, look: Look) -> dict[str, float | None]:
+    def _promised(self, look: TenantObservation) -> dict[str, float | None]:
         return {
             "client_memory_quota_bytes": look.memory_quota_bytes,
             "client_core_quota_config_percent": look.terms.limit_percent,
@@ -154,7 +161,7 @@ class Clients:
             "client_share_entitled_ratio": self.entitled.get(look.key),
         }
 
-    def _effective_percent(self, look: Look) -> float:
+    def _effective_percent(self, look: TenantObservation) -> float:
         """Return the limit, or the part that is due while another tenant works too."""
         if look.terms.is_suspended:
             return 0
@@ -165,7 +172,7 @@ class Clients:
         due = self.entitled.get(look.key)
         return look.terms.limit_percent if due is None or not others else due * PERCENT
 
-    def _had(self, look: Look, elapsed_ns: int) -> dict[str, float | None]:
+    def _had(self, look: TenantObservation, elapsed_ns: int) -> dict[str, float | None]:
         books, window = look.books, self.windows[look.key]
         if books is None:
             return {}
@@ -189,7 +196,7 @@ class Clients:
             else self._past[look.key].energy_joules,
         }
 
-    def _memory(self, look: Look, past: Past) -> dict[str, float | None]:
+    def _memory(self, look: TenantObservation, past: ClientHistory) -> dict[str, float | None]:
         if look.books is None:
             return {}
         tracked = tracked_by(look)
@@ -214,15 +221,17 @@ class Clients:
             "client_memory_quota_exceeded": int(0 < quota < max(used, default=0)),
         }
 
-    def processes(self, looks: Iterable[Look], views: Iterable[ClientView]) -> tuple[ClientView, ...]:
+    def processes(
+        self, observations: Iterable[TenantObservation], views: Iterable[ClientView]
+    ) -> tuple[ClientView, ...]:
         """Return the views of single processes; what is the tenant's as a whole is that of each."""
         return tuple(
             self._process(look, view, held)
-            for look, view in zip(looks, views, strict=True)
+            for look, view in zip(observations, views, strict=True)
             for held in look.held
         )
 
-    def _process(self, look: Look, view: ClientView, held: Held) -> ClientView:
+    def _process(self, look: TenantObservation, view: ClientView, held: ProcessObservation) -> ClientView:
         baseline = self._baselines.of((held.host_pid, held.start_ticks, look.gpu.uuid))
         tracked = bounded(held.tracked_bytes, look.gpu.memory_bytes)
         values = {name: value for name, value in view.values.items() if name in OF_TENANT}
@@ -259,10 +268,12 @@ OF_TENANT = frozenset(
 )
 
 
-def entitled_to(looks: Iterable[Look], windows: Mapping[Key, Window]) -> dict[Key, float]:
+def entitled_to(
+    observations: Iterable[TenantObservation], windows: Mapping[Key, RateWindow]
+) -> dict[Key, float]:
     """Return what part of its card is each one's due, beside those active now."""
-    by_gpu: dict[str, list[Look]] = {}
-    for look in looks:
+    by_gpu: dict[str, list[TenantObservation]] = {}
+    for look in observations:
         if look.is_counted:
             by_gpu.setdefault(look.gpu.uuid, []).append(look)
     due: dict[Key, float] = {}

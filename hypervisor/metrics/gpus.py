@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 
-from hypervisor.metrics.observations import Key, Look, Window, in_use, tracked_by
+from hypervisor.metrics.observations import Key, RateWindow, TenantObservation, in_use, tracked_by
 from hypervisor.metrics.snapshot import GpuView, SchedulerView
 from hypervisor.model import NONE, Gpu, GpuSample
 from hypervisor.scheduler.memory_wait_queue import MemoryWaitCounters
@@ -19,7 +19,7 @@ NO_WAITS = MemoryWaitCounters()
 
 
 @dataclass(frozen=True, slots=True)
-class Card:
+class GpuObservation:
     """A card, now. `is_fresh`: NVML has answered lately; `is_listed`: and it named this card."""
 
     sample: GpuSample
@@ -33,12 +33,14 @@ class Card:
         return self.sample.is_lost or not self.is_listed
 
 
-def gpu_view(card: Card, looks: Sequence[Look], known_pids: Set[int]) -> GpuView:
+def gpu_view(
+    card: GpuObservation, observations: Sequence[TenantObservation], known_pids: Set[int]
+) -> GpuView:
     """Return a card; what NVML has not said lately is not known."""
     gpu = card.sample.gpu
     is_good = card.is_fresh and not card.sample.error and card.is_listed
     now = card.sample.readings if is_good else NONE
-    here = [look for look in looks if look.is_counted and is_on(look, gpu)]
+    here = [look for look in observations if look.is_counted and is_on(look, gpu)]
     is_parted = card.sample.mig is not None and card.sample.mig.is_enabled
     requested = None if is_parted else requested_of(here)
     pids = now.processes
@@ -73,28 +75,28 @@ def gpu_view(card: Card, looks: Sequence[Look], known_pids: Set[int]) -> GpuView
     )
 
 
-def is_on(look: Look, card: Gpu) -> bool:
+def is_on(look: TenantObservation, card: Gpu) -> bool:
     """True if a tenant is on a card or on a MIG device of it."""
     return card.uuid in (look.gpu.uuid, look.gpu.mig.card if look.gpu.mig is not None else "")
 
 
-def requested_of(looks: Iterable[Look]) -> float:
-    return sum(look.terms.request_percent for look in looks) / PERCENT
+def requested_of(observations: Iterable[TenantObservation]) -> float:
+    return sum(look.terms.request_percent for look in observations) / PERCENT
 
 
-def vgpu_host_view(card: Card, node: str) -> VgpuHost | None:
+def vgpu_host_view(card: GpuObservation, node: str) -> VgpuHost | None:
     """Return a card that virtual machines have parts of."""
     host = card.sample.vgpu if card.is_fresh and card.is_listed else None
     return None if host is None else replace(host, host=node, instance=node)
 
 
-def mig_view(card: Card, looks: Sequence[Look], node: str) -> MigGpu | None:
+def mig_view(card: GpuObservation, observations: Sequence[TenantObservation], node: str) -> MigGpu | None:
     """Return a card that knows MIG, with what quotas have set aside of each MIG device."""
     mig = card.sample.mig if card.is_fresh and card.is_listed else None
     if mig is None:
         return None
-    here: dict[str, list[Look]] = {}
-    for look in looks:
+    here: dict[str, list[TenantObservation]] = {}
+    for look in observations:
         if look.is_counted and look.gpu.mig is not None:
             here.setdefault(look.gpu.uuid, []).append(look)
     instances = tuple(
@@ -116,9 +118,9 @@ class Schedulers:
 
     def view(
         self,
-        card: Card,
-        looks: Sequence[Look],
-        windows: Mapping[Key, Window],
+        card: GpuObservation,
+        observations: Sequence[TenantObservation],
+        windows: Mapping[Key, RateWindow],
         entitled: Mapping[Key, float],
         *,
         overcommit_percent: int,
@@ -127,7 +129,7 @@ class Schedulers:
     ) -> SchedulerView:
         """Return how a card's time and memory are divided."""
         gpu = card.sample.gpu
-        here = [look for look in looks if look.gpu.uuid == gpu.uuid]
+        here = [look for look in observations if look.gpu.uuid == gpu.uuid]
         memory = sum(tracked_by(look) or 0 for look in here)
         held = sum(in_use(look) or 0 for look in here)
         peak = self._peak_bytes[gpu.uuid] = max(memory, self._peak_bytes.get(gpu.uuid, 0))
@@ -149,23 +151,27 @@ class Schedulers:
         return SchedulerView(gpu.uuid, gpu.index, values, tally)
 
 
-def is_waiting_for_memory(look: Look) -> bool:
+def is_waiting_for_memory(look: TenantObservation) -> bool:
     """An allocation of the tenant waits."""
     return any(held.memory_waiting for held in look.held)
 
 
-def is_held_back(look: Look) -> bool:
+def is_held_back(look: TenantObservation) -> bool:
     """True if a process of the tenant waits, and not only for its own work to end."""
     if not look.waiting or look.books is None:
         return False
     return look.terms.is_suspended or look.granted_ns is None or look.books.spent_ns >= look.granted_ns
 
 
-def jain(looks: Iterable[Look], windows: Mapping[Key, Window], entitled: Mapping[Key, float]) -> float | None:
+def jain(
+    observations: Iterable[TenantObservation],
+    windows: Mapping[Key, RateWindow],
+    entitled: Mapping[Key, float],
+) -> float | None:
     """Return Jain's index of achieved over entitled among tenants that wanted more; None: there were none."""
     parts = [
         windows[look.key].spent_ns / entitled[look.key]
-        for look in looks
+        for look in observations
         if windows[look.key].is_throttled and not look.terms.is_suspended and entitled.get(look.key)
     ]
     squares = sum(part * part for part in parts)

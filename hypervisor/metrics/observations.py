@@ -11,13 +11,13 @@ from hypervisor.model import Gpu
 from hypervisor.scheduler.types import SchedParams
 
 LAUNCHES = ("kernel", "cooperative", "graph")
-MOST_COUNT = 1 << 62
+MAX_COUNT = 1 << 62
 Key = tuple[str, str]
 """(tenant, GPU)."""
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class ProcessObservation:
     """One process of a tenant on one card."""
 
     client_id: str
@@ -34,7 +34,7 @@ class Held:
 
 
 @dataclass(frozen=True, slots=True)
-class Books:
+class UsageCounters:
     """A tenant's books of one card."""
 
     created_ns: int
@@ -46,7 +46,7 @@ class Books:
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class TenantObservation:
     """One tenant on one card, now. `books` None: they cannot be read."""
 
     who: Identity
@@ -56,8 +56,8 @@ class Look:
     """0: none."""
     source: str
     state: State
-    books: Books | None = None
-    held: Sequence[Held] = ()
+    books: UsageCounters | None = None
+    held: Sequence[ProcessObservation] = ()
     waiting: int = 0
     outstanding_ns: int = 0
     granted_ns: int | None = None
@@ -74,7 +74,7 @@ class Look:
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class RateWindow:
     """Activity of a tenant on a card since the last look."""
 
     spent_ns: int = 0
@@ -83,24 +83,24 @@ class Window:
     """It waited all the time and got nothing."""
 
 
-def tracked_by(look: Look) -> int | None:
+def tracked_by(look: TenantObservation) -> int | None:
     """Return what a tenant's processes have asked for and hold, if that can be true."""
     return bounded(sum(held.tracked_bytes for held in look.held), look.gpu.memory_bytes)
 
 
-def in_use(look: Look) -> int | None:
+def in_use(look: TenantObservation) -> int | None:
     """Return what the books say that a tenant holds, overhead included."""
     return bounded(look.books.used_bytes, look.gpu.memory_bytes) if look.books is not None else None
 
 
-def promised_memory(look: Look) -> float | None:
+def promised_memory(look: TenantObservation) -> float | None:
     """Return what memory a tenant may count on: its quota, or its part of the card."""
     if look.memory_quota_bytes:
         return look.memory_quota_bytes
     return look.gpu.memory_bytes / look.ratio if look.ratio else None
 
 
-def nvml_of(held: Iterable[Held]) -> int | None:
+def nvml_of(held: Iterable[ProcessObservation]) -> int | None:
     known = [h.nvml_bytes for h in held if h.nvml_bytes is not None]
     return sum(known) if known else None
 
@@ -114,15 +114,15 @@ def plus(a: float | None, b: float | None) -> float | None:
 
 
 def seconds(ns: int) -> float | None:
-    return ns / 1e9 if 0 <= ns < MOST_COUNT else None
+    return ns / 1e9 if 0 <= ns < MAX_COUNT else None
 
 
 def launches_of(counts: Mapping[str, int]) -> dict[str, int]:
-    return {kind: n for kind in LAUNCHES if 0 <= (n := counts.get(kind, 0)) < MOST_COUNT}
+    return {kind: n for kind in LAUNCHES if 0 <= (n := counts.get(kind, 0)) < MAX_COUNT}
 
 
-def denied_of(books: Books | None) -> dict[str, int]:
+def denied_of(books: UsageCounters | None) -> dict[str, int]:
     if books is None:
         return {}
     counts = {"quota": books.refused, "card": books.refused_by_card}
-    return {reason: count for reason, count in counts.items() if count < MOST_COUNT}
+    return {reason: count for reason, count in counts.items() if count < MAX_COUNT}

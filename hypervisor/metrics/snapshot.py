@@ -78,7 +78,7 @@ class SchedulerView:
 
 
 @dataclass(frozen=True, slots=True)
-class PartView:
+class ComponentStatus:
     """A part of the daemon that does something again and again."""
 
     name: str
@@ -165,7 +165,7 @@ class Snapshot:
     vgpu_hosts: tuple[VgpuHost, ...] = ()
     mig_gpus: tuple[MigGpu, ...] = ()
     guests: tuple[GuestView, ...] = ()
-    parts: tuple[PartView, ...] = ()
+    parts: tuple[ComponentStatus, ...] = ()
     kubernetes: KubeView | None = None
     """None: not in a cluster."""
     plugin: PluginView | None = None

@@ -18,13 +18,13 @@ from hypervisor.k8s.access import Access, api_server
 from hypervisor.k8s.client import Client
 from hypervisor.k8s.event_recorder import PodEvents, Subject
 from hypervisor.k8s.watch import Gone, Listed, Put, Watch
-from hypervisor.metrics.observations import Key, Look
+from hypervisor.metrics.observations import Key, TenantObservation
 from hypervisor.metrics.snapshot import KubeView
 from hypervisor.model import TenantName
 from hypervisor.node.events import note
 from hypervisor.node.node import Node
 from hypervisor.pods.pod import Pod
-from hypervisor.pods.tenants import Cluster
+from hypervisor.pods.tenants import PodTenants
 from limiter.units import show_bytes
 
 logger = logging.getLogger(__name__)
@@ -36,7 +36,7 @@ SOONEST_S = 0.5
 """The kubelet is asked no more often than that, however many processes wait for their pod."""
 
 
-class Kubernetes:
+class PodController:
     """The daemon's link to its cluster. Raises ConfigError if it cannot be set up."""
 
     def __init__(self, node: Node, settings: Settings) -> None:
@@ -59,9 +59,9 @@ class Kubernetes:
         """Time at which the kubelet last knew a pod that the watch had not named."""
         self._refused: dict[Key, int] = {}
         """Refusals of memory by tenant and card, at the last look."""
-        self.cluster = Cluster(node, tell=self._tell, wanted=self._wanted.set)
+        self.cluster = PodTenants(node, post_event=self._post_event, wanted=self._wanted.set)
 
-    def _tell(self, pod: Pod, reason: str, message: str) -> None:
+    def _post_event(self, pod: Pod, reason: str, message: str) -> None:
         level = logging.INFO if reason == "QuotaChanged" else logging.WARNING
         note(self._node.events, reason, f"{pod.title}: {message}", tenant=f"pod-{pod.uid}", level=level)
         self._events.post(Subject(pod.object_uid, pod.namespace, pod.name), reason, message)
@@ -128,7 +128,7 @@ class Kubernetes:
         # This may be older than what the watch said last: when it comes back, it begins with a list.
         self._watch.start_over()
 
-    def looked(self, looks: Iterable[Look]) -> None:
+    def on_collected(self, looks: Iterable[TenantObservation]) -> None:
         """Tell the owners of pods whose processes were refused memory since the last look."""
         before, self._refused = self._refused, {}
         for look in looks:
@@ -140,7 +140,7 @@ class Kubernetes:
             if pod is not None and look.books.refused > before.get(look.key, look.books.refused):
                 quota = show_bytes(look.memory_quota_bytes)
                 text = f"asked for more than its {quota} of memory on GPU {look.gpu.index}, and was refused"
-                self._tell(pod, "MemoryRefused", text)
+                self._post_event(pod, "MemoryRefused", text)
 
     def view(self) -> KubeView:
         """Return how it goes, for metrics."""

@@ -51,7 +51,7 @@ MB, MIB = 10**6, 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Trouble:
+class QuotaProblem:
     """Something that a pod says and that cannot be followed."""
 
     place: str
@@ -70,18 +70,18 @@ class PodQuotas:
     """For all its containers together, but those in `containers`."""
     containers: Mapping[str, Quota] = field(default_factory=dict)
     """Containers with a quota of their own."""
-    troubles: tuple[Trouble, ...] = ()
+    troubles: tuple[QuotaProblem, ...] = ()
     dialect: str = ""
     """Project whose annotations these are; empty: it has none."""
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class ParsedQuota:
     """Words of one dialect: field to (value in a quota's words, where it was said)."""
 
     pod: Mapping[str, tuple[str, str]]
     containers: Mapping[str, Mapping[str, tuple[str, str]]]
-    troubles: tuple[Trouble, ...] = ()
+    troubles: tuple[QuotaProblem, ...] = ()
 
     @property
     def is_something(self) -> bool:
@@ -97,7 +97,7 @@ def quotas_of(pod: Pod) -> PodQuotas:
     return PodQuotas()
 
 
-def as_quotas(said: Said, dialect: str) -> PodQuotas:
+def as_quotas(said: ParsedQuota, dialect: str) -> PodQuotas:
     troubles = list(said.troubles)
     whole = quota_in(said.pod, troubles)
     containers = {}
@@ -111,25 +111,25 @@ def as_quotas(said: Said, dialect: str) -> PodQuotas:
     return PodQuotas(whole, containers, tuple(dict.fromkeys(troubles)), dialect)
 
 
-def quota_in(words: Mapping[str, tuple[str, str]], troubles: list[Trouble]) -> Quota | None:
+def quota_in(words: Mapping[str, tuple[str, str]], troubles: list[QuotaProblem]) -> Quota | None:
     """Return the quota that words give; None: they say nothing, or cannot be read."""
     variables = {VARIABLES[name]: value for name, (value, _) in words.items()}
     places = {VARIABLES[name]: place for name, (_, place) in words.items()}
     try:
         return quota.read(variables, flags=places) if variables else None
     except QuotaError as error:
-        troubles.append(Trouble(error.variable, str(error).partition(": ")[2]))
+        troubles.append(QuotaProblem(error.variable, str(error).partition(": ")[2]))
         return None
 
 
 # ---- our own annotations ----
 
 
-def own(pod: Pod) -> Said:
+def own(pod: Pod) -> ParsedQuota:
     """Read `gpulimit.io/…`."""
     of_pod: dict[str, tuple[str, str]] = {}
     of_containers: dict[str, dict[str, tuple[str, str]]] = {}
-    troubles: list[Trouble] = []
+    troubles: list[QuotaProblem] = []
     names = {container.name for container in pod.containers}
     for place, value in pod.annotations.items():
         if not place.startswith(PREFIX) or not value.strip():
@@ -138,15 +138,17 @@ def own(pod: Pod) -> Said:
         if name not in FIELDS:
             if (not dot or container in names) and (meant := meant_by(name)):
                 troubles.append(
-                    Trouble(place, f"is no annotation of a quota; {PREFIX}{container}{dot}{meant} is")
+                    QuotaProblem(place, f"is no annotation of a quota; {PREFIX}{container}{dot}{meant} is")
                 )
             continue
         if dot and container not in names:
-            troubles.append(Trouble(place, f"the pod has no container {container!a}"))
+            troubles.append(QuotaProblem(place, f"the pod has no container {container!a}"))
             continue
         into = of_containers.setdefault(container, {}) if dot else of_pod
         take(into, name, value, place, troubles)
-    return Said(of_pod, {name: words for name, words in of_containers.items() if words}, tuple(troubles))
+    return ParsedQuota(
+        of_pod, {name: words for name, words in of_containers.items() if words}, tuple(troubles)
+    )
 
 
 def meant_by(name: str) -> str:
@@ -159,22 +161,22 @@ def meant_by(name: str) -> str:
 
 
 def take(
-    into: dict[str, tuple[str, str]], name: str, value: str, place: str, troubles: list[Trouble]
+    into: dict[str, tuple[str, str]], name: str, value: str, place: str, troubles: list[QuotaProblem]
 ) -> None:
     """Put a value in a quota's words."""
     try:
         into[name] = FIELDS[name](value), place
     except ValueError as error:
-        troubles.append(Trouble(place, str(error)))
+        troubles.append(QuotaProblem(place, str(error)))
 
 
 # ---- other systems' words ----
 
 
-def nvshare(pod: Pod) -> Said:
+def nvshare(pod: Pod) -> ParsedQuota:
     """Read the annotations of nvshare's fork."""
     of_pod: dict[str, tuple[str, str]] = {}
-    troubles: list[Trouble] = []
+    troubles: list[QuotaProblem] = []
     for prefix in NVSHARE:
         memory, core = (
             pod.annotations.get(f"{prefix}{key}", "") for key in ("gpu-memory-limit", "gpu-core-limit")
@@ -183,10 +185,10 @@ def nvshare(pod: Pod) -> Said:
             if memory.strip() and "memory" not in of_pod:
                 of_pod["memory"] = f"{megabytes(memory)}B", f"{prefix}gpu-memory-limit"
         except ValueError as error:
-            troubles.append(Trouble(f"{prefix}gpu-memory-limit", str(error)))
+            troubles.append(QuotaProblem(f"{prefix}gpu-memory-limit", str(error)))
         if core.strip() and "compute" not in of_pod:
             of_pod["compute"] = core.strip(), f"{prefix}gpu-core-limit"
-    return Said(of_pod, {}, tuple(troubles))
+    return ParsedQuota(of_pod, {}, tuple(troubles))
 
 
 def megabytes(text: str) -> int:
@@ -196,10 +198,10 @@ def megabytes(text: str) -> int:
     return int(plain) * MB if is_number and int(plain) < MIB else size_bytes(plain)
 
 
-def hami(pod: Pod) -> Said:
+def hami(pod: Pod) -> ParsedQuota:
     """Read HAMi's resources; 0 and, of percentages, 100 and more are no limit there."""
     of_containers: dict[str, dict[str, tuple[str, str]]] = {}
-    troubles: list[Trouble] = []
+    troubles: list[QuotaProblem] = []
     for container in pod.containers:
         words: dict[str, tuple[str, str]] = {}
         for name, resource, form in HAMI_RESOURCES:
@@ -210,10 +212,10 @@ def hami(pod: Pod) -> Said:
                 words[name] = value, f"{container.name}: {place}"
         if words:
             of_containers[container.name] = words
-    return Said({}, of_containers, tuple(troubles))
+    return ParsedQuota({}, of_containers, tuple(troubles))
 
 
-def count(text: str, place: str, container: Container, troubles: list[Trouble]) -> int | None:
+def count(text: str, place: str, container: Container, troubles: list[QuotaProblem]) -> int | None:
     """Return a resource's whole number; None: not said."""
     if not text:
         return None
@@ -222,7 +224,7 @@ def count(text: str, place: str, container: Container, troubles: list[Trouble]) 
         if number.denominator != 1:
             raise ValueError(f"{text!a} is not a whole number")
     except ValueError as error:
-        troubles.append(Trouble(f"{container.name}: {place}", str(error)))
+        troubles.append(QuotaProblem(f"{container.name}: {place}", str(error)))
         return None
     return int(number)
 

@@ -25,7 +25,7 @@ from limiter.quota import Quota
 from limiter.units import show_bytes
 
 logger = logging.getLogger(__name__)
-LONGEST_NAME = 63
+MAX_NAME = 63
 HASH_DIGITS = 8
 MORE_THAN_ANY = 1 << 50
 """Bytes, more than a card has."""
@@ -34,21 +34,21 @@ Tell = Callable[[Pod, str, str], None]
 """Tells a pod's owner something: (pod, reason in one word, sentence)."""
 
 
-class Cluster:
+class PodTenants:
     """The pods of this node and their tenants. `tell` reaches a pod's owner; `wanted` is called when a
     process comes whose pod is not known yet.
     """
 
-    def __init__(self, node: Node, *, tell: Tell, wanted: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, node: Node, *, post_event: Tell, wanted: Callable[[], None] = lambda: None) -> None:
         self.pods = Pods()
         self.quotas: dict[str, PodQuotas] = {}
         """By pod UID."""
         self.unreadable = 0
         """Objects that describe no pod."""
         self._node = node
-        self._tell = tell
+        self._post_event = post_event
         self._wanted = wanted
-        self._unmet: set[TenantName] = set()
+        self._pending_quota: set[TenantName] = set()
         """Tenants that keep another quota than their pod names, since that does not fit beside the others."""
         self._unsized: set[str] = set()
         """Pods that named their quotas before the cards were known."""
@@ -117,7 +117,7 @@ class Cluster:
         if pod is not None and not pod.has_ended:
             tenant.pod = pod.title
             if not self.quotas[pod.uid].troubles:
-                self._write_down(pod, self.quotas[pod.uid])
+                self._update_quota_sources(pod, self.quotas[pod.uid])
                 self._decide(tenant.name, pod)
         elif pod is not None or self._is_complete:
             self._end(tenant.pod_uid)
@@ -149,7 +149,7 @@ class Cluster:
         if said.troubles:
             self._complain(pod, said)
             return
-        self._write_down(pod, said)
+        self._update_quota_sources(pod, said)
         for tenant in tenants:
             self._decide(tenant.name, pod)
             self._check_place(tenant, pod, said)
@@ -160,9 +160,9 @@ class Cluster:
         held = self._node.registry.of_pod(pod.uid)
         consequence = "the quota that held so far is kept" if held else "its processes get no GPU"
         for trouble in said.troubles:
-            self._tell(pod, "QuotaInvalid", f"{trouble}; {consequence}")
+            self._post_event(pod, "QuotaInvalid", f"{trouble}; {consequence}")
 
-    def _write_down(self, pod: Pod, said: PodQuotas) -> None:
+    def _update_quota_sources(self, pod: Pod, said: PodQuotas) -> None:
         book = self._node.registry.book.pods
         fresh: dict[TenantName, Quota] = {}
         if said.pod is not None:
@@ -188,19 +188,19 @@ class Cluster:
         try:
             if self._node.decide_again(name) and pod is not None:
                 held = self._node.registry.tenants[name].held
-                self._tell(pod, "QuotaChanged", f"now {words_of(held.quota)}, by {held.source}")
-            self._unmet.discard(name)
+                self._post_event(pod, "QuotaChanged", f"now {format_quota(held.quota)}, by {held.source}")
+            self._pending_quota.discard(name)
         except Refused as error:
-            if name not in self._unmet and pod is not None:
-                self._tell(pod, "QuotaDoesNotFit", f"{error}; the quota that held so far is kept")
-            self._unmet.add(name)
+            if name not in self._pending_quota and pod is not None:
+                self._post_event(pod, "QuotaDoesNotFit", f"{error}; the quota that held so far is kept")
+            self._pending_quota.add(name)
 
     def _check_place(self, tenant: Tenant, pod: Pod, said: PodQuotas) -> None:
         for container_id in tenant.containers:
             name = self.pods.container(pod.uid, container_id)
             if name is not None and tenant_in(pod, said, name) != tenant.name:
                 text = f"container {name} goes over to the quota that is now named for it when it restarts"
-                self._tell(pod, "QuotaNeedsRestart", text)
+                self._post_event(pod, "QuotaNeedsRestart", text)
 
     def _check_size(self, pod: Pod, said: PodQuotas) -> None:
         """Say so if a pod names more memory than any card of this node has."""
@@ -216,7 +216,7 @@ class Cluster:
         most = peak(pod, amount) + named_bytes(said.pod or NO_QUOTA, card)
         if most > card.memory_bytes * self._node.config.settings.memory_overcommit // 100:
             text = f"its quota comes to {most >> 20} MiB, and no card here has more than"
-            self._tell(pod, "QuotaLargerThanCard", f"{text} {card.memory_bytes >> 20} MiB")
+            self._post_event(pod, "QuotaLargerThanCard", f"{text} {card.memory_bytes >> 20} MiB")
 
     def sweep(self) -> None:
         """Try again what did not fit: others may have gone; and look at what came before the cards."""
@@ -224,10 +224,10 @@ class Cluster:
             unsized, self._unsized = self._unsized, set()
             for pod in filter(None, map(self.pods.get, unsized)):
                 self._check_size(pod, self.quotas[pod.uid])
-        for name in list(self._unmet):
+        for name in list(self._pending_quota):
             tenant = self._node.registry.tenants.get(name)
             if tenant is None:
-                self._unmet.discard(name)
+                self._pending_quota.discard(name)
             else:
                 self._decide(name, self.pods.get(tenant.pod_uid or ""))
 
@@ -299,7 +299,7 @@ def named_bytes(quota: Quota, card: Gpu) -> int:
     return (of_card(card.memory_bytes) if is_share else amount) or 0
 
 
-def words_of(quota: Quota) -> str:
+def format_quota(quota: Quota) -> str:
     """Return a quota for people: "memory 4 GiB, compute 30"."""
     said = {k.removeprefix("GPULIMIT_").lower(): v for k, v in quota.environ().items()}
     sizes = (r.memory_text() if r.is_share else f"{r.device}={show_bytes(r.amount)}" for r in quota.memory)
@@ -319,9 +319,9 @@ def tenant_of(pod_uid: str, container: str = "") -> TenantName:
     if not container:
         return TenantName(f"pod-{pod_uid}")
     name = f"pod-{pod_uid}.{container}"
-    if len(name) > LONGEST_NAME:
+    if len(name) > MAX_NAME:
         digest = hashlib.sha256(container.encode()).hexdigest()[:HASH_DIGITS]
-        name = f"{name[: LONGEST_NAME - HASH_DIGITS - 1]}-{digest}"
+        name = f"{name[: MAX_NAME - HASH_DIGITS - 1]}-{digest}"
     return TenantName(name)
 
 

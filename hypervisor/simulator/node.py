@@ -10,10 +10,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from hypervisor.metrics import gpus
-from hypervisor.metrics.clients import Clients
+from hypervisor.metrics.clients import ClientAggregator
 from hypervisor.metrics.gpus import Schedulers, gpu_view, mig_view, vgpu_host_view
-from hypervisor.metrics.observations import Books, Held, Look
-from hypervisor.metrics.snapshot import Identity, PartView, SchedulerView, Snapshot
+from hypervisor.metrics.observations import ProcessObservation, TenantObservation, UsageCounters
+from hypervisor.metrics.snapshot import ComponentStatus, Identity, SchedulerView, Snapshot
 from hypervisor.model import Gpu, GpuSample
 from hypervisor.scheduler.types import SchedParams
 from hypervisor.simulator.gpus import MIB, SimulatedCard, Use, card_sample, made_card, part_sample
@@ -58,7 +58,7 @@ class SimulatedNode:
             for index in range(plan.cards)
         ]
         self.tenants = [] if plan.has_vgpu else [t for card in self.cards for t in self._tenants(dice, card)]
-        self._clients, self._schedulers = Clients(ttl_ns=STALE_NS), Schedulers()
+        self._clients, self._schedulers = ClientAggregator(ttl_ns=STALE_NS), Schedulers()
         self._joules = dict.fromkeys((card.gpu.uuid for card in self.cards), 1e6)
         self._looked_at_s: float | None = None
         self._began_at_s = 0.0
@@ -118,29 +118,31 @@ class SimulatedNode:
             tenant.spent_ns += int(got * elapsed_s * 1e9)
             tenant.throttled_ns += int(max(0.0, want - got) * elapsed_s * 1e9)
 
-    def _look(self, tenant: SimulatedTenant, now_s: float) -> Look:
+    def _look(self, tenant: SimulatedTenant, now_s: float) -> TenantObservation:
         wish = tenant.wish
         part = 1.04 if self._has("over-quota") and tenant is self.tenants[0] else wish.memory.at(now_s)
         tracked = max(0, int(part * tenant.quota_bytes) - CONTEXT)
         launches = {"kernel": tenant.spent_ns // 150_000, "graph": tenant.spent_ns // 9_000_000}
-        held = Held(
+        held = ProcessObservation(
             f"w-{tenant.pid}", tenant.pid, 1, "python", tracked, tenant.spent_ns, launches, tracked + CONTEXT
         )
         is_short = wish.wanted(now_s) > tenant.got + 0.01
-        return Look(
+        return TenantObservation(
             who=tenant.who,
             gpu=tenant.gpu,
             terms=SchedParams(wish.limit_percent, wish.request_percent, wish.weight),
             memory_quota_bytes=tenant.quota_bytes,
             source="annotation",
             state="enforced",
-            books=Books(1, tracked + CONTEXT, tenant.spent_ns, tenant.throttled_ns, 0, 0),
+            books=UsageCounters(1, tracked + CONTEXT, tenant.spent_ns, tenant.throttled_ns, 0, 0),
             held=[held],
             waiting=int(is_short),
             granted_ns=tenant.spent_ns if is_short else None,
         )
 
-    def _card(self, card: SimulatedCard, looks: list[Look], now_s: float, elapsed_s: float) -> GpuSample:
+    def _card(
+        self, card: SimulatedCard, looks: list[TenantObservation], now_s: float, elapsed_s: float
+    ) -> GpuSample:
         uses: dict[str, Use] = {gpu.uuid: use_of(gpu, looks, self.tenants) for gpu in card.parts}
         busy = sum(use.busy for use in uses.values()) / len(uses)
         pids = {pid: size for use in uses.values() for pid, size in use.pids.items()}
@@ -160,25 +162,25 @@ class SimulatedNode:
     def _watts(sample: GpuSample) -> float:
         return sample.readings.power_watts or 0.0
 
-    def _told(self, sample: GpuSample, now_s: float) -> gpus.Card:
+    def _told(self, sample: GpuSample, now_s: float) -> gpus.GpuObservation:
         xids, at_s = {}, None
         if self._has("xid") and sample.gpu.index == 0 and sample.gpu.mig is None:
             count = 1 + int(now_s - self._began_at_s) // XID_EVERY_S
             xids, at_s = {UNCORRECTABLE: count}, self._began_at_s + (count - 1) * XID_EVERY_S
         is_fresh = not self._has("nvml-down")
-        return gpus.Card(sample, is_fresh=is_fresh, is_listed=True, xids=xids, last_xid_at_s=at_s)
+        return gpus.GpuObservation(sample, is_fresh=is_fresh, is_listed=True, xids=xids, last_xid_at_s=at_s)
 
-    def _scheduler(self, card: gpus.Card, looks: list[Look]) -> SchedulerView:
+    def _scheduler(self, card: gpus.GpuObservation, looks: list[TenantObservation]) -> SchedulerView:
         windows, entitled = self._clients.windows, self._clients.entitled
         return self._schedulers.view(card, looks, windows, entitled, overcommit_percent=100, tally=None)
 
-    def _daemon_parts(self, now_s: float) -> tuple[PartView, ...]:
+    def _daemon_parts(self, now_s: float) -> tuple[ComponentStatus, ...]:
         has_nvml = not self._has("nvml-down")
         errors = {} if has_nvml else {"timeout": 1}
         return (
-            PartView("nvml", has_nvml, now_s if has_nvml else self._began_at_s, 0.004, errors),
-            PartView("books", True, now_s, 0.001),
-            PartView("arbitration", True, now_s),
+            ComponentStatus("nvml", has_nvml, now_s if has_nvml else self._began_at_s, 0.004, errors),
+            ComponentStatus("books", True, now_s, 0.001),
+            ComponentStatus("arbitration", True, now_s),
         )
 
     def _values(self) -> dict[str, float | None]:
@@ -190,7 +192,7 @@ class SimulatedNode:
         return fault in self.plan.faults
 
 
-def use_of(gpu: Gpu, looks: list[Look], tenants: list[SimulatedTenant]) -> Use:
+def use_of(gpu: Gpu, looks: list[TenantObservation], tenants: list[SimulatedTenant]) -> Use:
     """Return what tenants make of a GPU."""
     busy = min(1.0, sum(t.got for t in tenants if t.gpu is gpu))
     here = [held for look in looks if look.gpu is gpu for held in look.held]

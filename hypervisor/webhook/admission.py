@@ -40,7 +40,7 @@ class Rules:
 
 
 @dataclass(slots=True)
-class Verdict:
+class AdmissionResult:
     """What becomes of a pod."""
 
     patches: list[dict[str, Any]] = field(default_factory=list)
@@ -48,12 +48,12 @@ class Verdict:
     refusal: str = ""
 
 
-def judge(item: Mapping[str, Any], rules: Rules) -> Verdict:
+def review(item: Mapping[str, Any], rules: Rules) -> AdmissionResult:
     """Return the verdict on a pod that is to be made. Raises ValueError for what is no pod."""
     # A pod from a template has no name and no UID yet.
     meta = {"uid": "new", "name": "new", **{k: v for k, v in mapping(item.get("metadata")).items() if v}}
     pod = pod_of({**item, "metadata": meta})
-    verdict = Verdict()
+    verdict = AdmissionResult()
     troubles = quotas_of(pod).troubles
     if troubles:
         verdict.refusal = str(troubles[0])
@@ -63,7 +63,7 @@ def judge(item: Mapping[str, Any], rules: Rules) -> Verdict:
     wanted = slices_of(pod, containers, rules, verdict)
     has_slices = {at for at, one in containers if asks_for(one, rules.resource)} | set(wanted)
     if has_slices and not rules.may_be_privileged:
-        verdict.refusal = danger_in(spec)
+        verdict.refusal = forbidden_access(spec)
     for at, one in containers:
         if at in wanted:
             verdict.patches += resource_patches(at, one, rules.resource, wanted[at])
@@ -79,9 +79,9 @@ def judge(item: Mapping[str, Any], rules: Rules) -> Verdict:
     return verdict
 
 
-def judge_debugging(item: Mapping[str, Any], before: Mapping[str, Any], rules: Rules) -> Verdict:
+def judge_debugging(item: Mapping[str, Any], before: Mapping[str, Any], rules: Rules) -> AdmissionResult:
     """Return the verdict on ephemeral containers added to a pod; `before` is the pod without them."""
-    verdict = Verdict()
+    verdict = AdmissionResult()
     spec = mapping(item.get("spec"))
     known = {text(one.get("name")) for one in mappings(mapping(before.get("spec")).get(EPHEMERAL))}
     has_slices = any(asks_for(one, rules.resource) for _, one in containers_in(spec))
@@ -121,7 +121,7 @@ def asks_for_any(container: Mapping[str, Any]) -> bool:
 
 
 def slices_of(
-    pod: Pod, containers: list[tuple[str, Mapping[str, Any]]], rules: Rules, verdict: Verdict
+    pod: Pod, containers: list[tuple[str, Mapping[str, Any]]], rules: Rules, verdict: AdmissionResult
 ) -> dict[str, int]:
     """Return how many slices are to be asked for, by a container's place.
 
@@ -144,7 +144,7 @@ def slices_of(
     return wanted
 
 
-def count(quota: Quota, rules: Rules, verdict: Verdict) -> int:
+def count(quota: Quota, rules: Rules, verdict: AdmissionResult) -> int:
     """Return how many slices a quota is worth: enough for its memory and for its request."""
     percent = float(quota.request_percent or 0)
     for rule in quota.memory:
@@ -163,7 +163,7 @@ def count(quota: Quota, rules: Rules, verdict: Verdict) -> int:
 # ---- what cannot be limited ----
 
 
-def danger_in(spec: Mapping[str, Any]) -> str:
+def forbidden_access(spec: Mapping[str, Any]) -> str:
     """Return what in a pod reaches past its cards; "": nothing."""
     for _, one in containers_in(spec, ("initContainers", "containers", EPHEMERAL)):
         if privilege := privilege_of(one):

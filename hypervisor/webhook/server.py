@@ -14,10 +14,10 @@ from typing import Any
 from aiohttp import web
 
 from hypervisor.pods.pod import mapping, text
-from hypervisor.webhook.admission import Rules, Verdict, judge, judge_debugging
+from hypervisor.webhook.admission import AdmissionResult, Rules, judge_debugging, review
 
 logger = logging.getLogger(__name__)
-LARGEST_BODY = 8 << 20
+MAX_BODY = 8 << 20
 """An object of 1.5 MiB may come twice, and as JSON."""
 API_VERSION, KIND = "admission.k8s.io/v1", "AdmissionReview"
 
@@ -36,7 +36,7 @@ def application(rules: Rules) -> web.Application:
     async def healthz(_: web.Request) -> web.Response:
         return web.Response(text="ok\n")
 
-    app = web.Application(client_max_size=LARGEST_BODY)
+    app = web.Application(client_max_size=MAX_BODY)
     app.add_routes([web.post("/mutate", mutate), web.get("/healthz", healthz)])
     return app
 
@@ -54,19 +54,19 @@ def answer_to(review: Any, rules: Rules) -> dict[str, Any]:
     return {"apiVersion": API_VERSION, "kind": KIND, "response": {"uid": uid, **response_of(verdict)}}
 
 
-def verdict_on(request: Mapping[str, Any], rules: Rules) -> Verdict:
+def verdict_on(request: Mapping[str, Any], rules: Rules) -> AdmissionResult:
     """Return the verdict on a new pod, or on ephemeral containers for one; all else is let through."""
     item, asked = mapping(request.get("object")), (request.get("operation"), text(request.get("subResource")))
     if mapping(request.get("kind")).get("kind") != "Pod":
-        return Verdict()
+        return AdmissionResult()
     if asked == ("CREATE", ""):
-        return judge(item, rules)
+        return review(item, rules)
     if asked == ("UPDATE", "ephemeralcontainers"):
         return judge_debugging(item, mapping(request.get("oldObject")), rules)
-    return Verdict()
+    return AdmissionResult()
 
 
-def response_of(verdict: Verdict) -> dict[str, Any]:
+def response_of(verdict: AdmissionResult) -> dict[str, Any]:
     if verdict.refusal:
         status: Mapping[str, Any] = {
             "code": 422,

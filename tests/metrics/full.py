@@ -3,13 +3,13 @@
 
 from __future__ import annotations
 
-from hypervisor.metrics.clients import Clients
-from hypervisor.metrics.gpus import Card, Schedulers, gpu_view
-from hypervisor.metrics.observations import Books, Held, Look
+from hypervisor.metrics.clients import ClientAggregator
+from hypervisor.metrics.gpus import GpuObservation, Schedulers, gpu_view
+from hypervisor.metrics.observations import ProcessObservation, TenantObservation, UsageCounters
 from hypervisor.metrics.snapshot import (
+    ComponentStatus,
     Identity,
     KubeView,
-    PartView,
     PluginView,
     SchedulerView,
     SlicesView,
@@ -50,28 +50,32 @@ def sample(gpu: Gpu = GPU, **changed: object) -> GpuSample:
     return GpuSample(gpu, 6 * GIB, 87, ((11, GIB), (12, 3 * GIB), (99, GIB)), readings=readings)
 
 
-def held(pid: int, *, tracked: int, nvml: int | None, spent_ns: int = 0, name: str = "python") -> Held:
-    return Held(f"w-{pid}", pid, 7, name, tracked, spent_ns, {"kernel": 10, "graph": 2}, nvml)
+def held(
+    pid: int, *, tracked: int, nvml: int | None, spent_ns: int = 0, name: str = "python"
+) -> ProcessObservation:
+    return ProcessObservation(f"w-{pid}", pid, 7, name, tracked, spent_ns, {"kernel": 10, "graph": 2}, nvml)
 
 
-def look(who: Identity, *, spent_ns: int, throttled_ns: int = 0, gpu: Gpu = GPU, **changed: object) -> Look:
+def look(
+    who: Identity, *, spent_ns: int, throttled_ns: int = 0, gpu: Gpu = GPU, **changed: object
+) -> TenantObservation:
     values: dict[str, object] = {
         "terms": SchedParams(limit_percent=50, request_percent=20, weight=100),
         "memory_quota_bytes": 4 * GIB,
         "source": "env",
         "state": "enforced",
-        "books": Books(1, 2 * GIB, spent_ns, throttled_ns, 3, 1),
+        "books": UsageCounters(1, 2 * GIB, spent_ns, throttled_ns, 3, 1),
         "waiting": 1,
         "granted_ns": spent_ns,
     }
-    return Look(who, gpu, **{**values, **changed})  # type: ignore[arg-type]
+    return TenantObservation(who, gpu, **{**values, **changed})  # type: ignore[arg-type]
 
 
 POD = Identity(tenant=A, namespace="research", pod="train-0", container="main", user="root", command="python")
 PLAIN = Identity(tenant=B, unit="batch.service", user="alice", command="python")
 
 
-def looks(spent_ns: int, throttled_ns: int) -> list[Look]:
+def looks(spent_ns: int, throttled_ns: int) -> list[TenantObservation]:
     return [
         look(
             POD,
@@ -107,13 +111,15 @@ def turns() -> SchedulerStats:
 
 def snapshot() -> Snapshot:
     """Return the node after two looks, a second apart."""
-    clients, schedulers = Clients(ttl_ns=300 * SECOND_NS), Schedulers()
+    clients, schedulers = ClientAggregator(ttl_ns=300 * SECOND_NS), Schedulers()
     clients.step(looks(SECOND_NS, 0), now_ns=0, elapsed_ns=0, energy={})
     now = looks(SECOND_NS + 300 * MS, 400 * MS)
     views = clients.step(now, now_ns=SECOND_NS, elapsed_ns=SECOND_NS, energy={GPU.uuid: 400.0})
     cards = [
-        Card(sample(), is_fresh=True, is_listed=True, xids={31: 2, 79: 1}, last_xid_at_s=1_700_000_000.25),
-        Card(sample(OTHER_GPU), is_fresh=True, is_listed=False),
+        GpuObservation(
+            sample(), is_fresh=True, is_listed=True, xids={31: 2, 79: 1}, last_xid_at_s=1_700_000_000.25
+        ),
+        GpuObservation(sample(OTHER_GPU), is_fresh=True, is_listed=False),
     ]
     scheduler = schedulers.view(
         cards[0],
@@ -132,10 +138,10 @@ def snapshot() -> Snapshot:
         mig_gpus=(partitioned.CARD,),
         guests=(guests.UP, guests.DOWN),
         parts=(
-            PartView(
+            ComponentStatus(
                 "nvml", is_up=True, last_success_at_s=1_700_000_000.5, duration_s=0.002, errors={"15": 1}
             ),
-            PartView("arbitration", is_up=False),
+            ComponentStatus("arbitration", is_up=False),
         ),
         kubernetes=KubeView(
             is_up=True,

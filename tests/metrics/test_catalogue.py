@@ -11,7 +11,7 @@ import pytest
 from hypervisor.exporter import docs as metrics_doc
 from hypervisor.exporter.compat import ALIASES
 from hypervisor.exporter.families import families_of
-from hypervisor.exporter.labels import MOST_LABELS
+from hypervisor.exporter.labels import MAX_LABELS
 from hypervisor.metrics.catalogue import CATALOGUE, NO_AGENT, SECTIONS
 from tests.conftest import ROOT
 from tests.metrics import full
@@ -38,7 +38,7 @@ def test_a_metric_follows_the_rules_of_names(metric) -> None:
     assert re.fullmatch(r"[a-z][a-z0-9_]*", metric.full_name)
     assert metric.full_name.endswith("_total") == (metric.kind == "counter")
     assert metric.help.endswith(".")
-    assert len(metric.labels) <= MOST_LABELS
+    assert len(metric.labels) <= MAX_LABELS
     assert len(set(metric.label_names)) == len(metric.labels)
 
 

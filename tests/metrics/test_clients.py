@@ -6,9 +6,9 @@ from __future__ import annotations
 import pytest
 
 from hypervisor.metrics.baseline import Baselines
-from hypervisor.metrics.clients import Clients
+from hypervisor.metrics.clients import ClientAggregator
 from hypervisor.metrics.gpus import jain
-from hypervisor.metrics.observations import Books, Look
+from hypervisor.metrics.observations import TenantObservation, UsageCounters
 from hypervisor.metrics.snapshot import ClientView, Identity
 from hypervisor.scheduler.types import MS, SchedParams
 from tests.metrics.full import GIB, GPU, MIB, SECOND_NS, held, look
@@ -21,10 +21,12 @@ class Watch:
     """Clients, looked at once a second."""
 
     def __init__(self, ttl_s: int = 300) -> None:
-        self.clients = Clients(ttl_ns=ttl_s * SECOND_NS)
+        self.clients = ClientAggregator(ttl_ns=ttl_s * SECOND_NS)
         self.now_ns = 0
 
-    def step(self, *looks: Look, elapsed_ns: int = SECOND_NS, joules: float = 0.0) -> list[ClientView]:
+    def step(
+        self, *looks: TenantObservation, elapsed_ns: int = SECOND_NS, joules: float = 0.0
+    ) -> list[ClientView]:
         is_first, self.now_ns = self.now_ns == 0, self.now_ns + elapsed_ns
         return list(
             self.clients.step(
@@ -52,9 +54,9 @@ def test_a_window_is_what_was_spent_since_the_last_look() -> None:
 def test_books_begun_anew_and_clocks_that_run_back_are_no_usage() -> None:
     watch = Watch()
     watch.step(look(WHO, spent_ns=SECOND_NS))
-    anew = Books(2, 0, SECOND_NS * 9, 0, 0, 0)
+    anew = UsageCounters(2, 0, SECOND_NS * 9, 0, 0, 0)
     assert watch.step(look(WHO, spent_ns=0, books=anew))[0].values["client_share_achieved_ratio"] == 0
-    back = Books(2, 0, SECOND_NS, 0, 0, 0)
+    back = UsageCounters(2, 0, SECOND_NS, 0, 0, 0)
     assert watch.step(look(WHO, spent_ns=0, books=back))[0].values["client_share_achieved_ratio"] == 0
 
 
@@ -67,7 +69,7 @@ def test_nobody_has_more_than_the_whole_card() -> None:
 
 
 def test_numbers_that_cannot_be_true_are_not_served() -> None:
-    books = Books(1, 1 << 63, 1 << 63, 1 << 63, 1 << 63, 1 << 63)
+    books = UsageCounters(1, 1 << 63, 1 << 63, 1 << 63, 1 << 63, 1 << 63)
     processes = [held(1, tracked=1 << 47, nvml=None)]
     view = Watch().step(look(WHO, spent_ns=0, books=books, held=processes))[0]
     for name in ("gpu_seconds_total", "throttled_seconds_total", "managed_allocated_bytes"):
@@ -132,7 +134,7 @@ def test_peaks_stay_and_launches_outlive_their_process() -> None:
     [(GIB, GIB, 0, 0), (GIB, GIB, GIB, 0), (GIB + 1, GIB, GIB, 1), (0, GIB + 1, GIB, 1), (0, None, GIB, 0)],
 )
 def test_a_quota_is_exceeded_by_books_or_by_the_drivers_word(used, nvml, quota, is_exceeded) -> None:
-    books = Books(1, used, 0, 0, 0, 0)
+    books = UsageCounters(1, used, 0, 0, 0, 0)
     seen = look(WHO, spent_ns=0, books=books, held=[held(1, tracked=0, nvml=nvml)], memory_quota_bytes=quota)
     assert Watch().step(seen)[0].values["client_memory_quota_exceeded"] == is_exceeded
 

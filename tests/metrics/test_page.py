@@ -18,7 +18,7 @@ from hypervisor.exporter.exporter import Exporter
 from hypervisor.exporter.exposition import form_for, number, render
 from hypervisor.exporter.families import families_of
 from hypervisor.metrics.catalogue import CATALOGUE, DEVIATIONS
-from hypervisor.metrics.clients import Clients
+from hypervisor.metrics.clients import ClientAggregator
 from hypervisor.metrics.snapshot import Identity, Snapshot
 from tests.conftest import ROOT, needs_program
 from tests.metrics import full
@@ -147,7 +147,7 @@ HOSTILE = [
 def test_no_name_can_spoil_a_page(name) -> None:
     who = Identity(tenant="t", namespace=name, pod=name, container=name, user=name, command=name, unit=name)
     looks = [full.look(who, spent_ns=1, held=[full.held(11, tracked=1, nvml=1, name=name)])]
-    clients = Clients(ttl_ns=0)
+    clients = ClientAggregator(ttl_ns=0)
     views = clients.step(looks, now_ns=0, elapsed_ns=0, energy={})
     snapshot = Snapshot(clients=views, processes=clients.processes(looks, views))
     for has_debug_labels in (False, True):

@@ -10,19 +10,15 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 # Older names that stand several times. May only shrink.
 TWICE = {
-    "Card": 3,
+    "Card": 2,
     "Command": 2,
     "Device": 2,
-    "Held": 2,
-    "Look": 2,
     "Node": 3,
     "Process": 2,
     "Reader": 2,
     "Row": 3,
     "Settings": 2,
     "Snapshot": 2,
-    "Verdict": 2,
-    "Window": 2,
     "Wish": 2,
 }
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from hypervisor.webhook.admission import Rules, judge
+from hypervisor.webhook.admission import Rules, review
 
 RESOURCE = "gpulimit.io/gpu"
 RULES = Rules()
@@ -34,7 +34,7 @@ def asking(number: str = "1", resource: str = RESOURCE) -> dict[str, Any]:
 
 def apply(item: dict[str, Any], rules: Rules = RULES) -> dict[str, Any]:
     """Return a pod as the API server would have it: an independent reading of JSON Patch."""
-    verdict = judge(item, rules)
+    verdict = review(item, rules)
     assert not verdict.refusal
     whole = copy.deepcopy(item)
     for patch in verdict.patches:
@@ -58,7 +58,7 @@ def slices(item: dict[str, Any]) -> list[str]:
 
 
 def test_a_plain_pod_is_left_alone() -> None:
-    assert judge(pod(), RULES).patches == []
+    assert review(pod(), RULES).patches == []
 
 
 @pytest.mark.parametrize(
@@ -78,13 +78,13 @@ def test_annotations_ask_for_slices(said: dict[str, str], number: str) -> None:
     made = apply(annotated)
     assert slices(made) == [number]
     assert made["spec"]["containers"][0]["resources"]["requests"] == {RESOURCE: number}
-    assert judge(made, RULES).patches == [], "it is changed once, however often it is asked"
+    assert review(made, RULES).patches == [], "it is changed once, however often it is asked"
 
 
 def test_bytes_are_counted_where_the_card_is_known() -> None:
     annotated = pod(annotations={"gpulimit.io/memory": "20GiB"})
     assert slices(apply(annotated, Rules(card_bytes=80 << 30))) == ["3"]
-    verdict = judge(annotated, RULES)
+    verdict = review(annotated, RULES)
     assert verdict.warnings and slices(apply(annotated)) == ["1"]
 
 
@@ -103,8 +103,8 @@ def test_a_quota_of_the_pod_is_asked_for_by_its_first_container() -> None:
 
 def test_who_asks_is_not_helped() -> None:
     said = {"gpulimit.io/memory": "90%"}
-    assert judge(pod(container("a"), container("b", **asking("2")), annotations=said), RULES).patches == []
-    assert judge(pod(container("a", **asking("1", "nvidia.com/gpu")), annotations=said), RULES).patches == []
+    assert review(pod(container("a"), container("b", **asking("2")), annotations=said), RULES).patches == []
+    assert review(pod(container("a", **asking("1", "nvidia.com/gpu")), annotations=said), RULES).patches == []
 
 
 def test_other_resources_of_a_container_stay() -> None:
@@ -118,7 +118,7 @@ def test_other_resources_of_a_container_stay() -> None:
 
 @pytest.mark.parametrize("said", [{"gpulimit.io/memory": "much"}, {"gpulimit.io/memroy": "1GiB"}])
 def test_a_quota_that_cannot_be_read_is_refused(said: dict[str, str]) -> None:
-    assert next(iter(said)) in judge(pod(annotations=said), RULES).refusal
+    assert next(iter(said)) in review(pod(annotations=said), RULES).refusal
 
 
 @pytest.mark.parametrize(
@@ -139,10 +139,10 @@ def test_a_quota_that_cannot_be_read_is_refused(said: dict[str, str]) -> None:
 def test_what_reaches_past_its_cards_is_refused(spec: dict[str, Any], named: str) -> None:
     item = pod(container(**asking()))
     item["spec"] |= spec
-    assert named in judge(item, RULES).refusal
-    assert judge(item, Rules(may_be_privileged=True)).refusal == ""
+    assert named in review(item, RULES).refusal
+    assert review(item, Rules(may_be_privileged=True)).refusal == ""
     item["spec"]["containers"] = [c | {"resources": {}} for c in item["spec"]["containers"]]
-    assert judge(item, RULES).refusal == "", "who asks for no card is not our business"
+    assert review(item, RULES).refusal == "", "who asks for no card is not our business"
 
 
 def test_images_keep_what_they_preload() -> None:
@@ -173,4 +173,4 @@ def test_cards_are_hidden_from_those_who_ask_for_none() -> None:
     "item", [{}, {"metadata": None, "spec": None}, {"spec": {"containers": [1, None, "x"]}}]
 )
 def test_nonsense_is_left_to_the_api_server(item: dict[str, Any]) -> None:
-    assert judge(item, RULES).patches == []
+    assert review(item, RULES).patches == []

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from hypervisor.webhook.admission import Rules, judge, judge_debugging
+from hypervisor.webhook.admission import Rules, judge_debugging, review
 from tests.webhook.test_admission import apply, asking, container, pod
 
 OURS = "/usr/lib/gpulimit/libgpulimit.so"
@@ -100,7 +100,7 @@ def test_what_a_container_preloads_is_kept_and_ours_is_added(shape: str, kind: s
     assert after["LD_PRELOAD"].strip(":") == ":".join(filter(None, [own, "/image.so", OURS]))
     kept = {k: v for k, v in after.items() if k not in ("LD_PRELOAD", "GPULIMIT_REFERENCED_PRELOAD")}
     assert kept.keys() == before.keys() - {"LD_PRELOAD"}
-    assert judge(made, Rules()).patches == [], "it is changed once, however often it is asked"
+    assert review(made, Rules()).patches == [], "it is changed once, however often it is asked"
 
 
 @pytest.mark.parametrize(
@@ -114,11 +114,11 @@ def test_what_a_container_preloads_is_kept_and_ours_is_added(shape: str, kind: s
 )
 def test_what_comes_unseen_is_refused_with_the_way_out(source: dict[str, Any], named: str) -> None:
     one = container("worker", **asking(), envFrom=[{"prefix": "X", "secretRef": {"name": "other"}}, source])
-    refusal = judge(pod(one, annotations=SAID), Rules()).refusal
+    refusal = review(pod(one, annotations=SAID), Rules()).refusal
     assert "container worker" in refusal and named in refusal and "set LD_PRELOAD in env" in refusal
-    assert judge(pod(one), Rules()).refusal == "", "without the annotation nothing of it changes"
+    assert review(pod(one), Rules()).refusal == "", "without the annotation nothing of it changes"
     settled = {**one, "env": [entry("")]}
-    assert judge(pod(settled, annotations=SAID), Rules()).refusal == ""
+    assert review(pod(settled, annotations=SAID), Rules()).refusal == ""
 
 
 @pytest.mark.parametrize(
