@@ -62,8 +62,8 @@ class Guest:
     known: GuestPage | None = None
     """The last one that is certainly of this machine."""
     suspect: GuestPage | None = None
-    """One that seems to be of another machine, and since when: nothing is shown until the source, which may
-    lag behind, has confirmed who is at this address.
+    """One that seems to be of another machine, and since when: nothing is shown until it is known again which
+    machine is at this address.
     """
     suspect_at_s: float = 0.0
     last_success_at_s: float | None = None
@@ -153,13 +153,19 @@ class Collector:
         self._changed()
 
     def _take(self, guest: Guest, reading: GuestPage) -> None:
-        """Take over what a guest says, unless it may be another machine that has been given its address."""
+        """Take over what a guest says, unless it may be another machine that has been given its address.
+
+        A list that is read again unchanged confirms a restart of the same machine, and nothing more: the list
+        may be late. Another machine is taken over once the list has changed.
+        """
         guest.dropped.update(reading.dropped)
         if guest.known is not None and reading.is_of_another_machine(guest.known):
             if guest.suspect is None or reading.is_of_another_machine(guest.suspect):
                 guest.suspect_at_s = time.monotonic()
+                self._say_suspicion(guest, reading)
             guest.suspect = reading
-            if self._confirmed_at_s(guest.target) < guest.suspect_at_s:
+            is_confirmed = self._confirmed_at_s(guest.target) >= guest.suspect_at_s
+            if self._is_surely_another(guest, reading) or not is_confirmed:
                 guest.dropped["unconfirmed"] += sum(len(gpu.values) for gpu in reading.gpus)
                 return
         gpus = guest.roster.admitted(reading.gpus, time.monotonic())
@@ -167,6 +173,22 @@ class Collector:
         if left_out:
             guest.dropped["too_many_gpus"] += left_out
         guest.known, guest.suspect = replace(reading, gpus=gpus), None
+
+    def _is_surely_another(self, guest: Guest, reading: GuestPage) -> bool:
+        """True if a page cannot come from a restart of this guest: other GPUs, or another guest's boot id."""
+        assert guest.known is not None
+        return reading.has_other_gpus(guest.known) or any(
+            reading.is_same_start(other.known)
+            for other in self._guests.values()
+            if other is not guest and other.known is not None
+        )
+
+    def _say_suspicion(self, guest: Guest, reading: GuestPage) -> None:
+        if self._is_surely_another(guest, reading):
+            logger.warning(
+                "%s: another machine answers there: nothing is shown of it until the list of guests says so",
+                guest.target,
+            )
 
     def _confirmed_at_s(self, target: Target) -> float:
         return max((s.confirmed_at_s for s in self._sources if s.name == target.source), default=0.0)

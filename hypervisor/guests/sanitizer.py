@@ -40,8 +40,18 @@ class GuestPage:
         """Whether this cannot be the machine that `before` was of, or at least not the same start of it."""
         if self.boot_id and before.boot_id:
             return self.boot_id != before.boot_id
+        return self.has_other_gpus(before)
+
+    def has_other_gpus(self, before: GuestPage) -> bool:
+        """True if both name GPUs and no GPU is in both: a restart alone does not explain that."""
         ours, theirs = ({gpu.uuid for gpu in reading.gpus} for reading in (self, before))
         return bool(ours and theirs) and ours.isdisjoint(theirs)
+
+    def is_same_start(self, known: GuestPage) -> bool:
+        """True if this is the start of a machine that `known` was of, by boot id, or without one by GPUs."""
+        if self.boot_id or known.boot_id:
+            return self.boot_id == known.boot_id
+        return bool({gpu.uuid for gpu in self.gpus} & {gpu.uuid for gpu in known.gpus})
 
 
 def reading_of(page: Page) -> GuestPage:

@@ -14,6 +14,7 @@ from tests.guests.pages import ALL, UUID
 from tests.remote.exporters import bomb, drip, endless, hang, head, page
 
 FAILURES = "gpulimit_guest_scrape_failures_total"
+DROPPED = "gpulimit_guest_samples_dropped_total"
 
 
 def test_every_figure_of_every_exporter_is_served_under_the_machines_name(machine, collector) -> None:
@@ -65,15 +66,16 @@ def test_healthy_guests_are_complete_and_on_time_beside_hung_hostile_and_restart
         machine("hostile-0", flood),
         machine("hostile-1", page(forged)),
     ]
-    restarting = [machine(f"restarting-{n}", page(pages.own(200 + n))) for n in range(3)]
+    restarting = [machine(f"restarting-{n}", page(pages.own(200 + n, boot_id=f"b{n}"))) for n in range(3)]
     served = collector(*healthy, *others, *restarting, period="1s", timeout="4s")
     names = [one.name for one in healthy]
     served.until(lambda p: all(series(p, name) == VALUES for name in names), within_s=30)
     end = time.monotonic() + 6
     rounds = 0
     while time.monotonic() < end:
-        for one in restarting:
-            one.stop() if rounds % 2 == 0 else one.start(page(pages.own(200, boot_id=f"b{rounds}")))
+        for n, one in enumerate(restarting):
+            fresh = page(pages.own(200 + n, boot_id=f"b{n}-{rounds}"))
+            one.stop() if rounds % 2 == 0 else one.start(fresh)
         found = served.metrics()
         for name in names:
             assert series(found, name) == VALUES and of(found, "gpulimit_guest_up", name=name) == [1]
@@ -89,8 +91,8 @@ def test_healthy_guests_are_complete_and_on_time_beside_hung_hostile_and_restart
         served.until(lambda p, n=name, r=reason: of(p, FAILURES, name=n, reason=r))
     assert of(found, "gpulimit_guest_samples_dropped_total", name="hostile-1", reason="not_listed")[0] >= 1
     assert of(found, "gpulimit_guest_samples_dropped_total", name="hostile-1", reason="duplicate")[0] >= 49
-    for one in restarting:
-        one.start(page(pages.own(200, boot_id="last")))
+    for n, one in enumerate(restarting):
+        one.start(page(pages.own(200 + n, boot_id=f"last-{n}")))
     served.until(lambda p: all(series(p, one.name) == VALUES for one in restarting), within_s=45)
 
 
@@ -136,8 +138,8 @@ def test_a_guest_that_moves_to_another_address_keeps_its_name_and_counters(machi
 
 
 def test_who_is_given_anothers_address_is_not_shown_as_that_other(machine, collector) -> None:
-    """The list still says `a` when another machine answers there: nothing is shown until the list is read
-    again; then the list's word holds.
+    """The list still says `a` when another machine answers there: nothing is shown until the list has
+    changed; then the list's word holds.
     """
     one = machine("a", page(pages.own(1, boot_id="b1")))
     served = collector(one)
@@ -155,6 +157,69 @@ def test_who_is_given_anothers_address_is_not_shown_as_that_other(machine, colle
     served.ask(one)
     found = served.until(lambda p: p if series(p, "b") == VALUES else None)
     assert series(found, "a") == 0 and not of(found, "gpulimit_guest_up", name="a")
+
+
+UTILISATION = "kubevirt_vmi_gpu_utilization_percent"
+
+
+@pytest.mark.parametrize("boot_ids", [("b1", "b2"), ("", "")], ids=["our agent", "another exporter"])
+def test_machines_that_swap_addresses_are_not_mistaken_while_the_list_is_late(
+    machine, collector, boot_ids
+) -> None:
+    a, b = machine("a"), machine("b")
+    pages_of = {
+        one: page(pages.own(n, boot_id=boot))
+        for n, (one, boot) in enumerate(zip("ab", boot_ids, strict=True))
+    }
+    a.answer(pages_of["a"]), b.answer(pages_of["b"])
+    served = collector(a, b)
+    served.until(lambda p: series(p, "a") == series(p, "b") == VALUES)
+    a.answer(pages_of["b"]), b.answer(pages_of["a"])
+
+    def mistaken(found) -> list[str]:
+        rows = [labels for labels, _ in found.of(UTILISATION)]
+        return [row["name"] for row in rows if row["gpu_uuid"] != UUID.format("ab".index(row["name"]))]
+
+    served.until(lambda p: sum(of(p, DROPPED, reason="unconfirmed")) and not series(p, "a") + series(p, "b"))
+    for _ in range(3):  # the list is written and read again, as it was
+        before = sum(of(served.metrics(), DROPPED, reason="unconfirmed"))
+        served.ask(a, b)
+        later = served.until(
+            lambda p, n=before: p if sum(of(p, DROPPED, reason="unconfirmed")) >= n + 6 * VALUES else None
+        )
+        assert not mistaken(later) and series(later, "a") + series(later, "b") == 0
+    a.name, b.name = "b", "a"
+    served.ask(a, b)
+    found = served.until(lambda p: p if series(p, "a") == series(p, "b") == VALUES else None)
+    assert not mistaken(found)
+    assert served.log.read_text().count("another machine answers there") == 2
+
+
+def test_machines_that_swap_addresses_and_back_are_shown_again(machine, collector) -> None:
+    a, b = machine("a", page(pages.own(0, boot_id="b0"))), machine("b", page(pages.own(1, boot_id="b1")))
+    served = collector(a, b)
+    served.until(lambda p: series(p, "a") == series(p, "b") == VALUES)
+    a.answer(page(pages.own(1, boot_id="b1")))
+    served.until(lambda p: series(p, "a") == 0)
+    a.answer(page(pages.own(0, boot_id="b0")))
+    found = served.until(lambda p: p if series(p, "a") == VALUES else None)
+    assert of(found, "kubevirt_vmi_gpu_temperature_celsius", name="a", gpu_uuid=UUID.format(0))
+
+
+def test_machines_with_one_gpu_after_the_other_are_not_mistaken(machine, collector) -> None:
+    """B is known at its address, then answers at a's with the GPU that a had: its boot id gives it away."""
+    a, b = machine("a", page(pages.own(0, boot_id="b0"))), machine("b", page(pages.own(1, boot_id="b1")))
+    served = collector(a, b)
+    served.until(lambda p: series(p, "a") == series(p, "b") == VALUES)
+    b.answer(None)
+    a.answer(page(pages.own(0, boot_id="b1")))
+    served.until(lambda p: series(p, "a") == 0)
+    served.ask(a, b)
+    later = sum(of(served.metrics(), DROPPED, name="a", reason="unconfirmed")) + 8 * VALUES
+    found = served.until(
+        lambda p: p if sum(of(p, DROPPED, name="a", reason="unconfirmed")) >= later else None
+    )
+    assert series(found, "a") == 0
 
 
 def test_of_two_collectors_on_a_node_one_asks_and_the_other_takes_over(machine, collector) -> None:
