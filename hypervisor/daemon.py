@@ -108,6 +108,8 @@ class Daemon:
             environment_of_child(is_simulated=told.is_simulated),
             sampled=self.node.sampled,
             failed=self.node.inventory.failed,
+            cards_failed=self.node.inventory.take_failed,
+            totals=dict(settings.gpu_memory),
             period_s=settings.nvml_interval / 1e9,
             timeout_s=settings.nvml_timeout / 1e9,
         )

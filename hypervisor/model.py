@@ -112,6 +112,19 @@ class GpuSample:
     """Of a card that knows MIG, in that mode or not."""
     mig_error: str = ""
     """Why MIG devices of it cannot be read."""
+    memory_source: str = "nvml"
+    """Who says the card's memory: "nvml", or where that has none "cuda" or "option"."""
+
+
+@dataclass(frozen=True, slots=True)
+class FailedCard:
+    """A card that NVML counts and of which no sample can be had: no tenant gets anything of it."""
+
+    index: int
+    uuid: GpuUuid
+    """Empty if not even that is known."""
+    error: str
+    is_lost: bool = False
 
 
 @dataclass(frozen=True, slots=True)

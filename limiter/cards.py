@@ -46,6 +46,10 @@ def cards(environment: Mapping[str, str]) -> list[Card]:
     answer = json.loads(done.stdout)
     if "error" in answer:
         raise NoCards(answer["error"])
+    if answer["failed"] and not answer["cards"]:
+        raise NoCards(answer["failed"][0])
+    for line in answer["failed"]:
+        print(f"gpulimit: left out: {line}", file=sys.stderr)
     return [Card(**row) for row in answer["cards"]]
 
 
@@ -61,20 +65,24 @@ def main() -> None:
         except pynvml.NVMLError:
             return None
 
+    def row_of(index: int) -> dict[str, object]:
+        handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+        return {
+            "uuid": text(pynvml.nvmlDeviceGetUUID(handle)),
+            "index": index,
+            "name": text(pynvml.nvmlDeviceGetName(handle)),
+            "minor": minor_of(handle),
+        }
+
     try:
         pynvml.nvmlInit()
-        rows = []
+        rows, failed = [], []
         for index in range(pynvml.nvmlDeviceGetCount()):
-            handle = pynvml.nvmlDeviceGetHandleByIndex(index)
-            rows.append(
-                {
-                    "uuid": text(pynvml.nvmlDeviceGetUUID(handle)),
-                    "index": index,
-                    "name": text(pynvml.nvmlDeviceGetName(handle)),
-                    "minor": minor_of(handle),
-                }
-            )
-        print(json.dumps({"cards": rows}))
+            try:
+                rows.append(row_of(index))
+            except pynvml.NVMLError as error:
+                failed.append(f"GPU {index}: NVML: {error}")
+        print(json.dumps({"cards": rows, "failed": failed}))
     except pynvml.NVMLError as error:
         print(json.dumps({"error": f"NVML: {error}"}))
 

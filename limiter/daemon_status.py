@@ -95,9 +95,19 @@ def node_cells(row: NodeRow) -> tuple[str, ...]:
 
 
 def gpu_lines(state: Mapping[str, Any]) -> list[str]:
-    """Return a line for each GPU that is not well."""
-    return [
+    """Return a line for each GPU that is not well, or whose memory NVML does not say."""
+    failed = [
+        f"GPU {card['index']} {card['uuid']}".rstrip() + f" cannot be used: {card['error']}"
+        for card in state.get("failed_gpus", ())
+    ]
+    told = [
+        f"GPU {gpu['index']} ({gpu['uuid']}): memory by {gpu['memory_source']}, since NVML has no total"
+        for gpu in state.get("gpus", ())
+        if gpu.get("memory_source", "nvml") != "nvml"
+    ]
+    bad = [
         f"GPU {gpu.get('label', gpu['index'])} ({gpu['uuid']}): {gpu['error']}"
         for gpu in state.get("gpus", ())
         if gpu["error"]
     ]
+    return failed + bad + told

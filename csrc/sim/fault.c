@@ -6,7 +6,8 @@
  *
  * after=N lets N calls pass first, count=K ends the rule after K calls (default: never), fail=CODE
  * answers CODE without doing anything, delay_ms=N sleeps first, hang never returns, kill=before|after
- * kills the process with SIGKILL around the call.  `*` as the name means every function.
+ * kills the process with SIGKILL around the call.  `*` as the name means every function.  gpu=INDEX, for NVML's
+ * calls about a card: those about this card alone.
  */
 #define _GNU_SOURCE
 #include <pthread.h>
@@ -21,7 +22,7 @@
 
 struct sim_fault {
 	char name[64];
-	long fail, after, count, delay_ms;
+	long fail, after, count, delay_ms, gpu;
 	bool has_fail, hang, kill_before, kill_after;
 	atomic_long calls;
 };
@@ -59,6 +60,8 @@ static bool set_option(struct sim_fault *f, char *option)
 		f->count = number;
 	} else if (!strcmp(option, "delay_ms")) {
 		f->delay_ms = number;
+	} else if (!strcmp(option, "gpu")) {
+		f->gpu = number;
 	} else {
 		return false;
 	}
@@ -73,7 +76,7 @@ static void parse_rule(char *rule)
 		return;
 	struct sim_fault *f = &faults[fault_count++];
 	strcpy(f->name, part);
-	f->count = -1;
+	f->count = f->gpu = -1;
 	while ((part = strtok_r(NULL, ":", &save)))
 		if (!set_option(f, part))
 			sim_complain("GPULIMIT_SIM_FAULTS: %s: unknown option %s", f->name, part);
@@ -111,9 +114,21 @@ static void sleep_ms(long ms)
 		;
 }
 
+static _Thread_local long card = -1; /* of the call that follows */
+
+void sim_fault_about(long gpu)
+{
+	card = gpu;
+}
+
 /* Whether this call is one the rule is about. */
 static bool strikes(struct sim_fault *f)
 {
+	long about = card;
+
+	card = -1;
+	if (f->gpu >= 0 && f->gpu != about)
+		return false;
 	long call = atomic_fetch_add(&f->calls, 1);
 
 	return call >= f->after && (f->count < 0 || call < f->after + f->count);
@@ -124,6 +139,8 @@ int sim_fault_enter(struct sim_site *site, int *code)
 	if (!__atomic_load_n(&site->known, __ATOMIC_ACQUIRE))
 		look_up(site);
 	struct sim_fault *f = __atomic_load_n(&site->fault, __ATOMIC_RELAXED);
+	if (!f)
+		card = -1;
 	if (!f || !strikes(f))
 		return 0;
 	if (f->delay_ms)

@@ -204,6 +204,7 @@ struct sim_site {
 };
 int sim_fault_enter(struct sim_site *site, int *code); /* 1: return *code at once */
 void sim_fault_leave(struct sim_site *site);
+void sim_fault_about(long gpu); /* which card this thread's next call is about */
 
 /* procaddr.c */
 int sim_proc_address(const char *name, void **pfn, int version, uint64_t flags, int *status);

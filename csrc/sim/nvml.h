@@ -13,6 +13,7 @@ struct nvmlDevice_st {
 };
 bool sim_nvml_enter(struct sim_site *site, nvmlReturn_t *result); /* true: return *result */
 bool sim_nvml_device(nvmlDevice_t device, uint32_t *gpu);
+void sim_nvml_about(nvmlDevice_t device); /* for faults of one card: NVML's index of it */
 uint32_t sim_nvml_gpu_at(unsigned int index); /* by PCI order */
 unsigned int sim_nvml_index(uint32_t gpu);
 nvmlDevice_t sim_nvml_handle(uint32_t gpu);
@@ -36,6 +37,7 @@ static inline void sim_nvml_leave(struct sim_nvml_call *call)
 	return enter_
 /* Enter, and resolve `device` to `gpu` and `model`. */
 #define NVML_DEVICE(fn)                                                           \
+	sim_nvml_about(device);                                                   \
 	NVML_ENTER(fn);                                                           \
 	uint32_t gpu;                                                             \
 	if (!sim_nvml_device(device, &gpu))                                       \

@@ -128,6 +128,14 @@ bool sim_nvml_device(nvmlDevice_t device, uint32_t *gpu)
 	return !__atomic_load_n(&sim_machine->gpus[*gpu].gone, __ATOMIC_RELAXED);
 }
 
+void sim_nvml_about(nvmlDevice_t device)
+{
+	uint32_t gpu;
+
+	if (__atomic_load_n(&users, __ATOMIC_ACQUIRE) && sim_nvml_device(device, &gpu))
+		sim_fault_about(sim_nvml_index(gpu));
+}
+
 #define COUNT(name)                                              \
 	SIM_EXPORT nvmlReturn_t name(unsigned int *count)        \
 	{                                                        \
@@ -143,6 +151,7 @@ COUNT(nvmlDeviceGetCount_v2)
 #define BY_INDEX(name)                                                       \
 	SIM_EXPORT nvmlReturn_t name(unsigned int index, nvmlDevice_t *out)  \
 	{                                                                    \
+		sim_fault_about(index);                                      \
 		NVML_ENTER(name);                                            \
 		if (!out || index >= sim_machine->ncards)                    \
 			return NVML_ERROR_INVALID_ARGUMENT;                  \

@@ -135,6 +135,7 @@ def gpu_data(sample: GpuSample, tenants: int) -> dict[str, Any]:
         "profile": sample.gpu.mig.profile if sample.gpu.mig is not None else None,
         "name": sample.gpu.name,
         "memory_bytes": sample.gpu.memory_bytes,
+        "memory_source": sample.memory_source,
         "memory_used_bytes": sample.memory_used_bytes,
         "utilisation_percent": sample.utilisation_percent,
         "tenants": tenants,

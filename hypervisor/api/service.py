@@ -7,6 +7,7 @@ Operators see all; a tenant's process sees its own tenant and the GPUs.
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import os
 import time
 from collections.abc import Callable, Mapping
@@ -97,6 +98,7 @@ class Api:
                 gpu_data(node.inventory.samples[gpu.uuid], node.tenants_on(gpu.uuid))
                 for gpu in node.inventory.present
             ],
+            "failed_gpus": [dataclasses.asdict(card) for card in node.inventory.failed_cards],
             "tenants": shown,
             "observed": observed_data(self._seen(), None if sees_all else {t.name for t in tenants}),
         }

@@ -183,11 +183,10 @@ class Observer:
 
     def nvml_is_fresh(self) -> bool:
         """Whether NVML has answered lately."""
-        health = self._nvml.health
-        if not health.is_up or health.last_success_at_ns is None:
+        silence_s = self._nvml.silence_s()
+        if not self._nvml.health.is_up or silence_s is None:
             return False
-        age_s = time.time() - health.last_success_at_ns / 1e9
-        return age_s <= max(FRESH_LEAST_S, FRESH_PERIODS * self._options.period_s)
+        return silence_s <= max(FRESH_LEAST_S, FRESH_PERIODS * self._options.period_s)
 
     def cards(self) -> list[GpuObservation]:
         """Return all cards ever seen, and the MIG devices that there are."""
@@ -225,6 +224,7 @@ class Observer:
         return {
             "up": int(any(part.name == "arbitration" and part.is_up for part in self.parts())),
             "nvml_up": int(self.nvml_is_fresh()),
+            "gpus_failed": len(self._nvml.health.failed),
             "workers": len(registry.workers),
             "tenants": sum(bool(tenant.workers) for tenant in registry.tenants.values()),
             "longpoll_waiting": self._longpolls(),

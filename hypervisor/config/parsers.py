@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from limiter import quota
+from limiter.errors import QuotaError
 from limiter.units import parse_bytes, parse_ns
 
 
@@ -71,3 +73,16 @@ def url(text: str) -> str:
     if text and not (colon and scheme in ("http", "https") and rest.strip("/") and " " not in rest):
         raise ValueError(f"{text!r} is not https://HOST:PORT")
     return text
+
+
+def amounts_by_card(text: str) -> tuple[tuple[str, int], ...]:
+    """Read "96GiB" or "0=96GiB,GPU-…=48GiB" as bytes by index, UUID or "*"; nothing means none."""
+    if not text:
+        return ()
+    try:
+        rules = quota.parse_memory(text)
+    except QuotaError as error:
+        raise ValueError(str(error).partition(": ")[2]) from error
+    if any(rule.is_share or not rule.amount for rule in rules):
+        raise ValueError(f"{text!r} is not an amount of memory for each card")
+    return tuple((rule.device, rule.amount) for rule in rules)

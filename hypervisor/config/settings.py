@@ -17,7 +17,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, get_args
 
-from hypervisor.config.parsers import address, choice, choices, duration, number, size, switch, url
+from hypervisor.config.parsers import (
+    address,
+    amounts_by_card,
+    choice,
+    choices,
+    duration,
+    number,
+    size,
+    switch,
+    url,
+)
 from hypervisor.errors import ConfigError
 from hypervisor.model import NO_QUOTA, Admission
 from limiter import paths, quota
@@ -111,6 +121,11 @@ class Settings:
     )
     nvml_timeout: int = option(
         duration("100ms", "60s"), "5s", "how long NVML may take to answer before it is asked anew"
+    )
+    gpu_memory: tuple[tuple[str, int], ...] = option(
+        amounts_by_card,
+        "",
+        "memory of cards for which NVML says none: 96GiB, or 0=96GiB,GPU-…=48GiB; empty: what CUDA says",
     )
     memory_overcommit: int = option(
         number(1, 1000), "100", "percent of a card's memory that quotas may promise in sum"

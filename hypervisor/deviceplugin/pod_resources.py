@@ -30,6 +30,8 @@ from hypervisor.pods.pod import Pod
 
 SOCKET = Path("pod-resources", "kubelet.sock")
 PERIOD_S = 10.0
+APPEAR_S = 1.0
+"""How often a socket that is not there is looked for."""
 SOONEST_S = 0.2
 """It is asked no more often, however many processes wait."""
 ANSWER_S = 5.0
@@ -90,7 +92,8 @@ class PodResources:
             self._said(await self._ask(wanted))
             await asyncio.sleep(SOONEST_S)
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(self._period_s):
+                is_away = self.trouble == NOT_THERE
+                async with asyncio.timeout(min(APPEAR_S, self._period_s) if is_away else self._period_s):
                     await self._is_wanted.wait()
 
     def _said(self, trouble: str) -> None:
@@ -124,10 +127,18 @@ class PodResources:
 
     async def _list(self, channel: Any, wanted: frozenset[str]) -> None:
         before = pod_devices.names(self._pods())
-        response = await call(channel, "List")
-        answer = {title_of(one): self._devices(one) for one in response.pod_resources}
+        # Of a large node it has 10 MiB and more: read on a thread, so that the loop goes on.
+        answer = await asyncio.to_thread(self._pods_in, await call(channel, "List"))
         self.told = pod_devices.by_uid(answer, before, pod_devices.names(self._pods()))
         self._sure = (self._sure | wanted) & self.told.keys()
+
+    def _pods_in(self, raw: bytes) -> dict[str, dict[str, tuple[str, ...]]]:
+        """Return the devices by pod in an answer to List. Any thread. Raises DecodeError."""
+        answer = {}
+        for part in pod_messages.items_in(raw):
+            pod = pod_messages.CLASSES["PodResources"].FromString(part)
+            answer[title_of(pod)] = self._devices(pod)
+        return answer
 
     async def _get(self, channel: Any, wanted: frozenset[str]) -> bool:
         """Ask for single pods; False: they are to be found in the list."""
@@ -143,7 +154,7 @@ class PodResources:
             except grpc.aio.AioRpcError as error:
                 self._refused("Get", error)
                 return False
-            answer[title] = self._devices(response.pod_resources)
+            answer[title] = self._devices(read("Get", response).pod_resources)
         found = pod_devices.by_uid(answer, before, pod_devices.names(self._pods()))
         self.told = {**self.told, **found}
         self._sure |= found.keys()
@@ -154,7 +165,7 @@ class PodResources:
             return
         try:
             response = await call(channel, "GetAllocatableResources")
-            self.allocatable = slices.count(self._ours(response.devices))
+            self.allocatable = await asyncio.to_thread(self._count, response)
         except grpc.aio.AioRpcError as error:
             self.allocatable = None
             self._refused("GetAllocatableResources", error)
@@ -163,6 +174,10 @@ class PodResources:
             ValueError,
         ):  # ValueError: devices that an earlier daemon offered in another form
             self.allocatable = None
+
+    def _count(self, raw: bytes) -> Counter[GpuUuid]:
+        """Return how many slices of each card an answer names. Any thread. Raises DecodeError, ValueError."""
+        return slices.count(self._ours(read("GetAllocatableResources", raw).devices))
 
     def _refused(self, name: str, error: grpc.aio.AioRpcError) -> None:
         # What is switched off is answered with UNKNOWN and these words.
@@ -180,15 +195,20 @@ def title_of(pod: Any) -> str:
     return f"{pod.namespace}/{pod.name}"
 
 
-async def call(channel: Any, name: str, **fields: Any) -> Any:
-    """Return what a call answers. Raises AioRpcError, DecodeError."""
-    asked, answered = pod_messages.CALLS[name]
+async def call(channel: Any, name: str, **fields: Any) -> bytes:
+    """Return what a call answers, as it came. Raises AioRpcError."""
     ask = channel.unary_unary(
         pod_messages.path_of(pod_messages.SERVICE, name),
         request_serializer=lambda message: message.SerializeToString(),
         # Left to gRPC, what cannot be read would be answered as None, with a traceback in the log.
         response_deserializer=None,
     )
-    return pod_messages.CLASSES[answered].FromString(
-        await ask(pod_messages.new(asked, **fields), timeout=ANSWER_S)
-    )
+    asked, _ = pod_messages.CALLS[name]
+    answer: bytes = await ask(pod_messages.new(asked, **fields), timeout=ANSWER_S)
+    return answer
+
+
+def read(name: str, raw: bytes) -> Any:
+    """Return an answer to a call. Raises DecodeError."""
+    _, answered = pod_messages.CALLS[name]
+    return pod_messages.CLASSES[answered].FromString(raw)

@@ -8,10 +8,18 @@ List is there since Kubernetes 1.20, GetAllocatableResources since 1.21, Get sin
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
+from google.protobuf.message import DecodeError
+
 from hypervisor.deviceplugin.protobuf import Wire
 
 PACKAGE = "v1"
 SERVICE = "PodResourcesLister"
+PODS_FIELD = 1
+VARINT, LENGTH_DELIMITED = 0, 2
+FIXED_BYTES = {1: 8, 5: 4}
+"""Lengths of the other wire types."""
 
 TABLE = {
     "ListPodResourcesRequest": "",
@@ -40,3 +48,40 @@ WIRE = Wire(PACKAGE, TABLE)
 CLASSES = WIRE.classes
 new = WIRE.new
 path_of = WIRE.path_of
+
+
+def items_in(raw: bytes) -> Iterator[bytes]:
+    """Yield the messages of a ListPodResourcesResponse, undecoded. Raises DecodeError.
+
+    Decoding a message holds the interpreter's lock until its end. A large list is therefore cut into pods
+    first, so that other threads run in between.
+    """
+    place, end = 0, len(raw)
+    while place < end:
+        tag, place = varint_at(raw, place)
+        number, kind = tag >> 3, tag & 7
+        if kind == LENGTH_DELIMITED:
+            length, place = varint_at(raw, place)
+        elif kind == VARINT:
+            length = varint_at(raw, place)[1] - place
+        else:
+            length = FIXED_BYTES.get(kind, end)
+        if number == 0 or place + length > end:
+            raise DecodeError("it is cut off, or no such message")
+        if number == PODS_FIELD and kind == LENGTH_DELIMITED:
+            yield raw[place : place + length]
+        place += length
+
+
+def varint_at(raw: bytes, place: int) -> tuple[int, int]:
+    """Return a protobuf varint, and the place behind it. Raises DecodeError."""
+    value = 0
+    for shift in range(0, 64, 7):
+        if place >= len(raw):
+            break
+        byte = raw[place]
+        place += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, place
+    raise DecodeError("a number in it has no end")

@@ -12,6 +12,7 @@ import asyncio
 import contextlib
 import logging
 import os
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,6 +25,8 @@ from hypervisor.deviceplugin.service import Note, Service
 logger = logging.getLogger(__name__)
 OWN_SOCKET, KUBELET_SOCKET = "gpulimit.sock", "kubelet.sock"
 LOOK_S = 1.0
+APPEAR_S = 0.5
+"""How often a kubelet that is away is looked for: one stat() of its socket."""
 ANSWER_S = 5.0
 SILENCE_S = 5.0
 """How long a kubelet that took the registration may leave the plugin unwatched."""
@@ -48,6 +51,8 @@ class Kubelet:
         self._own = folder / OWN_SOCKET
         self._kubelet = folder / KUBELET_SOCKET
         self._resource = resource
+        self._tried = 0
+        """The kubelet's socket, when registering was last tried."""
         self.registrations = 0
         self.trouble = "it has not begun"
         """Why the kubelet does not know the plugin; "": it does."""
@@ -65,11 +70,21 @@ class Kubelet:
             while True:
                 has_served = await self._serve()
                 pause_s = FIRST_PAUSE_S if has_served else min(LONGEST_PAUSE_S, pause_s * 2)
-                await asyncio.sleep(0.1 if has_served else pause_s)
+                if await self._pause(0.1 if has_served else pause_s):
+                    pause_s = FIRST_PAUSE_S
         finally:
             refreshing.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await refreshing
+
+    async def _pause(self, pause_s: float) -> bool:
+        """Wait before the next try; end early, with True, when a new kubelet's socket is there."""
+        end_s = time.monotonic() + pause_s
+        while (left_s := end_s - time.monotonic()) > 0:
+            await asyncio.sleep(min(APPEAR_S, left_s))
+            if inode_of(self._kubelet) not in (0, self._tried):
+                return True
+        return False
 
     async def _refresh(self) -> None:
         while True:
@@ -83,7 +98,8 @@ class Kubelet:
 
     async def _serve(self) -> bool:
         """Register and serve until the kubelet restarts; True if all was well until then."""
-        if not self._kubelet.exists():
+        self._tried = inode_of(self._kubelet)
+        if not self._tried:
             self._fail(f"{self._kubelet} is not there")
             return False
         self._service.refresh()  # the first list must not be empty: pods that are just admitted would fail

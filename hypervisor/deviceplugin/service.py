@@ -9,6 +9,7 @@ from the kubelet's record (`allotments`).
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections import Counter
@@ -25,6 +26,14 @@ from hypervisor.deviceplugin.health import CardHealth
 from hypervisor.deviceplugin.slices import Placement
 from hypervisor.model import Gpu, GpuUuid
 from limiter.errors import GpulimitError
+
+PATIENCE_S = 5.0
+"""How long an Allocate waits for a daemon that is not ready, or a card that does not answer well.
+
+The kubelet fails a pod for good when Allocate fails. After a pause of the node or of this process, a call
+that was queued meanwhile may be answered before the first look at the cards.
+"""
+LOOK_S = 0.05
 
 Note = Callable[[str, str, int], None]
 """(kind, text, level)"""
@@ -145,12 +154,14 @@ class Service:
 
     async def allocate(self, request: Any, context: Any) -> Any:
         """Say what containers with these devices get; nothing while limits could not be kept."""
-        reasons = self._node.reasons_not_ready()
         self.allocations["refused"] += 1  # until it is granted
+        wanted = [list(one.devices_ids) for one in request.container_requests]
+        await self._wait_until_well({device for devices in wanted for device in devices})
+        reasons = self._node.reasons_not_ready()
         if reasons:
             await context.abort(grpc.StatusCode.UNAVAILABLE, f"not ready: {reasons[0]}")
         try:
-            cards = [self.cards_of(list(one.devices_ids)) for one in request.container_requests]
+            cards = [self.cards_of(devices) for devices in wanted]
             # The library is tried in a process of its own: not on the loop.
             grants = [await asyncio.to_thread(self._grants.of, of_container) for of_container in cards]
         except ValueError as error:
@@ -164,6 +175,21 @@ class Service:
             text = ", ".join(gpu.uuid for gpu in of_container)
             self._note("allocated", f"{len(one.devices_ids)} slices of {text}", logging.INFO)
         return messages.new("AllocateResponse", container_responses=[answer_of(grant) for grant in grants])
+
+    async def _wait_until_well(self, devices: set[str]) -> None:
+        """Wait until the daemon is ready and the cards of these devices answer, for PATIENCE_S at most."""
+        with contextlib.suppress(ValueError):
+            cards = slices.count(devices).keys()
+            end_s = time.monotonic() + PATIENCE_S
+            while time.monotonic() < end_s:
+                is_ready = not self._node.reasons_not_ready()
+                if is_ready and all(self._is_well(uuid) for uuid in cards):
+                    return
+                await asyncio.sleep(LOOK_S)
+
+    def _is_well(self, uuid: GpuUuid) -> bool:
+        """True if a card is offered; also if there is none of this name, which waiting does not change."""
+        return self._node.gpu(uuid) is None or self.health.healthy.get(uuid, False)
 
     def cards_of(self, devices: Sequence[str]) -> list[Gpu]:
         """Return the cards of a container's devices. Raises ValueError for what is not offered."""

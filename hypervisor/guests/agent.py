@@ -14,7 +14,6 @@ import platform
 import signal
 import ssl
 import sys
-import time
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -82,6 +81,8 @@ class Agent:
         code, reason = self.nvml_status()
         if code:
             return code, reason
+        for card in self.nvml.health.failed:
+            return LOST if card.is_lost else UNKNOWN, f"GPU {card.index} {card.uuid}: {card.error}"
         for sample in self._samples.values():
             if sample.is_lost or sample.gpu.uuid not in self.nvml.health.listed:
                 return LOST, f"GPU {sample.gpu.index} ({sample.gpu.uuid}) is lost"
@@ -95,11 +96,11 @@ class Agent:
         code, reason = told.failure
         if code:
             return CODES.get(code) or (int(code) if code.isdecimal() else UNKNOWN), reason
-        if told.last_success_at_ns is None:
+        silence_s = self.nvml.silence_s()
+        if silence_s is None:
             return NOT_YET, "NVML has not answered yet"
-        age_s = time.time() - told.last_success_at_ns / 1e9
-        if age_s > max(FRESH_LEAST_S, FRESH_PERIODS * self._settings.nvml_interval / 1e9):
-            return TIMEOUT, f"NVML has not answered for {age_s:.0f} s"
+        if silence_s > max(FRESH_LEAST_S, FRESH_PERIODS * self._settings.nvml_interval / 1e9):
+            return TIMEOUT, f"NVML has not answered for {silence_s:.0f} s"
         return 0, ""
 
     def gpus(self) -> list[GpuView]:
@@ -124,6 +125,7 @@ class Agent:
                 values={
                     "guest_agent_status": self.status()[0],
                     "nvml_up": int(self.nvml_status()[0] == 0),
+                    "gpus_failed": len(self.nvml.health.failed),
                 },
                 agent=names,
                 build={"version": about.version(), "python_version": platform.python_version()},

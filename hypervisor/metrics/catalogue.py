@@ -279,6 +279,7 @@ DAEMON_SECTION = Section(
         ("build_info", G, ("version", "python_version"), "Constant 1.", "daemon"),
         ("up", G, (), "1: the daemon divides GPU time.", "arbitration"),
         ("nvml_up", G, (), "1 if NVML has answered lately.", "NVML"),
+        ("gpus_failed", G, (), "Cards that NVML counts and that cannot be used, with the reason in the log and in `gpulimit status`.", "NVML"),
         ("sampler_up", G, ("sampler",), "1 if a part of the daemon has done its work lately.", "daemon"),
         ("sampler_last_success_timestamp_seconds", G, ("sampler",), "When it last did.", "daemon"),
         ("sampler_duration_seconds", G, ("sampler",), "How long that took.", "daemon"),

@@ -12,13 +12,18 @@ from collections.abc import Mapping, Set
 from dataclasses import replace
 
 from hypervisor.errors import SegmentError
-from hypervisor.model import Gpu, GpuSample, GpuUuid
+from hypervisor.model import FailedCard, Gpu, GpuSample, GpuUuid
 from hypervisor.node.events import EventLog, note
 from hypervisor.shm.segments import MOST_DEVICES, StateSegment
 
 logger = logging.getLogger(__name__)
 UUID = re.compile(r"(GPU|MIG)-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
 MOST_LEFT_OUT = 256
+MEMORY_SOURCES = {
+    "nvml": "NVML",
+    "cuda": "CUDA: NVML has no total",
+    "option": "gpu_memory: NVML has no total",
+}
 
 
 class Inventory:
@@ -32,6 +37,8 @@ class Inventory:
         self.samples: dict[GpuUuid, GpuSample] = {}
         self.trouble = ""
         """Why NVML does not answer."""
+        self.failed_cards: tuple[FailedCard, ...] = ()
+        """Cards that NVML counts and nothing can be had of."""
         self._state = state
         self._events = events
         self._listed: frozenset[GpuUuid] = frozenset()
@@ -52,11 +59,31 @@ class Inventory:
                 continue
             before = self.samples.get(sample.gpu.uuid)
             self.samples[sample.gpu.uuid] = sample
+            self._take_memory_source(sample, before)
             if bool(sample.error) != bool(before and before.error):
                 kind = "gpu_failed" if sample.error else "gpu_recovered"
                 text = f"{sample.gpu.uuid}: {sample.error or 'answers again'}"
                 note(self._events, kind, text, level=logging.WARNING)
         return bool(placed)
+
+    def take_failed(self, cards: tuple[FailedCard, ...]) -> None:
+        """Cards that cannot be used, by NVML's last answer: say so when that changes."""
+        before = {card.index: card for card in self.failed_cards}
+        self.failed_cards = cards
+        for card in cards:
+            known = before.pop(card.index, None)
+            if known is None or known.error != card.error:
+                text = f"card {card.index} {card.uuid}".rstrip() + f" cannot be used: {card.error}"
+                note(self._events, "gpu_failed", text, level=logging.ERROR)
+        for index in before:
+            note(self._events, "gpu_recovered", f"card {index} answers, or is not there any more")
+
+    def _take_memory_source(self, sample: GpuSample, before: GpuSample | None) -> None:
+        """Say once that a card's memory is known by another way than NVML."""
+        if sample.memory_source != (before.memory_source if before is not None else "nvml"):
+            source = MEMORY_SOURCES.get(sample.memory_source, sample.memory_source)
+            text = f"{sample.gpu.uuid}: {sample.gpu.memory_bytes >> 20} MiB of memory by {source}"
+            note(self._events, "memory_total", text, level=logging.WARNING)
 
     def _place(self, gpu: Gpu, kept: Set[GpuUuid]) -> bool:
         """Give a GPU a place; False if there is none, and then nobody gets anything of it."""

@@ -387,7 +387,9 @@ class Node:
     def reasons_not_ready(self) -> list[str]:
         """Return what keeps the daemon from doing its work."""
         if not self.tenancy.gpus:
-            return [f"no GPU known: {self.inventory.trouble or 'NVML has not answered yet'}"]
+            failed = [f"card {card.index}: {card.error}" for card in self.inventory.failed_cards[:1]]
+            reason = self.inventory.trouble or "".join(failed) or "NVML has not answered yet"
+            return [f"no GPU known: {reason}"]
         return []
 
     def warnings(self) -> list[str]:

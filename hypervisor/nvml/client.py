@@ -2,7 +2,8 @@
 """NVML, in a child process: a driver call that hangs cannot be interrupted, but a process can be killed.
 
 The child prints one JSON line a period. When a line is late the child is killed and started again, after a
-pause that grows; the daemon goes on with what it knew.
+pause that grows; the daemon goes on with what it knew. A child that cannot be killed stays, and there are few
+of them at most.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from hypervisor.model import Gpu, GpuSample, GpuUuid, MigPlace
+from hypervisor.model import FailedCard, Gpu, GpuSample, GpuUuid, MigPlace
+from hypervisor.nvml.loop_clock import LoopClock
 from hypervisor.nvml.partitions import mig_gpu_of, vgpu_host_of
 from hypervisor.nvml.readings import readings_of
 from limiter import environment
@@ -30,6 +32,10 @@ TIMEOUT_S = 5.0
 FIRST_TIMEOUT_S = 30.0
 """For the first answer: where nothing keeps the driver loaded, it takes seconds for each card."""
 LONGEST_PAUSE_S = 30.0
+STEADY_S = 60.0
+"""A child that answered for so long is followed by the next after the shortest pause."""
+MAX_STUCK = 2
+"""Children that were killed and are still there: stuck in the driver. With so many no other is started."""
 LONGEST_LINE = 16 << 20
 """Of the largest host with every list at its bound; anything longer is nonsense."""
 MOST_CARDS = 64
@@ -52,6 +58,8 @@ class Health:
     last_xid_at_ns: dict[GpuUuid, int] = field(default_factory=dict)
     listed: frozenset[GpuUuid] = frozenset()
     """Cards and MIG devices in the last answer."""
+    failed: tuple[FailedCard, ...] = ()
+    """Cards in the last answer of which nothing is known but that they fail."""
 
 
 class Nvml:
@@ -63,29 +71,60 @@ class Nvml:
         *,
         sampled: Callable[[tuple[GpuSample, ...]], None],
         failed: Callable[[str], None],
+        cards_failed: Callable[[tuple[FailedCard, ...]], None] = lambda _: None,
+        totals: Mapping[str, int] | None = None,
         period_s: float = PERIOD_S,
         timeout_s: float = TIMEOUT_S,
     ) -> None:
+        """`cards_failed` is told, before `sampled`, of cards that have no sample. `totals`: memory of cards,
+        by UUID, index or "*", for where NVML has none.
+        """
         self._environment = dict(environment)
         self._sampled = sampled
         self._failed = failed
         self._period_s = period_s
         self._timeout_s = timeout_s
+        self._cards_failed = cards_failed
+        self._totals = dict(totals or {})
+        self._clock = LoopClock()
+        self._answered_at_s: float | None = None
+        """By the loop's clock."""
+        self._stuck: list[asyncio.subprocess.Process] = []
+        """Children that were killed."""
         self.restarts = 0
         self.health = Health()
 
+    def silence_s(self) -> float | None:
+        """Return for how long NVML has not answered, while this process ran; None: it never has."""
+        return None if self._answered_at_s is None else self._clock.now_s() - self._answered_at_s
+
     async def run(self) -> None:
         """Sample for ever."""
+        ticking = asyncio.create_task(self._clock.run(), name="nvml: clock")
+        try:
+            await self._run_children()
+        finally:
+            ticking.cancel()
+
+    async def _run_children(self) -> None:
         pause_s = self._period_s
         while True:
-            lines = await self._run_child()
-            pause_s = self._period_s if lines > 1 else min(LONGEST_PAUSE_S, pause_s * 2)
-            self.restarts += 1
+            self._stuck = [child for child in self._stuck if child.returncode is None]
+            if len(self._stuck) >= MAX_STUCK:
+                self._fail("stuck", f"{len(self._stuck)} processes that ask NVML cannot be killed")
+                is_steady = False
+            else:
+                begin_s = time.monotonic()
+                lines = await self._run_child()
+                is_steady = lines > 1 and time.monotonic() - begin_s >= STEADY_S
+                self.restarts += 1
+            pause_s = self._period_s if is_steady else min(LONGEST_PAUSE_S, pause_s * 2)
             await asyncio.sleep(pause_s)
 
     async def _run_child(self) -> int:
         """Run one child to its end; return how many good lines it gave."""
-        argv = (sys.executable, "-P", "-m", "hypervisor.nvml.probe", str(self._period_s))
+        numbers = (str(self._period_s), str(self._timeout_s), json.dumps(self._totals))
+        argv = (sys.executable, "-P", "-m", "hypervisor.nvml.probe", *numbers)
         child = await asyncio.create_subprocess_exec(
             *argv, env=self._environment, stdout=asyncio.subprocess.PIPE, limit=LONGEST_LINE
         )
@@ -94,9 +133,7 @@ class Nvml:
         longest_s = max(self._timeout_s, FIRST_TIMEOUT_S)
         try:
             while True:
-                # Not wait_for: before Python 3.12 it loses a cancellation that comes together with a line.
-                async with asyncio.timeout(self._period_s + longest_s):
-                    line = await child.stdout.readline()
+                line = await self._next_line(child.stdout, self._period_s + longest_s)
                 longest_s = self._timeout_s
                 if not line:
                     if not has_said_why:
@@ -107,16 +144,29 @@ class Nvml:
         except TimeoutError:
             self._fail("timeout", f"NVML did not answer for {longest_s:g} s")
             return lines
-        except ValueError as error:
+        except (ValueError, KeyError, TypeError) as error:
             self._fail("nonsense", f"the process that asks NVML talks nonsense: {error}")
             return lines
         finally:
             with contextlib.suppress(ProcessLookupError):
                 child.kill()
+            self._stuck.append(child)
             # A process stuck in the driver may take its time to die; do not wait for it for ever.
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(1.0):
                     await child.wait()
+
+    async def _next_line(self, lines: asyncio.StreamReader, limit_s: float) -> bytes:
+        """Return a line. Raises TimeoutError if none comes while this process runs for `limit_s`."""
+        end_s = self._clock.now_s() + limit_s
+        while True:
+            try:
+                # Not wait_for: before Python 3.12 it loses a cancellation that comes together with a line.
+                async with asyncio.timeout(max(0.01, end_s - self._clock.now_s())):
+                    return await lines.readline()
+            except TimeoutError:
+                if self._clock.now_s() >= end_s:
+                    raise
 
     def _fail(self, code: str, reason: str) -> None:
         self.health.is_up = False
@@ -132,6 +182,7 @@ class Nvml:
             return False
         now_ns = time.time_ns()
         health = self.health
+        self._answered_at_s = self._clock.now_s()
         health.is_up, health.last_success_at_ns, health.failure = True, now_ns, ("", "")
         health.duration_s = float(data.get("duration_s", 0.0))
         health.errors.update(data.get("errors", {}))
@@ -141,6 +192,8 @@ class Nvml:
             health.last_xid_at_ns[GpuUuid(uuid)] = now_ns
         samples = tuple(s for row in data["gpus"][:MOST_CARDS] for s in samples_of(row))
         health.listed = frozenset(sample.gpu.uuid for sample in samples)
+        health.failed = tuple(failed_card(row) for row in data.get("failed", ())[:MOST_CARDS])
+        self._cards_failed(health.failed)
         self._sampled(samples)
         return True
 
@@ -174,6 +227,10 @@ def samples_of(row: dict[str, Any]) -> Iterator[GpuSample]:
         yield sample_of({**part, "error": error, "lost": row.get("lost")}, gpu)
 
 
+def failed_card(row: dict[str, Any]) -> FailedCard:
+    return FailedCard(int(row["index"]), GpuUuid(row["uuid"]), str(row["error"]), is_lost=bool(row["lost"]))
+
+
 def sample_of(row: dict[str, Any], gpu: Gpu) -> GpuSample:
     readings = readings_of(row)
     return GpuSample(
@@ -186,4 +243,5 @@ def sample_of(row: dict[str, Any], gpu: Gpu) -> GpuSample:
         error=row["error"],
         is_lost=bool(row.get("lost")),
         readings=readings,
+        memory_source=str(row.get("memory_source") or "nvml"),
     )

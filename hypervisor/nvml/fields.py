@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Everything that the probe reads of one GPU beyond what the daemon cannot do without.
 
-Each field is asked for on its own: one that fails is missing, and the others are there.
+Each field is asked for on its own: one that fails is missing, and the others are there. What the card does
+not support is asked for once.
 """
 
 from __future__ import annotations
@@ -15,10 +16,10 @@ import pynvml
 GPU_IS_LOST = 15
 UNSUPPORTED = (
     pynvml.NVMLError_NotSupported,
-    pynvml.NVMLError_NotFound,
     pynvml.NVMLError_NoPermission,
     pynvml.NVMLError_FunctionNotFound,
 )
+"""Answers that stay until the driver, or the card's mode, is another."""
 CLOCKS = 4
 
 
@@ -28,20 +29,37 @@ def first_of(pair: Any) -> int | None:
 
 
 class Fields:
-    """Reads fields, and counts what went wrong by NVML's number of the error."""
+    """Reads fields of one card, and counts what went wrong by NVML's number of the error."""
 
     def __init__(self) -> None:
         self.errors: Counter[str] = Counter()
+        self._unsupported: set[tuple[Any, ...]] = set()
+
+    def forget(self) -> None:
+        """Ask for all again: the driver or the card's mode has changed."""
+        self._unsupported.clear()
 
     def ask(self, call: Callable[..., Any], *arguments: Any) -> Any:
         """Return what a call says; None if it fails or the GPU does not know."""
         try:
-            return call(*arguments)
-        except UNSUPPORTED:
-            return None
+            return self.ask_or_fail(call, *arguments)
         except pynvml.NVMLError as error:
             self.errors[str(error.value)] += 1
             return None
+
+    def ask_or_fail(self, call: Callable[..., Any], *arguments: Any) -> Any:
+        """Return what a call says; None if the GPU does not know. Raises NVMLError."""
+        # Without the handle, which is another object each time.
+        key = (call.__name__, *(one for one in arguments if isinstance(one, int)))
+        if key in self._unsupported:
+            return None
+        try:
+            return call(*arguments)
+        except UNSUPPORTED:
+            self._unsupported.add(key)
+        except pynvml.NVMLError_NotFound:
+            pass
+        return None
 
     def of(self, handle: Any) -> dict[str, Any]:
         """Return the fields of a GPU, raw."""

@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The process that asks NVML: `python -m hypervisor.nvml.probe PERIOD_S` prints a JSON line a period.
+"""The process that asks NVML: `python -m hypervisor.nvml.probe PERIOD_S SILENT_S TOTALS` prints a JSON line a
+period.
 
-It knows nothing of the daemon and ends when nobody reads it. A GPU that fails is reported with its error
-and the others go on. NVML is begun anew now and then, since it counts the GPUs only then.
+It knows nothing of the daemon and ends when nobody reads it. Each card is read by itself: one that fails or
+hangs is reported with its error; the others go on. NVML is begun anew now and then, since it counts the GPUs
+only then. TOTALS is a JSON object of memory totals that the operator gives.
 """
 
 from __future__ import annotations
@@ -10,116 +12,154 @@ from __future__ import annotations
 import json
 import os
 import sys
+import threading
 import time
+from collections import Counter
 from typing import Any
 
 import pynvml
 
-from hypervisor.nvml.fields import GPU_IS_LOST, Fields
-from hypervisor.nvml.mig import MigReader
-from hypervisor.nvml.processes import processes_on
-from hypervisor.nvml.raw import Raw
-from hypervisor.nvml.vgpu import VgpuReader
+from hypervisor.nvml.card_reader import CardReader
+from hypervisor.nvml.fields import Fields
+from hypervisor.nvml.totals import Totals
 from hypervisor.nvml.xid_events import XidEvents, text
 
 RECOUNT_S = 60.0
+RETRY_S = 600.0
+"""What is not supported is asked for again after so long, or when the driver is another."""
+PATIENCE_S = 1.0
+"""A card that takes longer has its last row in the line, so that the others' are not late."""
+FIRST_PATIENCE_S = 5.0
+"""The same for the first line: where nothing keeps the driver loaded, it takes seconds for each card."""
 MOST_GPUS = 64
 
 
 class Probe:
     """One NVML session."""
 
-    def __init__(self) -> None:
+    def __init__(self, silent_s: float, totals: Totals) -> None:
         pynvml.nvmlInit()
-        self._known: dict[int, dict[str, Any]] = {}
-        self._fields = Fields()
-        self._raw = Raw(self._fields.errors)
-        self._vgpu, self._mig = VgpuReader(self._raw), MigReader(self._raw)
+        self._silent_s = silent_s
+        self._totals = totals
+        self._done = threading.Condition()
+        self._cards: list[CardReader] = []
+        self._has_said = False
+        """A line has been made."""
+        self._errors: Counter[str] = Counter()
         self._events = XidEvents()
-        self._driver = self._fields.ask(pynvml.nvmlSystemGetDriverVersion) or ""
-        self._began_at = time.monotonic()
+        self._driver = self._driver_version()
+        self._began_at = self._forgot_at = time.monotonic()
 
-    def ask(self) -> dict[str, Any]:
-        """Return a line's content."""
+    def _driver_version(self) -> str:
+        fields = Fields()
+        version = text(fields.ask(pynvml.nvmlSystemGetDriverVersion) or "")
+        self._errors += fields.errors
+        return version
+
+    def ask(self) -> dict[str, Any] | None:
+        """Return a line's content; None while no card answers at all: NVML itself hangs."""
         begin = time.monotonic()
-        self._fields.errors.clear()
         try:
             count = pynvml.nvmlDeviceGetCount()
         except pynvml.NVMLError as error:
             return {"error": f"nvmlDeviceGetCount: {error}", "code": str(error.value)}
         if count > MOST_GPUS:
-            self._fields.errors["count"] += 1
+            self._errors["count"] += 1
             count = MOST_GPUS
-        self._events.listen(count)
-        rows = [self.ask_gpu(index) for index in range(count)]
-        return {
-            "gpus": [row for row in rows if row is not None],
-            "errors": dict(self._fields.errors),
-            "duration_s": time.monotonic() - begin,
-        }
-
-    def ask_gpu(self, index: int) -> dict[str, Any] | None:
-        """Return a GPU's row; with `error` and the last good figures if it fails; None if it never
-        answered.
-        """
-        try:
-            self._known[index] = self.read(index)
-        except pynvml.NVMLError as error:
-            self._fields.errors[str(error.value)] += 1
-            last = self._known.get(index)
-            if last is None:
+        self._have_readers(count)
+        for card in self._cards:
+            card.begin()
+        self._wait(begin)
+        with self._done:
+            if self._cards and all(card.is_busy for card in self._cards):
                 return None
-            kept = {"vgpu": self._vgpu.failed(last["uuid"]), "mig": self._mig.failed(last["uuid"])}
-            return {**last, "error": str(error), "lost": error.value == GPU_IS_LOST, **kept}
-        return self._known[index]
+            return self._line(begin)
 
-    def read(self, index: int) -> dict[str, Any]:
-        handle = pynvml.nvmlDeviceGetHandleByIndex(index)
-        memory = pynvml.nvmlDeviceGetMemoryInfo(handle)
-        uuid = text(pynvml.nvmlDeviceGetUUID(handle))
-        return {
-            "index": index,
-            "uuid": uuid,
-            "name": text(pynvml.nvmlDeviceGetName(handle)),
-            "minor": self._fields.ask(pynvml.nvmlDeviceGetMinorNumber, handle),
-            "memory_bytes": int(memory.total),
-            "memory_used_bytes": int(memory.used),
-            "memory_free_bytes": int(memory.free),
-            "driver_version": text(self._driver),
-            **self._fields.of(handle),
-            "pids": processes_on(self._raw, handle),
-            "vgpu": self._vgpu.of(handle, uuid),
-            "mig": self._mig.of(handle, uuid),
-            "error": "",
-            "lost": False,
-        }
+    def _have_readers(self, count: int) -> None:
+        for card in self._cards[count:]:
+            card.end()
+        del self._cards[count:]
+        for index in range(len(self._cards), count):
+            reader = CardReader(index, self._driver, self._totals, self._events, self._done)
+            self._cards.append(reader)
+
+    def _wait(self, begin: float) -> None:
+        """Wait for all cards, but for those that are late; for one card at least, however late."""
+        with self._done:
+            while any(card.is_busy for card in self._cards):
+                waiting = [card for card in self._cards if card.is_busy]
+                # A card that hangs since an earlier look is not waited for again.
+                fresh = [card for card in waiting if card.begun_at_s >= begin]
+                # Half of what the reader of these lines waits, so that it never takes this process for hung.
+                patience_s = min(PATIENCE_S, self._silent_s / 2) if fresh else 0.0
+                if not self._has_said:
+                    patience_s = FIRST_PATIENCE_S
+                left_s = begin + patience_s - time.monotonic()
+                if left_s <= 0 and len(waiting) < len(self._cards):
+                    return
+                if left_s <= -self._silent_s:
+                    return
+                self._done.wait(max(0.05, left_s))
+
+    def _line(self, begin: float) -> dict[str, Any]:
+        rows, failed = [], []
+        for card in self._cards:
+            row, failure = card.report(self._silent_s)
+            self._errors += card.take_errors()
+            if row is not None:
+                rows.append(row)
+            elif failure is not None:
+                failed.append(failure)
+        self._has_said = True
+        errors, self._errors = dict(self._errors), Counter()
+        duration_s = time.monotonic() - begin
+        return {"gpus": rows, "failed": failed, "errors": errors, "duration_s": duration_s}
 
     def pause(self, seconds: float) -> list[list[Any]]:
         """Wait for the next period; return the Xid errors that came meanwhile."""
         xids = self._events.wait(seconds)
-        if time.monotonic() - self._began_at >= RECOUNT_S:
-            self._mig.close()
-            pynvml.nvmlShutdown()
-            pynvml.nvmlInit()
-            self._events = XidEvents()
-            self._began_at = time.monotonic()
+        is_due = time.monotonic() - self._began_at >= RECOUNT_S
+        # With a call on its way NVML cannot be shut down.
+        if is_due and not any(card.is_busy for card in self._cards):
+            self._begin_anew()
         return xids
 
+    def _begin_anew(self) -> None:
+        for card in self._cards:
+            card.close()
+        pynvml.nvmlShutdown()
+        pynvml.nvmlInit()
+        self._events = XidEvents()
+        for card in self._cards:
+            card.events = self._events
+        self._began_at = time.monotonic()
+        driver, before = self._driver_version(), self._driver
+        if driver == before and self._began_at - self._forgot_at < RETRY_S:
+            return
+        self._driver, self._forgot_at = driver, self._began_at
+        self._totals.forget()
+        for card in self._cards:
+            card.forget()
+            card.driver = driver
 
-def main(period_s: float) -> None:
+
+def main(period_s: float, silent_s: float, totals: dict[str, int]) -> None:
     parent = os.getppid()
     xids: list[list[Any]] = []
     try:
-        probe = Probe()
+        probe = Probe(silent_s, Totals(totals))
         while os.getppid() == parent:
-            print(json.dumps({**probe.ask(), "xids": xids}), flush=True)
-            xids = probe.pause(period_s)
+            line = probe.ask()
+            if line is not None:
+                print(json.dumps({**line, "xids": xids}), flush=True)
+                xids = []
+            xids += probe.pause(period_s)
     except pynvml.NVMLError as error:
         print(json.dumps({"error": f"nvmlInit: {error}", "code": str(error.value)}), flush=True)
 
 
 if __name__ == "__main__":
     try:
-        main(float(sys.argv[1]))
+        main(float(sys.argv[1]), float(sys.argv[2]), json.loads(sys.argv[3]))
     except (BrokenPipeError, KeyboardInterrupt):
         os._exit(0)

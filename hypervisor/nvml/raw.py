@@ -18,7 +18,10 @@ UNINITIALIZED, NOT_SUPPORTED, NOT_FOUND, INSUFFICIENT_SIZE = 1, 3, 6, 7
 FUNCTION_NOT_FOUND, DEPRECATED = 13, 26
 ABSENT = frozenset({UNINITIALIZED, NOT_SUPPORTED, NOT_FOUND, FUNCTION_NOT_FOUND, DEPRECATED})
 """Answers that mean "there is no such thing here", and are no errors."""
+LASTING = frozenset({NOT_SUPPORTED, FUNCTION_NOT_FOUND, DEPRECATED})
+"""Those that stay until the driver, or the card's mode, is another."""
 TEXT_BYTES = 256
+MOST_KEPT = 4096
 TRIES = 3
 """Lists may grow between the call for their length and the call for what is in them."""
 
@@ -33,11 +36,27 @@ class Raw:
     def __init__(self, errors: Counter[str], library: Any = None) -> None:
         self._library = library or ctypes.CDLL("libnvidia-ml.so.1")
         self.errors = errors
+        self._unsupported: dict[tuple[str, int | None], int] = {}
+        """Lasting answers, by call and its first argument: a card's say nothing of its MIG devices."""
+
+    def forget(self) -> None:
+        """Ask for all again: the driver or the card's mode has changed."""
+        self._unsupported.clear()
 
     def call(self, name: str, *arguments: Any) -> int:
-        """Return NVML's answer. Arguments are ctypes values: their width is what the header says."""
+        """Return NVML's answer. Arguments are ctypes values: their width is what the header says.
+
+        What a card does not support is asked for once. A vGPU's answers change with its machine's driver.
+        """
+        key = name, subject_of(arguments)
+        known = self._unsupported.get(key)
+        if known is not None:
+            return known
         function = getattr(self._library, name, None)
-        return FUNCTION_NOT_FOUND if function is None else int(function(*arguments))
+        code = FUNCTION_NOT_FOUND if function is None else int(function(*arguments))
+        if code in LASTING and name.startswith("nvmlDevice") and len(self._unsupported) < MOST_KEPT:
+            self._unsupported[key] = code
+        return code
 
     def has(self, name: str, *arguments: Any) -> bool:
         """Call; False if there is no such thing here. Raises Failed."""
@@ -109,6 +128,17 @@ class Raw:
             items = (kind * count.value)()
         self.errors[str(INSUFFICIENT_SIZE)] += 1
         raise Failed(f"{name}: grows faster than it can be read")
+
+
+def subject_of(arguments: Sequence[Any]) -> int | None:
+    """Return what a call is about: the address or number that is its first argument; None: neither."""
+    if not arguments:
+        return None
+    first = arguments[0]
+    if isinstance(first, ctypes._Pointer):
+        return ctypes.cast(first, ctypes.c_void_p).value
+    value = getattr(first, "value", None)
+    return value if isinstance(value, int) else None
 
 
 def decoded(room: Any) -> str:

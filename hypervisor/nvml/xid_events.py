@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import time
 from typing import Any
@@ -24,24 +25,19 @@ class XidEvents:
     """An event set for all GPUs; without one, where NVML has none, pauses are just pauses."""
 
     def __init__(self) -> None:
-        self._set: Any = None
         self._uuids: dict[int, str] = {}
-
-    def listen(self, count: int) -> None:
-        """Take up the GPUs that are not listened to yet."""
         try:
-            self._set = self._set or pynvml.nvmlEventSetCreate()
+            self._set: Any = pynvml.nvmlEventSetCreate()
         except pynvml.NVMLError:
+            self._set = None
+
+    def listen(self, handle: Any, uuid: str) -> None:
+        """Take up a GPU. Any thread: the call may hang for one GPU."""
+        if self._set is None or address_of(handle) in self._uuids:
             return
-        for index in range(count):
-            try:
-                handle = pynvml.nvmlDeviceGetHandleByIndex(index)
-                if address_of(handle) in self._uuids:
-                    continue
-                pynvml.nvmlDeviceRegisterEvents(handle, pynvml.nvmlEventTypeXidCriticalError, self._set)
-                self._uuids[address_of(handle)] = text(pynvml.nvmlDeviceGetUUID(handle))
-            except pynvml.NVMLError:
-                continue
+        self._uuids[address_of(handle)] = uuid  # once: a GPU that has no events stays so
+        with contextlib.suppress(pynvml.NVMLError):
+            pynvml.nvmlDeviceRegisterEvents(handle, pynvml.nvmlEventTypeXidCriticalError, self._set)
 
     def wait(self, seconds: float) -> list[list[Any]]:
         """Pause; return [uuid, xid] of each error that came meanwhile."""

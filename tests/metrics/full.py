@@ -162,6 +162,7 @@ def snapshot() -> Snapshot:
         values={
             "up": 1,
             "nvml_up": 1,
+            "gpus_failed": 0,
             "workers": 2,
             "tenants": 2,
             "longpoll_waiting": 2,
