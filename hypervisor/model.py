@@ -113,7 +113,7 @@ class GpuSample:
     mig_error: str = ""
     """Why MIG devices of it cannot be read."""
     memory_source: str = "nvml"
-    """Who says the card's memory: "nvml", or where that has none "cuda" or "option"."""
+    """Source of the card's memory total: "nvml", or where that has none "cuda" or "option"."""
 
 
 @dataclass(frozen=True, slots=True)

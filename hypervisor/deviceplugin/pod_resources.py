@@ -31,7 +31,7 @@ from hypervisor.pods.pod import Pod
 SOCKET = Path("pod-resources", "kubelet.sock")
 PERIOD_S = 10.0
 APPEAR_S = 1.0
-"""How often a socket that is not there is looked for."""
+"""Interval at which a socket that is not there is looked for."""
 SOONEST_S = 0.2
 """It is asked no more often, however many processes wait."""
 ANSWER_S = 5.0

@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 OWN_SOCKET, KUBELET_SOCKET = "gpulimit.sock", "kubelet.sock"
 LOOK_S = 1.0
 APPEAR_S = 0.5
-"""How often a kubelet that is away is looked for: one stat() of its socket."""
+"""Interval at which a kubelet that is away is looked for: one stat() of its socket."""
 ANSWER_S = 5.0
 SILENCE_S = 5.0
 """How long a kubelet that took the registration may leave the plugin unwatched."""

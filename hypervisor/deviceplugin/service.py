@@ -28,7 +28,7 @@ from hypervisor.model import Gpu, GpuUuid
 from limiter.errors import GpulimitError
 
 PATIENCE_S = 5.0
-"""How long an Allocate waits for a daemon that is not ready, or a card that does not answer well.
+"""Longest time that an Allocate waits for a daemon that is not ready, or a card that does not answer well.
 
 The kubelet fails a pod for good when Allocate fails. After a pause of the node or of this process, a call
 that was queued meanwhile may be answered before the first look at the cards.

@@ -32,7 +32,7 @@ IDENTITY = (
     "memory_bytes",
     "error",
 )
-"""What stays of a MIG device while its card does not answer."""
+"""Fields that stay of a MIG device while its card does not answer."""
 
 
 class CardReader:
@@ -50,11 +50,11 @@ class CardReader:
         self._wanted = threading.Event()
         self._is_ending = False
         self.begun_at_s = 0.0
-        """When the reading that is going on began, by time.monotonic(); 0: none is."""
+        """Begin of the reading that is going on, by time.monotonic(); 0: none is."""
         self._row: dict[str, Any] | None = None
         """The last good row."""
         self._failure: dict[str, Any] | None = None
-        """Why the last reading failed; None: it did not."""
+        """Error of the last reading; None: it went well."""
         self._errors: Counter[str] = Counter()
         self._fields = Fields()
         self._raw = Raw(self._fields.errors)

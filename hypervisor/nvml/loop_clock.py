@@ -12,7 +12,7 @@ import time
 
 TICK_S = 0.25
 MAX_STEP_S = 2 * TICK_S
-"""What the clock advances at most between two ticks, however long the loop did not run."""
+"""Most that the clock advances between two ticks, however long the loop did not run."""
 
 
 class LoopClock:

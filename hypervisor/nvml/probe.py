@@ -2,9 +2,9 @@
 """The process that asks NVML: `python -m hypervisor.nvml.probe PERIOD_S SILENT_S TOTALS` prints a JSON line a
 period.
 
-It knows nothing of the daemon and ends when nobody reads it. Each card is read by itself: one that fails or
-hangs is reported with its error; the others go on. NVML is begun anew now and then, since it counts the GPUs
-only then. TOTALS is a JSON object of memory totals that the operator gives.
+It knows nothing of the daemon and ends when its output is not read. Each card is read by itself: one that
+fails or hangs is reported with its error, and the others go on. NVML is restarted now and then, since it
+counts the GPUs only then. TOTALS is a JSON object of memory totals that the operator gives.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from hypervisor.nvml.xid_events import XidEvents, text
 
 RECOUNT_S = 60.0
 RETRY_S = 600.0
-"""What is not supported is asked for again after so long, or when the driver is another."""
+"""Calls that are not supported are made again after so long, or when the driver is another."""
 PATIENCE_S = 1.0
 """A card that takes longer has its last row in the line, so that the others' are not late."""
 FIRST_PATIENCE_S = 5.0

@@ -43,7 +43,7 @@ def test_a_bad_card_is_shown_with_its_reason_and_the_other_works(daemon, client,
     assert "card 0" in text and "cannot be used: Unknown Error" in text
     eventually(lambda: metric(node, "gpus_failed") == [1])
     assert metric(node, "nvml_up") == [1]
-    assert len(metric(node, "gpu_memory_used_bytes")) == 1
+    eventually(lambda: len(metric(node, "gpu_memory_used_bytes")) == 1)
     env = clean_environ() | {"GPULIMIT_SOCKET": node.socket}
     said = run_process([sys.executable, "-P", "-m", "limiter", "status"], env=env, expect=0)
     assert "GPU 0" in said.stdout and "cannot be used: Unknown Error" in said.stdout
