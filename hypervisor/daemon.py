@@ -8,6 +8,7 @@ import contextlib
 import errno
 import grp
 import logging
+import os
 import platform
 import signal
 import socket
@@ -56,6 +57,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 SWEEP_S = 1.0
+NICE = -10
+"""Change of priority: programs that keep all processors busy must not delay turns and answers."""
 UNIX_BACKLOG, TCP_BACKLOG = 4096, 1024
 """Connections that wait to be accepted."""
 LATE_S = 0.02
@@ -411,6 +414,8 @@ def main(arguments: Sequence[str]) -> int:
             bytes_per_hour=told.settings.log_limit,
         )
         sys.setswitchinterval(SWITCH_S)
+        with contextlib.suppress(OSError):  # where it may not, other processes can starve it
+            os.nice(NICE)
         asyncio.run(serve(told))
 
     return run_program("daemon", start)
