@@ -58,7 +58,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 SWEEP_S = 1.0
 NICE = -10
-"""Change of priority: programs that keep all processors busy must not delay turns and answers."""
+"""Priority of the daemon: programs that keep all processors busy must not delay turns and answers."""
 UNIX_BACKLOG, TCP_BACKLOG = 4096, 1024
 """Connections that wait to be accepted."""
 LATE_S = 0.02
@@ -415,7 +415,7 @@ def main(arguments: Sequence[str]) -> int:
         )
         sys.setswitchinterval(SWITCH_S)
         with contextlib.suppress(OSError):  # where it may not, other processes can starve it
-            os.nice(NICE)
+            os.setpriority(os.PRIO_PROCESS, 0, min(NICE, os.getpriority(os.PRIO_PROCESS, 0)))
         asyncio.run(serve(told))
 
     return run_program("daemon", start)

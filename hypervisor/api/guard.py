@@ -35,7 +35,7 @@ SERVER_OPTIONS: dict[str, Any] = {
 
 
 READERS = ("/v1/state", "/metrics")
-COST_PER_S = 500
+COST_PER_S = 2000
 """Requests that are charged for a second in which such an answer is made."""
 
 

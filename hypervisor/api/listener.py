@@ -31,6 +31,9 @@ PAUSE_S = 0.2
 IDLE_S = 75.0
 """Time that a connection is kept for its next request."""
 SWEEP_S = 0.5
+LINGER_S = 0.5
+MAX_LINGERING = 16
+"""Refused connections that are kept open for LINGER_S."""
 SEND_BUFFER = 1 << 16
 GONE = (errno.ECONNABORTED, errno.EPROTO, errno.EPERM, errno.EINTR)
 Identify = Callable[[socket.socket], Account]
@@ -136,6 +139,7 @@ class Listener:
         self._tasks: set[asyncio.Task[None]] = set()
         self._timers: list[asyncio.TimerHandle] = []
         self._is_open = False
+        self._lingering: list[socket.socket] = []
 
     def start(self, backlog: int) -> None:
         """Begin to accept."""
@@ -152,6 +156,8 @@ class Listener:
             self._loop.remove_reader(self._socket)
         self._socket.close()
         self._spare.close()
+        for refused in list(self._lingering):
+            self._close_refused(refused)
 
     def _resume(self) -> None:
         if self._is_open:
@@ -224,7 +230,19 @@ class Listener:
         with contextlib.suppress(OSError):
             connection.send(refusal(reason), socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
             connection.shutdown(socket.SHUT_WR)
-        connection.close()
+        self._linger(connection)
+
+    def _linger(self, connection: socket.socket) -> None:
+        """Close a refused connection a little later: a peer that still writes would not read the answer."""
+        self._lingering.append(connection)
+        self._loop.call_later(LINGER_S, self._close_refused, connection)
+        if len(self._lingering) > MAX_LINGERING:
+            self._close_refused(self._lingering[0])
+
+    def _close_refused(self, connection: socket.socket) -> None:
+        if connection in self._lingering:
+            self._lingering.remove(connection)
+            connection.close()
 
     def _pause(self, error: OSError) -> None:
         """Descriptors or memory have run out: say so to the peers that wait, and accept later."""
@@ -249,6 +267,7 @@ class Listener:
                 self._spare.keep()
                 return
             self._refuse(connection, "unknown", reason)
+            self._close_refused(connection)
             self._spare.keep()
 
     def _sweep(self) -> None:

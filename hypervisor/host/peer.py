@@ -22,6 +22,7 @@ from typing import Any
 from hypervisor.errors import Refused
 from hypervisor.host import process_files, tcp_peer
 from hypervisor.host.control_groups import ControlGroups
+from hypervisor.host.descriptors import shortage_of
 from hypervisor.host.processes import has_ended
 from hypervisor.host.tcp_endpoints import Ends
 from hypervisor.model import Origin, Peer, ProcessKey
@@ -42,8 +43,8 @@ def no_longer(pid: int) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM):
-            raise Refused(503, f"the daemon cannot look at process {pid} now: {error.strerror}") from error
+        if shortage := shortage_of(error):
+            raise Refused(503, f"the daemon cannot look at process {pid} now: {shortage}") from error
         raise gone(pid) from error
 
 
