@@ -15,15 +15,15 @@ from collections.abc import Callable
 from ctypes import byref
 from typing import Any
 
-from limiter.cuda import Device, Driver, Handle
+from limiter.cuda import CudaDevice, Driver, Handle
 from limiter.workload.kernels import PTX
 from limiter.workload.stream_queue import Launch
-from limiter.workload.settings import Settings
+from limiter.workload.settings import WorkloadSettings
 from workloads import Workload
 
 
 @functools.cache
-def card() -> tuple[Device, Handle]:
+def card() -> tuple[CudaDevice, Handle]:
     """The card, with its context in this thread, and the module with the kernels."""
     device, module = Driver().device(0), Handle()
     device.use()
@@ -53,7 +53,7 @@ def kernels(kernel_s: float, *, blocks: int, host_s: float = 0.0, check_every: i
     device, module = card()
     driver, stream, steps = device.driver, Handle(), {"since": 0}
     driver.call("cuStreamCreate", byref(stream), 1)
-    launch = Launch(driver, module, Settings(blocks=blocks), (int(kernel_s * 1e9), 0))
+    launch = Launch(driver, module, WorkloadSettings(blocks=blocks), (int(kernel_s * 1e9), 0))
 
     def step() -> None:
         launch(stream)

@@ -15,7 +15,7 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from limiter.cards import Card
-from limiter.container_edits import Handout
+from limiter.container_edits import ContainerEdits
 
 VERSION = "0.3.0"
 """The oldest that has all that is used, so that older runtimes take it too."""
@@ -25,12 +25,12 @@ NAME = re.compile(r"[A-Za-z]([A-Za-z0-9_.:-]*[A-Za-z0-9])?")
 
 
 def specification(
-    limits: Handout, cards: Sequence[Card], handouts: Mapping[str, Handout], *, hook: str
+    limits: ContainerEdits, cards: Sequence[Card], handouts: Mapping[str, ContainerEdits], *, hook: str
 ) -> dict[str, Any]:
     """Return the specification. `handouts`: what brings each card, by UUID, and under "all" all of them;
     `hook`: the node's program that merges. Raises ValueError.
     """
-    devices = {"limits": Handout(limits.variables)}
+    devices = {"limits": ContainerEdits(limits.variables)}
     for card in cards:
         devices[card.uuid] = devices[f"gpu{card.index}"] = handouts[card.uuid]
     if cards:
@@ -67,7 +67,7 @@ def hooks(program: str) -> list[dict[str, Any]]:
     ]
 
 
-def edits(one: Handout) -> dict[str, Any]:
+def edits(one: ContainerEdits) -> dict[str, Any]:
     """Return a handout as edits of a container; parts that it has not are left out."""
     found: dict[str, Any] = {
         "env": [f"{name}={value}" for name, value in sorted(one.variables.items())],

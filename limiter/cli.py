@@ -48,7 +48,7 @@ PROGRAMS = {
 """Commands that another package runs; it is started in this process's place, not imported."""
 
 
-class Command(Protocol):
+class CliCommand(Protocol):
     """Interface of a module under limiter.commands."""
 
     __doc__: str | None
@@ -76,12 +76,12 @@ def usage() -> str:
     )
 
 
-def load_command(name: str) -> Command:
+def load_command(name: str) -> CliCommand:
     """Import the module of a command."""
-    return cast(Command, importlib.import_module(f"limiter.commands.{name}"))
+    return cast(CliCommand, importlib.import_module(f"limiter.commands.{name}"))
 
 
-def build_parser(name: str, command: Command) -> argparse.ArgumentParser:
+def build_parser(name: str, command: CliCommand) -> argparse.ArgumentParser:
     """Return the parser of one command; its module's docstring is the help text."""
     summary, _, rest = (command.__doc__ or "").partition("\n")
     parser = argparse.ArgumentParser(

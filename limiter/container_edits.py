@@ -32,7 +32,7 @@ class Mount:
 
 
 @dataclass(frozen=True, slots=True)
-class Handout:
+class ContainerEdits:
     """Mounts, devices and variables that a container gets."""
 
     variables: dict[str, str] = field(default_factory=dict)
@@ -42,8 +42,8 @@ class Handout:
     cdi: tuple[str, ...] = ()
     """Names of CDI devices that bring the rest."""
 
-    def __add__(self, other: Handout) -> Handout:
-        return Handout(
+    def __add__(self, other: ContainerEdits) -> ContainerEdits:
+        return ContainerEdits(
             self.variables | other.variables,
             tuple(dict.fromkeys(self.mounts + other.mounts)),
             tuple(dict.fromkeys(self.nodes + other.nodes)),
@@ -51,7 +51,7 @@ class Handout:
         )
 
 
-def limits(*, library: str, preload: str, daemon: str, socket: str) -> Handout:
+def limits(*, library: str, preload: str, daemon: str, socket: str) -> ContainerEdits:
     """Return what every limited container gets. `library`, `preload` and `daemon` are the node's files.
 
     The socket's folder is mounted and not the socket, which a restarted daemon replaces. `daemon` says that
@@ -59,7 +59,7 @@ def limits(*, library: str, preload: str, daemon: str, socket: str) -> Handout:
     variable is for other commands of ours in the container.
     """
     folder = str(PurePosixPath(socket).parent)
-    return Handout(
+    return ContainerEdits(
         variables={"GPULIMIT_SOCKET": socket},
         mounts=(
             Mount(library, LIBRARY_IN_CONTAINER),
@@ -70,26 +70,28 @@ def limits(*, library: str, preload: str, daemon: str, socket: str) -> Handout:
     )
 
 
-def by_nvidia(uuids: Iterable[str]) -> Handout:
+def by_nvidia(uuids: Iterable[str]) -> ContainerEdits:
     """Return what makes NVIDIA's container runtime bring cards and driver."""
-    return Handout(variables={"NVIDIA_VISIBLE_DEVICES": ",".join(uuids)})
+    return ContainerEdits(variables={"NVIDIA_VISIBLE_DEVICES": ",".join(uuids)})
 
 
-def by_cdi(uuids: Iterable[str], kinds: Iterable[str]) -> Handout:
+def by_cdi(uuids: Iterable[str], kinds: Iterable[str]) -> ContainerEdits:
     """Return the names of cards as CDI devices of some kinds, "nvidia.com/gpu"."""
     named = list(uuids)
-    return Handout(NOT_BY_NVIDIA, cdi=tuple(f"{kind}={uuid}" for kind in kinds for uuid in named))
+    return ContainerEdits(NOT_BY_NVIDIA, cdi=tuple(f"{kind}={uuid}" for kind in kinds for uuid in named))
 
 
-def plain(cards: Iterable[str], files: Iterable[Mount], controls: Iterable[str] = CONTROL_NODES) -> Handout:
+def plain(
+    cards: Iterable[str], files: Iterable[Mount], controls: Iterable[str] = CONTROL_NODES
+) -> ContainerEdits:
     """Return device files and the driver's libraries themselves. `cards` are paths as /dev/nvidia0."""
-    return Handout(NOT_BY_NVIDIA, tuple(files), (*cards, *controls))
+    return ContainerEdits(NOT_BY_NVIDIA, tuple(files), (*cards, *controls))
 
 
-def simulated(uuids: Iterable[str], *, driver: str, state: str, variables: dict[str, str]) -> Handout:
+def simulated(uuids: Iterable[str], *, driver: str, state: str, variables: dict[str, str]) -> ContainerEdits:
     """Return the simulated driver and its machine: `driver` is its folder, `state` its file's."""
     path = PurePosixPath(state)
-    return Handout(
+    return ContainerEdits(
         variables=variables
         | {
             "LD_LIBRARY_PATH": DRIVER_IN_CONTAINER,

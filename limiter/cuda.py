@@ -94,14 +94,14 @@ class Driver:
         self.call("cuDeviceGetCount", byref(value))
         return value.value
 
-    def device(self, index: int) -> Device:
+    def device(self, index: int) -> CudaDevice:
         """Return the device with this CUDA ordinal.  Raises DriverError if there is none."""
         ordinal = c_int()
         self.call("cuDeviceGet", byref(ordinal), index)
-        return Device(self, ordinal.value)
+        return CudaDevice(self, ordinal.value)
 
 
-class Device:
+class CudaDevice:
     """One GPU as this process sees it."""
 
     def __init__(self, driver: Driver, ordinal: int) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from limiter.tenant_status import HEADINGS, Row, as_data, cells
+from limiter.tenant_status import HEADINGS, StatusRow, as_data, cells
 
 MORE_HEADINGS = ("REQUEST", "WEIGHT", "PRIORITY", "SOURCE", "NOW")
 
@@ -17,7 +17,7 @@ MORE_HEADINGS = ("REQUEST", "WEIGHT", "PRIORITY", "SOURCE", "NOW")
 class NodeRow:
     """One tenant on one GPU, with what the daemon says of it; None: it does not know it."""
 
-    row: Row
+    row: StatusRow
     source: str | None = None
     pod: str = ""
     request_percent: int | None = None
@@ -27,7 +27,7 @@ class NodeRow:
     """Its activity: "runs", "waits", "waits for memory", "suspended", or why its books cannot be used."""
 
 
-def join(rows: Sequence[Row], state: Mapping[str, Any]) -> list[NodeRow]:
+def join(rows: Sequence[StatusRow], state: Mapping[str, Any]) -> list[NodeRow]:
     """Return the rows with what the daemon knows of them; its limits hold."""
     known = {
         (tenant["tenant"], gpu["uuid"]): (tenant, gpu)
@@ -37,7 +37,7 @@ def join(rows: Sequence[Row], state: Mapping[str, Any]) -> list[NodeRow]:
     return [joined(row, known.get((row.tenant, row.gpu))) for row in rows]
 
 
-def joined(row: Row, known: tuple[Mapping[str, Any], Mapping[str, Any]] | None) -> NodeRow:
+def joined(row: StatusRow, known: tuple[Mapping[str, Any], Mapping[str, Any]] | None) -> NodeRow:
     if known is None:
         return NodeRow(row)
     tenant, gpu = known

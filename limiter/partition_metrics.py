@@ -18,12 +18,12 @@ from limiter.mig import MigGpu, MigInstance
 from limiter.vgpu import HOST_MODES, HostMode, VgpuHost, VgpuInstance
 
 Sample = tuple[str, Mapping[str, str], float]
-MOST_GPUS = 256
-MOST_INSTANCES = 4096
-MOST_MIG_INDEX = 64
-MOST_GPU_INDEX = 4096
-MOST_TEXT = 256
-MOST_NUMBER = 2.0**63
+MAX_GPUS = 256
+MAX_INSTANCES = 4096
+MAX_MIG_INDEX = 64
+MAX_GPU_INDEX = 4096
+MAX_TEXT = 256
+MAX_NUMBER = 2.0**63
 PREFIX, ALL_SMI = "gpulimit_", "all_smi_"
 PERCENT = 0.01
 MODE_OF = {number: mode for mode, number in HOST_MODES.items()}
@@ -69,15 +69,15 @@ MIG_INFO = PREFIX + mig.INFO
 WHOLE = {
     "arr_mode": 2,
     "policy": 3,
-    "overruns": MOST_NUMBER,
-    "memory_used_bytes": MOST_NUMBER,
-    "memory_total_bytes": MOST_NUMBER,
-    "memory_reserved_bytes": MOST_NUMBER,
+    "overruns": MAX_NUMBER,
+    "memory_used_bytes": MAX_NUMBER,
+    "memory_total_bytes": MAX_NUMBER,
+    "memory_reserved_bytes": MAX_NUMBER,
 }
 """Fields that are whole numbers, and the largest that they can be."""
 
 
-class Reader:
+class PartitionReader:
     """Takes the samples of one or more pages. `host` names the node where the samples do not."""
 
     def __init__(self, host: str = "") -> None:
@@ -131,7 +131,7 @@ class Reader:
     def _take_vgpu_host(self, name: str, key: Key, labels: Mapping[str, str], value: float) -> bool:
         host = self._vgpu_hosts.get(key)
         if host is None:
-            if len(self._vgpu_hosts) >= MOST_GPUS:
+            if len(self._vgpu_hosts) >= MAX_GPUS:
                 return False
             host = VgpuHost(**self._card(key, labels))
         if name in MODES:
@@ -151,12 +151,12 @@ class Reader:
             return False
         instance = self._vgpus.get((key, number))
         if instance is None:
-            if len(self._vgpus) >= MOST_INSTANCES:
+            if len(self._vgpus) >= MAX_INSTANCES:
                 return False
             texts = texts_in(labels, vgpu.INSTANCE_LABELS, besides="vgpu_id")
             instance = VgpuInstance(vgpu_id=number, **texts)
         if key not in self._vgpu_hosts:
-            if len(self._vgpu_hosts) >= MOST_GPUS:
+            if len(self._vgpu_hosts) >= MAX_GPUS:
                 return False
             self._vgpu_hosts[key] = VgpuHost(**self._card(key, labels))
         if name in VGPU_INFO:
@@ -179,7 +179,7 @@ class Reader:
             return False
         card = self._mig_gpus.get(key)
         if card is None:
-            if len(self._mig_gpus) >= MOST_GPUS:
+            if len(self._mig_gpus) >= MAX_GPUS:
                 return False
             card = self._mig_gpus[key] = MigGpu(**self._card(key, labels))
         if is_of_card:
@@ -188,19 +188,19 @@ class Reader:
         return self._take_mig_instance(name, key, labels, value)
 
     def _take_mig_instance(self, name: str, key: Key, labels: Mapping[str, str], value: float) -> bool:
-        index = whole(labels.get("mig_instance", ""), MOST_MIG_INDEX)
+        index = whole(labels.get("mig_instance", ""), MAX_MIG_INDEX)
         if index is None:
             return False
         instance = self._migs.get((key, index))
         if instance is None:
-            if len(self._migs) >= MOST_INSTANCES:
+            if len(self._migs) >= MAX_INSTANCES:
                 return False
             instance = MigInstance(
                 index=index,
                 uuid=text(labels.get("mig_uuid", "")),
                 profile=text(labels.get("mig_profile", "")),
-                gpu_instance_id=whole(labels.get("gpu_instance_id", ""), MOST_MIG_INDEX),
-                compute_instance_id=whole(labels.get("compute_instance_id", ""), MOST_MIG_INDEX),
+                gpu_instance_id=whole(labels.get("gpu_instance_id", ""), MAX_MIG_INDEX),
+                compute_instance_id=whole(labels.get("compute_instance_id", ""), MAX_MIG_INDEX),
             )
             self._migs[key, index] = instance
         if name == MIG_INFO:
@@ -219,7 +219,7 @@ class Reader:
     def _card(self, key: Key, labels: Mapping[str, str]) -> dict[str, Any]:
         return {
             "gpu_uuid": key[1],
-            "gpu_index": whole(labels.get("gpu_index") or labels.get("index", ""), MOST_GPU_INDEX) or 0,
+            "gpu_index": whole(labels.get("gpu_index") or labels.get("index", ""), MAX_GPU_INDEX) or 0,
             "gpu_name": text(labels.get("gpu", "")),
             "instance": text(labels.get("instance", "")),
             "host": key[0],
@@ -232,7 +232,7 @@ def texts_in(labels: Mapping[str, str], table: Mapping[str, str], *, besides: st
 
 def text(value: str) -> str:
     """Return a label's value without what would move a terminal's cursor or spoof a name, cut short."""
-    return "".join(c for c in value[:MOST_TEXT] if c.isprintable())
+    return "".join(c for c in value[:MAX_TEXT] if c.isprintable())
 
 
 def whole(value: str, most: int) -> int | None:

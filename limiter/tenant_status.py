@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from limiter.segment import LAUNCH_KINDS, Device, Usage
-from limiter.tenants import Snapshot
+from limiter.tenants import TenantSnapshot
 from limiter.units import show_bytes, show_ns
 
 HEADINGS = (
@@ -29,7 +29,7 @@ HEADINGS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class StatusRow:
     """One tenant on one GPU."""
 
     tenant: str
@@ -60,7 +60,7 @@ class Row:
     """GPU time of a living process is measured by the wall clock: the driver refuses timing events."""
 
 
-def rows(before: Snapshot, after: Snapshot) -> list[Row]:
+def rows(before: TenantSnapshot, after: TenantSnapshot) -> list[StatusRow]:
     """Return a row per tenant and GPU of the later snapshot."""
     return [
         row_of(usage, device, share_of(before, after, usage, device))
@@ -69,7 +69,7 @@ def rows(before: Snapshot, after: Snapshot) -> list[Row]:
     ]
 
 
-def share_of(before: Snapshot, after: Snapshot, usage: Usage, device: Device) -> float | None:
+def share_of(before: TenantSnapshot, after: TenantSnapshot, usage: Usage, device: Device) -> float | None:
     """Return the part of the GPU that a tenant had between two snapshots, 0-1; None if they are one.
 
     GPU time is charged when work is submitted and put right when it is measured: what is still queued is not
@@ -82,7 +82,7 @@ def share_of(before: Snapshot, after: Snapshot, usage: Usage, device: Device) ->
     return min(1.0, max(0.0, had_ns / wall_ns))
 
 
-def done_before(before: Snapshot, usage: Usage, device: Device) -> int:
+def done_before(before: TenantSnapshot, usage: Usage, device: Device) -> int:
     """Return the GPU time had at the earlier snapshot; 0 if the books were begun since."""
     earlier = before.usages.get(usage.tenant)
     if earlier is None or earlier.created_ns != usage.created_ns:
@@ -91,13 +91,13 @@ def done_before(before: Snapshot, usage: Usage, device: Device) -> int:
     return earlier.done_ns(found, before.at_ns) if found is not None else 0
 
 
-def row_of(usage: Usage, device: Device, compute_share: float | None) -> Row:
+def row_of(usage: Usage, device: Device, compute_share: float | None) -> StatusRow:
     living = [p for p in usage.processes if p.is_alive]
     accounts = usage.accounts(device)
     launches: Counter[str] = Counter(dict.fromkeys(LAUNCH_KINDS, 0))
     for account in accounts:
         launches.update(account.launches)
-    return Row(
+    return StatusRow(
         tenant=usage.tenant,
         uid=usage.owner_uid,
         gpu=device.name,
@@ -120,12 +120,12 @@ def row_of(usage: Usage, device: Device, compute_share: float | None) -> Row:
     )
 
 
-def as_data(row: Row) -> dict[str, Any]:
+def as_data(row: StatusRow) -> dict[str, Any]:
     """Return a row for --json."""
     return dataclasses.asdict(row)
 
 
-def cells(row: Row) -> tuple[str, ...]:
+def cells(row: StatusRow) -> tuple[str, ...]:
     """Return a row for people, in the order of HEADINGS."""
     limited = row.memory_limit_bytes < row.card_bytes
     share = "-" if row.compute_share is None else f"{row.compute_share:.1%}"

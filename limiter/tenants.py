@@ -20,7 +20,7 @@ MADE_UP = re.compile(r"run-(\d+)-(\d+)")
 
 
 @dataclass(frozen=True, slots=True)
-class Snapshot:
+class TenantSnapshot:
     """All segments that can be read, and why the others cannot."""
 
     at_ns: int
@@ -29,7 +29,7 @@ class Snapshot:
     unreadable: dict[str, str]
 
 
-def snapshot() -> Snapshot:
+def snapshot() -> TenantSnapshot:
     """Read every tenant's segment."""
     usages, unreadable = {}, {}
     at_ns = time.monotonic_ns()
@@ -40,7 +40,7 @@ def snapshot() -> Snapshot:
             continue  # gone between listing and reading
         except (OSError, LayoutMismatch) as error:
             unreadable[tenant] = str(error)
-    return Snapshot(at_ns, usages, unreadable)
+    return TenantSnapshot(at_ns, usages, unreadable)
 
 
 def made_up_name() -> str:

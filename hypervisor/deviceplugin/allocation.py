@@ -13,7 +13,7 @@ from hypervisor.config.settings import Settings
 from hypervisor.deviceplugin import api_v1beta1 as messages
 from hypervisor.model import Gpu
 from limiter import cdi, container_edits, driver_files, environment, library_store, paths
-from limiter.container_edits import Handout
+from limiter.container_edits import ContainerEdits
 from limiter.library_store import Placed
 
 NVIDIA_KIND = "nvidia.com/gpu"
@@ -47,7 +47,7 @@ class Grants:
         """Remove earlier builds of the library that no container was given."""
         return library_store.remove_unused(self._folder, self.place().library, in_use)
 
-    def limits(self) -> Handout:
+    def limits(self) -> ContainerEdits:
         """Return what every container gets. Raises NotPlaced, NotInstalled."""
         placed = self.place()
         return container_edits.limits(
@@ -57,12 +57,12 @@ class Grants:
             socket=self._settings.socket,
         )
 
-    def of(self, cards: Sequence[Gpu]) -> Handout:
+    def of(self, cards: Sequence[Gpu]) -> ContainerEdits:
         """Return what a container with these cards gets. Raises NotPlaced, NotInstalled, ValueError."""
-        merged = Handout(cdi=(f"{cdi.PRELOAD_KIND}={cdi.MERGED}",) if self._merges else ())
+        merged = ContainerEdits(cdi=(f"{cdi.PRELOAD_KIND}={cdi.MERGED}",) if self._merges else ())
         return self.limits() + self.cards(cards) + merged
 
-    def cards(self, cards: Sequence[Gpu]) -> Handout:
+    def cards(self, cards: Sequence[Gpu]) -> ContainerEdits:
         uuids = [gpu.uuid for gpu in cards]
         if self._is_simulated:
             return self._simulated(uuids)
@@ -72,7 +72,7 @@ class Grants:
             return container_edits.by_cdi(uuids, (NVIDIA_KIND,))
         return self._plain(cards)
 
-    def _plain(self, cards: Sequence[Gpu]) -> Handout:
+    def _plain(self, cards: Sequence[Gpu]) -> ContainerEdits:
         root = Path(self._settings.driver_root)
         unknown = [gpu.uuid for gpu in cards if gpu.minor is None]
         if unknown:
@@ -83,7 +83,7 @@ class Grants:
         nodes = [driver_files.card_node(gpu.minor) for gpu in cards if gpu.minor is not None]
         return container_edits.plain(nodes, files, driver_files.control_nodes(root))
 
-    def _simulated(self, uuids: Sequence[str]) -> Handout:
+    def _simulated(self, uuids: Sequence[str]) -> ContainerEdits:
         variables = dict(os.environ)
         environment.use_simulated_driver(variables)
         return container_edits.simulated(
@@ -94,7 +94,7 @@ class Grants:
         )
 
 
-def answer_of(grant: Handout) -> Any:
+def answer_of(grant: ContainerEdits) -> Any:
     """Return a handout as Allocate answers it, for one container."""
     return messages.new(
         "ContainerAllocateResponse",

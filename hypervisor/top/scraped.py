@@ -16,7 +16,7 @@ from hypervisor.exporter.compat import ALIASES
 from hypervisor.exporter.merge import BIGGEST
 from hypervisor.metrics.catalogue import CATALOGUE, CLIENT_SECTION, GPU_SECTION, POD_SECTION
 from hypervisor.scraper.parser import Page
-from limiter.partition_metrics import Reader
+from limiter.partition_metrics import PartitionReader
 
 MAX_CARDS, MAX_CLIENTS, MAX_PROCESSES = 256, 4096, 4096
 MIG = "MIG-"
@@ -216,7 +216,7 @@ class PageReading:
 
     def _partitions(self, page: Page) -> dict[str, list[dict[str, Any]]]:
         """Return vGPUs and MIG devices."""
-        reader = Reader(HOST)
+        reader = PartitionReader(HOST)
         for name, series in page.samples.items():
             if "vgpu_" in name or "mig_" in name:
                 reader.take((name, dict(labels), value) for labels, value in series.items())

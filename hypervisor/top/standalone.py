@@ -20,7 +20,7 @@ from hypervisor.top.share_window import ShareWindow
 from hypervisor.top.text import clean
 from limiter import environment, tenants
 from limiter.segment import Usage
-from limiter.tenant_status import Row, rows
+from limiter.tenant_status import StatusRow, rows
 
 FRESH_S = 5.0
 
@@ -74,7 +74,7 @@ class UsageReader:
     """Reads tenants' books, and keeps looks for differences. `read_at_ns` is when the last was made."""
 
     def __init__(self) -> None:
-        self._looks: ShareWindow[tenants.Snapshot] = ShareWindow()
+        self._looks: ShareWindow[tenants.TenantSnapshot] = ShareWindow()
         self.read_at_ns = 0
         self._names = Names()
 
@@ -92,7 +92,7 @@ class UsageReader:
         problems = tuple(f"cannot read {clean(t)}: {clean(why)}" for t, why in now.unreadable.items())
         return by_card, held, problems
 
-    def _tenant(self, row: Row, usage: Usage) -> TenantView:
+    def _tenant(self, row: StatusRow, usage: Usage) -> TenantView:
         is_suspended = any(d.is_suspended for d in usage.devices if d.name == row.gpu)
         is_limited = row.memory_limit_bytes < row.card_bytes
         return TenantView(
@@ -114,7 +114,7 @@ class UsageReader:
         )
 
 
-def now_of(row: Row, *, is_suspended: bool) -> Now:
+def now_of(row: StatusRow, *, is_suspended: bool) -> Now:
     if is_suspended:
         return "suspended"
     if row.compute_share is None:

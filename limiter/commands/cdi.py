@@ -23,7 +23,7 @@ from pathlib import Path
 
 from limiter import cards, cdi, container_edits, driver_files, environment, library_store, paths
 from limiter.cards import Card
-from limiter.container_edits import Handout
+from limiter.container_edits import ContainerEdits
 from limiter.errors import GpulimitError
 
 
@@ -66,7 +66,7 @@ def run(options: argparse.Namespace) -> int:
         socket=options.socket,
     )
     if options.no_daemon:
-        limits = Handout({"GPULIMIT_CDI": "1"}, limits.mounts[:2])
+        limits = ContainerEdits({"GPULIMIT_CDI": "1"}, limits.mounts[:2])
     try:
         handouts = simulated(found, variables) if options.sim else plain(found)
         hook = library_store.place_hook(paths.preload_hook(), options.library_dir.absolute())
@@ -77,7 +77,7 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def plain(found: Sequence[Card]) -> dict[str, Handout]:
+def plain(found: Sequence[Card]) -> dict[str, ContainerEdits]:
     """Return what brings each card and all. Raises ValueError."""
     if not found:
         return {}
@@ -94,10 +94,10 @@ def plain(found: Sequence[Card]) -> dict[str, Handout]:
     return handouts | {"all": container_edits.plain(nodes.values(), files, controls)}
 
 
-def simulated(found: Sequence[Card], variables: Mapping[str, str]) -> dict[str, Handout]:
+def simulated(found: Sequence[Card], variables: Mapping[str, str]) -> dict[str, ContainerEdits]:
     kept = {k: v for k, v in variables.items() if k.startswith("GPULIMIT_SIM_")}
 
-    def of(uuids: Sequence[str]) -> Handout:
+    def of(uuids: Sequence[str]) -> ContainerEdits:
         state = variables["GPULIMIT_SIM_STATE"]
         return container_edits.simulated(
             uuids, driver=str(paths.simulated_driver()), state=state, variables=kept

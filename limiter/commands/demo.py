@@ -32,7 +32,7 @@ DEFAULT_SECONDS = 15.0
 STEERING = ("GPULIMIT", "CUDA_DEVICE_", "TENSOR_FUSION_", "LD_PRELOAD")
 """Beginnings of variables that would change the demo's own quotas or its daemon's options."""
 KEPT = ("GPULIMIT_LIB_DIR", "GPULIMIT_SIM_", "CUDA_DEVICE_ORDER")
-LONGEST_FOLDER = 60
+MAX_FOLDER = 60
 ENDING = (signal.SIGTERM, signal.SIGHUP)
 
 
@@ -57,7 +57,7 @@ def run(options: argparse.Namespace) -> int:
 
 def short_folder() -> str | None:
     """Return where to put temporary files if the usual place has too long a name for a socket in it."""
-    return "/tmp" if len(tempfile.gettempdir()) > LONGEST_FOLDER else None
+    return "/tmp" if len(tempfile.gettempdir()) > MAX_FOLDER else None
 
 
 @contextlib.contextmanager

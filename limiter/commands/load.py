@@ -27,7 +27,7 @@ from limiter.units import parse_bytes, parse_ns
 from limiter.workload.allocations import TAKERS
 from limiter.workload.launcher import Workload
 from limiter.workload.result import describe, summary
-from limiter.workload.settings import Burst, Settings
+from limiter.workload.settings import Burst, WorkloadSettings
 
 DEFAULT_SECONDS = 5.0
 
@@ -95,11 +95,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--json", action="store_true", help="print one JSON object")
 
 
-def settings_of(options: argparse.Namespace) -> Settings:
+def settings_of(options: argparse.Namespace) -> WorkloadSettings:
     seconds = options.seconds
     if seconds is None:
         seconds = 0.0 if options.launches else DEFAULT_SECONDS
-    return Settings(
+    return WorkloadSettings(
         kernel_ns=options.kernel,
         blocks=options.blocks,
         streams=options.streams,

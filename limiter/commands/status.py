@@ -22,7 +22,7 @@ from typing import Any
 
 from limiter import daemon_absence, daemon_client, tenants
 from limiter.daemon_status import NodeRow, gpu_lines, join, node_data, node_table
-from limiter.tenant_status import HEADINGS, Row, as_data, cells, rows, table
+from limiter.tenant_status import HEADINGS, StatusRow, as_data, cells, rows, table
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -56,14 +56,16 @@ def ask_daemon() -> tuple[dict[str, Any] | None, list[str]]:
     return (answer, []) if isinstance(answer, dict) else ({}, [])
 
 
-def data_of(shown: list[Row], known: list[NodeRow] | None, state: dict[str, Any] | None) -> dict[str, Any]:
+def data_of(
+    shown: list[StatusRow], known: list[NodeRow] | None, state: dict[str, Any] | None
+) -> dict[str, Any]:
     """Return the answer for programs."""
     if known is None or state is None:
         return {"daemon": False, "tenants": [as_data(row) for row in shown]}
     return {"daemon": True, "tenants": [node_data(row) for row in known], "node": state}
 
 
-def describe(shown: list[Row], known: list[NodeRow] | None, unreadable: dict[str, str]) -> list[str]:
+def describe(shown: list[StatusRow], known: list[NodeRow] | None, unreadable: dict[str, str]) -> list[str]:
     """Return the tenants for people."""
     headings, lines = (HEADINGS, [cells(row) for row in shown]) if known is None else node_table(known)
     text = [table(headings, lines) if lines else "no tenants"]

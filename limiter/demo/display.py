@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TextIO
 
-from limiter.demo.sampler import Look
+from limiter.demo.sampler import UsageSample
 from limiter.tenant_status import table
 from limiter.units import show_bytes
 
@@ -23,12 +23,12 @@ LINE_EVERY_S = 2.0
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class DisplayRow:
     """One tenant at one moment; shares are parts of the GPU's time."""
 
     name: str
     memory: str
-    look: Look
+    look: UsageSample
     share: float
     entitled: float | None
     """None: to nothing in particular."""
@@ -51,7 +51,7 @@ class Screen:
         self._erase()
         print(text, file=self._output, flush=True)
 
-    def draw(self, rows: Sequence[Row], note: str) -> None:
+    def draw(self, rows: Sequence[DisplayRow], note: str) -> None:
         """Show what is going on: on a terminal the table, in place of the last one; elsewhere one line every
         two seconds.
         """
@@ -67,12 +67,12 @@ class Screen:
             cells = " | ".join(plain(row) for row in rows)
             print(f"{stamp}  {cells} | {note}", file=self._output, flush=True)
 
-    def keep(self, rows: Sequence[Row]) -> None:
+    def keep(self, rows: Sequence[DisplayRow]) -> None:
         """Show the table and leave it."""
         self._erase()
         print(self._table(rows), file=self._output, flush=True)
 
-    def _table(self, rows: Sequence[Row]) -> str:
+    def _table(self, rows: Sequence[DisplayRow]) -> str:
         return table(HEADINGS, [line(row, self._bar_cells) for row in rows])
 
     def _erase(self) -> None:
@@ -81,7 +81,7 @@ class Screen:
             self._table_lines = 0
 
 
-def line(row: Row, bar_cells: int) -> tuple[str, ...]:
+def line(row: DisplayRow, bar_cells: int) -> tuple[str, ...]:
     """Return one tenant's cells."""
     look = row.look
     return (
@@ -97,7 +97,7 @@ def line(row: Row, bar_cells: int) -> tuple[str, ...]:
     )
 
 
-def plain(row: Row) -> str:
+def plain(row: DisplayRow) -> str:
     """Return one tenant in a few words."""
     if not row.look.registered:
         return f"{row.name} -"

@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from limiter import segment
-from limiter.demo.tenants import Actor
+from limiter.demo.tenants import DemoTenant
 from limiter.errors import LayoutMismatch
 from limiter.segment import Device
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class UsageSample:
     """One tenant's books on its GPU at one moment; all zero before it has registered."""
 
     at_s: float = 0.0
@@ -32,18 +32,18 @@ class Look:
     """Sum over living processes."""
 
 
-def look(actor: Actor) -> Look:
+def look(actor: DemoTenant) -> UsageSample:
     """Read a tenant's books."""
     now = time.monotonic()
     try:
         usage = segment.read(actor.tenant)
     except (OSError, LayoutMismatch):
-        return Look(now)
+        return UsageSample(now)
     device = busiest(usage.devices)
     if device is None:
-        return Look(now)
+        return UsageSample(now)
     accounts = [a for p in usage.processes if p.is_alive for a in p.accounts if a.entry == device.entry]
-    return Look(
+    return UsageSample(
         at_s=now,
         registered=bool(accounts),
         used_bytes=sum(a.used_bytes for a in accounts),
@@ -77,7 +77,7 @@ def waited(earlier: Mapping[int, int], later: Mapping[int, int], wall_s: float) 
     return most_ns / 1e9 / wall_s if wall_s > 0 else 0.0
 
 
-def share(earlier: Look, later: Look) -> float:
+def share(earlier: UsageSample, later: UsageSample) -> float:
     """Return the part of a GPU's time that a tenant got between two looks."""
     wall_s = later.at_s - earlier.at_s
     return (later.spent_ns - earlier.spent_ns) / 1e9 / wall_s if wall_s > 0 else 0.0

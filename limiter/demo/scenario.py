@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from limiter.demo.daemon import Host
-from limiter.demo.display import Row, Screen
-from limiter.demo.sampler import Look, cpu_waits_ns, look, share, waited
-from limiter.demo.tenants import Actor, entitled
+from limiter.demo.display import DisplayRow, Screen
+from limiter.demo.sampler import UsageSample, cpu_waits_ns, look, share, waited
+from limiter.demo.tenants import DemoTenant, entitled
 from limiter.demo.verdict import Verdict, Window, judge, problems_of
 from limiter.errors import GpulimitError
 from limiter.units import show_bytes
@@ -54,12 +54,12 @@ class Outcome:
 class Story:
     """One performance."""
 
-    def __init__(self, screen: Screen, host: Host, actors: list[Actor], seconds: float) -> None:
+    def __init__(self, screen: Screen, host: Host, actors: list[DemoTenant], seconds: float) -> None:
         self._screen = screen
         self._host = host
         self._actors = actors
         self._seconds = seconds / 3
-        self._looks = {actor.tenant: Look() for actor in actors}
+        self._looks = {actor.tenant: UsageSample() for actor in actors}
         self._shares = {actor.tenant: 0.0 for actor in actors}
         self._most = dict(self._looks)
         self._windows: list[Window] = []
@@ -153,14 +153,14 @@ class Story:
     def _all_are_back(self) -> bool:
         return self._host.is_ready() and all(self._known(actor)["workers"] for actor in self._actors)
 
-    def _known(self, actor: Actor) -> dict[str, Any]:
+    def _known(self, actor: DemoTenant) -> dict[str, Any]:
         """Return what the daemon knows of a tenant."""
         for tenant in self._host.state()["tenants"]:
             if tenant["tenant"] == actor.tenant:
                 return dict(tenant)
         return {"workers": [], "gpus": []}
 
-    def _faults_in_books(self, actor: Actor) -> list[str]:
+    def _faults_in_books(self, actor: DemoTenant) -> list[str]:
         """Return in what the daemon's figures are not the tenant's own."""
         seen = look(actor)
         gpu = max(self._known(actor)["gpus"], key=lambda gpu: gpu.get("spent_ns", 0))
@@ -176,7 +176,7 @@ class Story:
         ]
 
     @property
-    def _victim(self) -> Actor:
+    def _victim(self) -> DemoTenant:
         return self._actors[1]
 
     # ---- time passing ----
@@ -230,11 +230,11 @@ class Story:
             return {}  # without a daemon weights mean nothing
         return entitled(actor.role for actor in self._actors if actor.process is not None)
 
-    def _rows(self) -> list[Row]:
+    def _rows(self) -> list[DisplayRow]:
         due = self._due()
         shares = scaled(self._shares)
         return [
-            Row(
+            DisplayRow(
                 actor.role.name,
                 actor.role.memory,
                 self._looks[actor.tenant],
@@ -251,9 +251,9 @@ def scaled(shares: Mapping[str, float]) -> dict[str, float]:
     return {name: part / whole for name, part in shares.items()}
 
 
-def merged(most: Look, now: Look) -> Look:
+def merged(most: UsageSample, now: UsageSample) -> UsageSample:
     """Return the most memory and refusals of two looks."""
-    return Look(
+    return UsageSample(
         used_bytes=max(most.used_bytes, now.used_bytes),
         refused=max(most.refused, now.refused),
     )

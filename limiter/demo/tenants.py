@@ -24,7 +24,7 @@ GIB, HALF_GIB = 1 << 30, 1 << 29
 
 
 @dataclass(frozen=True, slots=True)
-class Role:
+class TenantSpec:
     """A tenant's quota and what it does with it."""
 
     name: str
@@ -42,19 +42,19 @@ def show_mib(count: int) -> str:
     return f"{count >> 30}GiB" if count % GIB == 0 else f"{count >> 20}MiB"
 
 
-def roles(card_bytes: int) -> tuple[Role, ...]:
+def roles(card_bytes: int) -> tuple[TenantSpec, ...]:
     """Return who takes part; on a small card they are content with half as much memory."""
     unit = GIB if card_bytes >= LARGE_CARD_BYTES else HALF_GIB
     quarter, some, most = show_mib(unit // 4), show_mib(5 * unit // 2), show_mib(5 * unit)
     grow = ("--kernel", "500us", "--memory", quarter, "--grow", quarter)
     return (
-        Role("small", 2 * unit, 1, grow),
-        Role("medium", 4 * unit, 2, ("--kernel", "200us", "--graph", "5", "--memory", some)),
-        Role("large", 8 * unit, 3, ("--kernel", "1ms", "--memory", most, "--alloc", "vmm")),
+        TenantSpec("small", 2 * unit, 1, grow),
+        TenantSpec("medium", 4 * unit, 2, ("--kernel", "200us", "--graph", "5", "--memory", some)),
+        TenantSpec("large", 8 * unit, 3, ("--kernel", "1ms", "--memory", most, "--alloc", "vmm")),
     )
 
 
-def entitled(present: Iterable[Role]) -> dict[str, float]:
+def entitled(present: Iterable[TenantSpec]) -> dict[str, float]:
     """Return each tenant's part of the GPU, 0 to 1, when these all want it."""
     weights = {role.name: role.weight for role in present}
     return {name: weight / sum(weights.values()) for name, weight in weights.items()}
@@ -66,10 +66,10 @@ def die_with_parent() -> None:
 
 
 @dataclass(slots=True)
-class Actor:
+class DemoTenant:
     """One tenant of the demo: the program that runs now, and what earlier ones printed."""
 
-    role: Role
+    role: TenantSpec
     variables: Mapping[str, str]
     process: subprocess.Popen[str] | None = None
     results: list[dict[str, Any]] = field(default_factory=list)
@@ -138,7 +138,7 @@ def read(stream: IO[str] | None) -> str:
     return stream.read() if stream else ""
 
 
-def company(variables: Mapping[str, str], card_bytes: int, socket: str) -> list[Actor]:
+def company(variables: Mapping[str, str], card_bytes: int, socket: str) -> list[DemoTenant]:
     """Return the tenants of one demo, not started; `variables` is the environment without quota, `socket` the
     daemon's.
     """
@@ -151,5 +151,5 @@ def company(variables: Mapping[str, str], card_bytes: int, socket: str) -> list[
             "GPULIMIT_WEIGHT": str(role.weight),
         }
         environment.preload(own)
-        actors.append(Actor(role, own))
+        actors.append(DemoTenant(role, own))
     return actors

@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from limiter.demo.sampler import Look
-from limiter.demo.tenants import Actor
+from limiter.demo.sampler import UsageSample
+from limiter.demo.tenants import DemoTenant
 from limiter.tenant_status import table
 from limiter.units import show_bytes
 
@@ -17,7 +17,7 @@ seconds is cut in the middle of turns, and the books may be read between a launc
 STARVED = 0.1
 """A tenant that waits that much of the time for a CPU does not ask for its due, or is not answered in time:
 then the parts say more about the host than about the daemon."""
-LEAST_IN_USE = 0.5
+MIN_IN_USE = 0.5
 """Part of the time that the GPU should at least be in use while programs have endless work."""
 
 
@@ -54,7 +54,7 @@ class Verdict:
     """Findings that the host may have caused."""
 
 
-def judge(actor: Actor, most: Look, windows: Sequence[Window]) -> Verdict:
+def judge(actor: DemoTenant, most: UsageSample, windows: Sequence[Window]) -> Verdict:
     """Judge a tenant by the most that it was seen to hold and by its part in every window that it was in."""
     name = actor.role.name
     problems: list[str] = []
@@ -86,7 +86,7 @@ def problems_of(windows: Sequence[Window]) -> list[str]:
     return [
         f"the GPU was in use only {window.in_use:.0%} of the time ({window.title})"
         for window in windows
-        if window.in_use < LEAST_IN_USE and window.starved < STARVED
+        if window.in_use < MIN_IN_USE and window.starved < STARVED
     ]
 
 

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from ctypes import byref, c_byte, c_int, c_size_t, c_uint, c_uint64, c_ushort, c_void_p
 from dataclasses import dataclass
 
-from limiter.cuda import Device, DevicePointer, Driver, Handle
+from limiter.cuda import CudaDevice, DevicePointer, Driver, Handle
 from limiter.errors import DriverError
 
 PITCH_ROW_BYTES = 1 << 20
@@ -75,14 +75,14 @@ class ArrayDescriptor(ctypes.Structure):
     _fields_ = (("width", c_size_t), ("height", c_size_t), ("format", c_int), ("channels", c_uint))
 
 
-def take_plain(device: Device, size: int, stream: Handle) -> Allocation:
+def take_plain(device: CudaDevice, size: int, stream: Handle) -> Allocation:
     del stream
     pointer = DevicePointer()
     device.driver.call("cuMemAlloc_v2", byref(pointer), c_size_t(size))
     return Allocation(pointer.value, size, lambda: device.driver.call("cuMemFree_v2", pointer))
 
 
-def take_managed(device: Device, size: int, stream: Handle) -> Allocation:
+def take_managed(device: CudaDevice, size: int, stream: Handle) -> Allocation:
     del stream
     pointer = DevicePointer()
     attach_global = 1
@@ -90,7 +90,7 @@ def take_managed(device: Device, size: int, stream: Handle) -> Allocation:
     return Allocation(pointer.value, size, lambda: device.driver.call("cuMemFree_v2", pointer))
 
 
-def take_pitched(device: Device, size: int, stream: Handle) -> Allocation:
+def take_pitched(device: CudaDevice, size: int, stream: Handle) -> Allocation:
     del stream
     pointer, pitch = DevicePointer(), c_size_t()
     width = min(size, PITCH_ROW_BYTES)
@@ -101,7 +101,7 @@ def take_pitched(device: Device, size: int, stream: Handle) -> Allocation:
     return Allocation(pointer.value, pitch.value * rows, lambda: device.driver.call("cuMemFree_v2", pointer))
 
 
-def take_array(device: Device, size: int, stream: Handle) -> Allocation:
+def take_array(device: CudaDevice, size: int, stream: Handle) -> Allocation:
     del stream
     array = Handle()
     unsigned_int32, channels = 3, 4
@@ -117,13 +117,13 @@ def free_async(driver: Driver, pointer: DevicePointer, stream: Handle) -> None:
     driver.call("cuStreamSynchronize", stream)
 
 
-def take_async(device: Device, size: int, stream: Handle) -> Allocation:
+def take_async(device: CudaDevice, size: int, stream: Handle) -> Allocation:
     pointer = DevicePointer()
     device.driver.call("cuMemAllocAsync", byref(pointer), c_size_t(size), stream)
     return Allocation(pointer.value, size, lambda: free_async(device.driver, pointer, stream))
 
 
-def take_from_pool(device: Device, size: int, stream: Handle) -> Allocation:
+def take_from_pool(device: CudaDevice, size: int, stream: Handle) -> Allocation:
     driver, pool, pointer = device.driver, Handle(), DevicePointer()
     pinned, on_device = 1, 1
     properties = PoolProperties(alloc_type=pinned, location=Location(on_device, device.ordinal))
@@ -141,7 +141,7 @@ def take_from_pool(device: Device, size: int, stream: Handle) -> Allocation:
     return Allocation(pointer.value, size, release)
 
 
-def take_vmm(device: Device, size: int, stream: Handle) -> Allocation:
+def take_vmm(device: CudaDevice, size: int, stream: Handle) -> Allocation:
     del stream
     call = device.driver.call
     pinned, on_device = 1, 1
@@ -164,7 +164,7 @@ def take_vmm(device: Device, size: int, stream: Handle) -> Allocation:
     return Allocation(pointer.value, held, release)
 
 
-TAKERS: dict[str, Callable[[Device, int, Handle], Allocation]] = {
+TAKERS: dict[str, Callable[[CudaDevice, int, Handle], Allocation]] = {
     "plain": take_plain,
     "managed": take_managed,
     "async": take_async,

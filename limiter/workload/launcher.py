@@ -19,7 +19,7 @@ from limiter.errors import OutOfMemory
 from limiter.workload.allocations import TAKERS, Allocation, take_plain
 from limiter.workload.kernels import PTX
 from limiter.workload.result import Result
-from limiter.workload.settings import Burst, Settings
+from limiter.workload.settings import Burst, WorkloadSettings
 from limiter.workload.stream_queue import Lane
 
 RETRY_REFUSED_S = 1.0
@@ -28,7 +28,7 @@ RETRY_REFUSED_S = 1.0
 class Workload:
     """One run.  Not for use twice."""
 
-    def __init__(self, driver: Driver, settings: Settings) -> None:
+    def __init__(self, driver: Driver, settings: WorkloadSettings) -> None:
         """Take the GPU, the memory and the streams.  Raises OutOfMemory, DriverError."""
         self.settings = settings
         self.stop = threading.Event()

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from limiter.units import show_bytes
-from limiter.workload.settings import Settings
+from limiter.workload.settings import WorkloadSettings
 
 
 @dataclass(slots=True, kw_only=True)
@@ -38,7 +38,7 @@ def percentile(values: list[float], percent: float) -> float:
     return ordered[min(len(ordered) - 1, int(len(ordered) * percent / 100))]
 
 
-def summary(settings: Settings, result: Result) -> dict[str, Any]:
+def summary(settings: WorkloadSettings, result: Result) -> dict[str, Any]:
     """Return the result with what follows from it, for --json."""
     asked_s = settings.launch_ns * result.launches / 1e9
     wall_s = max(result.seconds, 1e-9)

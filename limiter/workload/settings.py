@@ -25,7 +25,7 @@ class Burst:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
+class WorkloadSettings:
     """One run of the workload.  Zero means: no bound, or not wanted."""
 
     kernel_ns: int = 500_000

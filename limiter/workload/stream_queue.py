@@ -7,9 +7,9 @@ import ctypes
 from collections.abc import Callable
 from ctypes import byref, c_uint, c_uint64, c_void_p
 
-from limiter.cuda import Device, Driver, Handle
+from limiter.cuda import CudaDevice, Driver, Handle
 from limiter.workload.kernels import SPIN, THREADS_PER_BLOCK, TOUCH
-from limiter.workload.settings import Settings
+from limiter.workload.settings import WorkloadSettings
 
 STREAM_NON_BLOCKING = 1
 EVENT_BLOCKING_SYNC = 1
@@ -22,7 +22,7 @@ class Launch:
     """One kernel with its arguments, ready to go to a stream."""
 
     def __init__(
-        self, driver: Driver, module: Handle, settings: Settings, arguments: tuple[int, int]
+        self, driver: Driver, module: Handle, settings: WorkloadSettings, arguments: tuple[int, int]
     ) -> None:
         name = TOUCH if settings.touch else SPIN
         self._driver = driver
@@ -68,7 +68,7 @@ class Lane:
     """A stream, what goes to it, and at most BATCHES_QUEUED batches in flight."""
 
     def __init__(
-        self, device: Device, module: Handle, settings: Settings, arguments: tuple[int, int]
+        self, device: CudaDevice, module: Handle, settings: WorkloadSettings, arguments: tuple[int, int]
     ) -> None:
         self._driver = device.driver
         self.stream = Handle()

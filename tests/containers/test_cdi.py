@@ -13,7 +13,7 @@ import pytest
 
 from limiter import cdi, library_store
 from limiter.cards import Card
-from limiter.container_edits import Handout, Mount, limits, plain
+from limiter.container_edits import ContainerEdits, Mount, limits, plain
 from limiter.driver_files import libraries
 
 SCHEMA = Path(
@@ -113,7 +113,10 @@ def test_the_driver_s_libraries_are_found_in_the_usual_folders(tmp_path: Path) -
 def test_a_name_that_no_runtime_takes_is_refused() -> None:
     with pytest.raises(ValueError):
         cdi.specification(
-            Handout({"A": "b"}), [Card("2 bad", 0, "", 0)], {"2 bad": Handout(), "all": Handout()}, hook="/h"
+            ContainerEdits({"A": "b"}),
+            [Card("2 bad", 0, "", 0)],
+            {"2 bad": ContainerEdits(), "all": ContainerEdits()},
+            hook="/h",
         )
 
 

@@ -12,7 +12,7 @@ from hypervisor.exporter.families import families_of
 from hypervisor.metrics.snapshot import Snapshot
 from hypervisor.scraper import parser as exposition
 from limiter.mig import MigGpu, MigInstance
-from limiter.partition_metrics import Reader, Sample
+from limiter.partition_metrics import PartitionReader, Sample
 from limiter.vgpu import VgpuHost, VgpuInstance
 
 VGPU = VgpuInstance(
@@ -91,7 +91,7 @@ def hardened_samples(text: str) -> Iterator[Sample]:
             yield name, dict(labels), value
 
 
-def read(text: str, parser: Callable[[str], Iterator[Sample]] = samples) -> Reader:
-    reader = Reader()
+def read(text: str, parser: Callable[[str], Iterator[Sample]] = samples) -> PartitionReader:
+    reader = PartitionReader()
     reader.take(parser(text))
     return reader

@@ -28,7 +28,7 @@ from hypervisor.metrics.catalogue import (
 from hypervisor.metrics.snapshot import Snapshot
 from limiter import mig, partition_metrics, vgpu
 from limiter.mig import MigInstance
-from limiter.partition_metrics import MOST_GPUS, MOST_INSTANCES, Reader
+from limiter.partition_metrics import MAX_GPUS, MAX_INSTANCES, PartitionReader
 from limiter.vgpu import HOST_MODES, VgpuHost, VgpuInstance
 from tests.metrics import full
 from tests.metrics.partitioned import CARD, HOST, MIG, VGPU, hardened_samples, page, read, samples
@@ -205,7 +205,7 @@ def test_reading_takes_time_by_the_page_and_not_by_its_square() -> None:
         best = 9.0
         for _ in range(3):
             begin = time.process_time()
-            Reader().take(told)
+            PartitionReader().take(told)
             best = min(best, time.process_time() - begin)
         return best
 
@@ -238,39 +238,39 @@ def labels(**more: str) -> dict[str, str]:
 
 
 def test_more_cards_and_instances_than_there_can_be_are_left_out_and_known_ones_go_on() -> None:
-    reader = Reader()
+    reader = PartitionReader()
     used = "gpulimit_vgpu_memory_used_bytes"
-    reader.take((used, labels(vgpu_id=str(n)), 1.0) for n in range(MOST_INSTANCES + 100))
-    reader.take(("gpulimit_vgpu_host_mode", labels(gpu_uuid=f"GPU-{n}"), 1.0) for n in range(MOST_GPUS + 100))
+    reader.take((used, labels(vgpu_id=str(n)), 1.0) for n in range(MAX_INSTANCES + 100))
+    reader.take(("gpulimit_vgpu_host_mode", labels(gpu_uuid=f"GPU-{n}"), 1.0) for n in range(MAX_GPUS + 100))
     reader.take([(used, labels(vgpu_id="7"), 9.0)])
     hosts = reader.vgpu_hosts()
-    assert len(hosts) == MOST_GPUS
+    assert len(hosts) == MAX_GPUS
     instances = {v.vgpu_id: v for h in hosts for v in h.instances}
-    assert len(instances) == MOST_INSTANCES and instances[7].memory_used_bytes == 9
+    assert len(instances) == MAX_INSTANCES and instances[7].memory_used_bytes == 9
     assert reader.dropped == 100 + 100
 
 
 def test_more_mig_devices_than_there_can_be_are_left_out() -> None:
-    reader = Reader()
+    reader = PartitionReader()
     info = "gpulimit_mig_instance_info"
-    for card in range(MOST_GPUS + 10):
+    for card in range(MAX_GPUS + 10):
         reader.take((info, labels(gpu_uuid=f"GPU-{card}", mig_instance=str(n)), 1.0) for n in range(80))
     cards = reader.mig_gpus()
-    assert len(cards) <= MOST_GPUS
-    assert sum(len(card.instances) for card in cards) == MOST_INSTANCES
-    assert max(i.index for card in cards for i in card.instances) <= partition_metrics.MOST_MIG_INDEX
+    assert len(cards) <= MAX_GPUS
+    assert sum(len(card.instances) for card in cards) == MAX_INSTANCES
+    assert max(i.index for card in cards for i in card.instances) <= partition_metrics.MAX_MIG_INDEX
 
 
 @pytest.mark.parametrize("number", ["", "-1", "4294967296", "9" * 4000, "1e3", "0x10", "٣", " 1", "NaN"])
 def test_an_instance_needs_a_number(number: str) -> None:
-    reader = Reader()
+    reader = PartitionReader()
     reader.take([("gpulimit_vgpu_active", labels(vgpu_id=number), 1.0)])
     assert reader.vgpu_hosts() == () and reader.dropped == 1
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf"), -1.0, 1.01, 4294967295.0])
 def test_a_figure_that_cannot_be_is_not_known(value: float) -> None:
-    reader = Reader()
+    reader = PartitionReader()
     reader.take([("gpulimit_vgpu_utilization_ratio", labels(vgpu_id="1"), value)])
     (host,) = reader.vgpu_hosts()
     assert host.instances[0].utilization_ratio is None
@@ -278,20 +278,20 @@ def test_a_figure_that_cannot_be_is_not_known(value: float) -> None:
 
 
 def test_two_hosts_may_have_cards_of_one_uuid() -> None:
-    reader = Reader()
+    reader = PartitionReader()
     for host in ("a", "b"):
         reader.take([("gpulimit_vgpu_host_mode", labels(host=host), 1.0)])
     assert [h.host for h in reader.vgpu_hosts()] == ["a", "b"]
 
 
 def test_the_node_is_who_was_asked_and_not_who_it_says_it_is() -> None:
-    reader = Reader("asked")
+    reader = PartitionReader("asked")
     reader.take([("gpulimit_vgpu_host_mode", labels(host="forged"), 1.0)])
     assert [h.host for h in reader.vgpu_hosts()] == ["asked"]
 
 
 def test_older_label_names_and_all_smis_families_are_understood() -> None:
-    reader = Reader()
+    reader = PartitionReader()
     old = {"uuid": "GPU-1", "index": "3", "host": "a", "vgpu_id": "5"}
     reader.take(
         [
@@ -341,7 +341,7 @@ def test_older_label_names_and_all_smis_families_are_understood() -> None:
     )
 )
 def test_no_sample_whatever_it_says_breaks_the_reader(told) -> None:
-    reader = Reader()
+    reader = PartitionReader()
     reader.take(told)
     for host in reader.vgpu_hosts():
         assert all(c.isprintable() for c in host.gpu_uuid + host.host)
@@ -379,7 +379,7 @@ def test_all_smis_page_is_readable_by_all_smi_and_says_the_same() -> None:
     for name, has, _ in told:
         if name.startswith("all_smi_gpu_") and name != "all_smi_gpu_mig_mode":
             assert has["gpu"] == "NVIDIA H100 80GB HBM3" and has["instance"] == "node-7", name
-    reader = Reader()
+    reader = PartitionReader()
     reader.take(told)
     (vgpu_host,), (card,) = reader.vgpu_hosts(), reader.mig_gpus()
     assert vgpu_host.host == HOST.host

@@ -11,14 +11,8 @@ ROOT = Path(__file__).resolve().parents[2]
 # Older names that stand several times. May only shrink.
 TWICE = {
     "Card": 2,
-    "Command": 2,
-    "Device": 2,
     "Node": 3,
     "Process": 2,
-    "Reader": 2,
-    "Row": 3,
-    "Settings": 2,
-    "Snapshot": 2,
     "Wish": 2,
 }
 

@@ -9,16 +9,16 @@ import os
 import pytest
 
 from limiter.demo import display
-from limiter.demo.display import Row, Screen, bar
-from limiter.demo.sampler import Look, cpu_waits_ns, share, waited
+from limiter.demo.display import DisplayRow, Screen, bar
+from limiter.demo.sampler import UsageSample, cpu_waits_ns, share, waited
 from limiter.demo.scenario import Outcome, scaled
-from limiter.demo.tenants import Actor, Role, entitled, roles
+from limiter.demo.tenants import DemoTenant, TenantSpec, entitled, roles
 from limiter.demo.verdict import Window, describe, judge, problems_of
 
 GIB = 1 << 30
-ACTOR = Actor(Role("small", 2 * GIB, 1, ()), {"GPULIMIT_TENANT": "t"})
-SEEN = Look(at_s=2.0, registered=True, used_bytes=GIB, limit_bytes=2 * GIB, refused=1, spent_ns=10**9)
-ROW = Row("small", "2GiB", SEEN, 0.2, 0.25)
+ACTOR = DemoTenant(TenantSpec("small", 2 * GIB, 1, ()), {"GPULIMIT_TENANT": "t"})
+SEEN = UsageSample(at_s=2.0, registered=True, used_bytes=GIB, limit_bytes=2 * GIB, refused=1, spent_ns=10**9)
+ROW = DisplayRow("small", "2GiB", SEEN, 0.2, 0.25)
 
 
 def window(small: float, other: float, starved: float = 0.0) -> Window:
@@ -39,7 +39,7 @@ def window(small: float, other: float, starved: float = 0.0) -> Window:
 def test_promises_are_compared_with_what_was_seen(
     used_gib: int, small: float, other: float, problem: str | None
 ) -> None:
-    seen = Look(used_bytes=used_gib * GIB, limit_bytes=2 * GIB)
+    seen = UsageSample(used_bytes=used_gib * GIB, limit_bytes=2 * GIB)
     problems = judge(ACTOR, seen, [window(small, other)]).problems
     assert len(problems) == (problem is not None)
     assert problem is None or problem in problems[0]
@@ -72,7 +72,7 @@ def test_waiting_for_a_cpu_is_counted_by_thread() -> None:
 
 
 def test_lost_kernels_are_a_problem() -> None:
-    actor = Actor(ACTOR.role, ACTOR.variables, results=[{"completed": 9, "kernels": 10}])
+    actor = DemoTenant(ACTOR.role, ACTOR.variables, results=[{"completed": 9, "kernels": 10}])
     assert judge(actor, SEEN, []).problems == ("kernels were lost",)
 
 
@@ -92,7 +92,7 @@ def test_parts_follow_weights_and_fit_the_card() -> None:
 
 
 def test_shares_are_gpu_time_over_wall_time() -> None:
-    assert share(Look(at_s=1.0), SEEN) == 1.0
+    assert share(UsageSample(at_s=1.0), SEEN) == 1.0
     assert share(SEEN, SEEN) == 0.0
     assert scaled({"a": 1.0, "b": 1.0}) == {"a": 0.5, "b": 0.5}
     assert scaled({"a": 0.2, "b": 0.3}) == {"a": 0.2, "b": 0.3}
@@ -137,6 +137,6 @@ def test_on_a_terminal_the_table_is_drawn_in_place() -> None:
 def test_on_a_narrow_terminal_no_line_wraps(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     output = io.StringIO()
-    wide = Look(used_bytes=1999 << 20, limit_bytes=2 * GIB, refused=123, launches=1_234_567)
-    Screen(output).keep([Row("medium", "512MiB", wide, 1.0, None)])
+    wide = UsageSample(used_bytes=1999 << 20, limit_bytes=2 * GIB, refused=123, launches=1_234_567)
+    Screen(output).keep([DisplayRow("medium", "512MiB", wide, 1.0, None)])
     assert max(len(line) for line in output.getvalue().splitlines()) <= 80

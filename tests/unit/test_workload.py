@@ -12,10 +12,10 @@ from limiter.commands.load import settings_of
 from limiter.errors import UsageError
 from limiter.workload.kernels import PTX, SPIN, TOUCH
 from limiter.workload.result import Result, describe, percentile, summary
-from limiter.workload.settings import BATCH_NS, TOUCH_BLOCKS, Burst, Settings
+from limiter.workload.settings import BATCH_NS, TOUCH_BLOCKS, Burst, WorkloadSettings
 
 
-def settings(*arguments: str) -> Settings:
+def settings(*arguments: str) -> WorkloadSettings:
     return settings_of(build_parser("load", load_command("load")).parse_args(list(arguments)))
 
 
@@ -29,7 +29,7 @@ def test_a_number_of_launches_is_bound_enough() -> None:
 
 @pytest.mark.parametrize("kernel_ns", [1, 1_000, 500_000, 4_000_000, 90_000_000])
 def test_the_queue_is_bounded_in_time(kernel_ns: int) -> None:
-    batch = Settings(kernel_ns=kernel_ns).batch
+    batch = WorkloadSettings(kernel_ns=kernel_ns).batch
     assert batch >= 1
     assert batch == 1 or batch * kernel_ns <= BATCH_NS
 
@@ -46,24 +46,24 @@ def test_a_burst_is_one_batch() -> None:
 
 @pytest.mark.parametrize(("launches", "threads"), [(10, 3), (1, 4), (8, 2)])
 def test_launches_are_divided_without_loss(launches: int, threads: int) -> None:
-    asked = Settings(launches=launches, threads=threads)
+    asked = WorkloadSettings(launches=launches, threads=threads)
     assert sum(asked.share_of_launches(n) or 0 for n in range(threads)) == launches
 
 
 def test_no_bound_is_not_zero_launches() -> None:
-    assert Settings().share_of_launches(0) is None
+    assert WorkloadSettings().share_of_launches(0) is None
 
 
 @pytest.mark.parametrize(
     "wrong",
     [
-        Settings(touch=True),
-        Settings(touch=True, memory_bytes=1, alloc="array"),
-        Settings(burst=Burst(1, 2), threads=2),
-        Settings(burst=Burst(3, 2)),
+        WorkloadSettings(touch=True),
+        WorkloadSettings(touch=True, memory_bytes=1, alloc="array"),
+        WorkloadSettings(burst=Burst(1, 2), threads=2),
+        WorkloadSettings(burst=Burst(3, 2)),
     ],
 )
-def test_contradictions_are_refused(wrong: Settings) -> None:
+def test_contradictions_are_refused(wrong: WorkloadSettings) -> None:
     with pytest.raises(UsageError):
         wrong.check()
 
@@ -87,7 +87,7 @@ def test_a_summary_relates_gpu_time_to_wall_time() -> None:
     result = Result(
         device="GPU", simulated=True, seconds=2.0, launches=1000, kernels=20_000, completed=20_000
     )
-    data = summary(Settings(kernel_ns=50_000, graph_kernels=20), result)
+    data = summary(WorkloadSettings(kernel_ns=50_000, graph_kernels=20), result)
     assert data["gpu_seconds"] == 1.0
     assert data["gpu_share"] == 0.5
     assert data["rate_per_s"] == 500.0
@@ -96,7 +96,7 @@ def test_a_summary_relates_gpu_time_to_wall_time() -> None:
 
 def test_lost_kernels_are_not_passed_over() -> None:
     result = Result(device="GPU", simulated=True, seconds=1.0, launches=10, kernels=10, completed=9)
-    assert "WARNING: 9 of 10" in describe(summary(Settings(), result))
+    assert "WARNING: 9 of 10" in describe(summary(WorkloadSettings(), result))
 
 
 def test_percentiles() -> None:
