@@ -154,6 +154,6 @@ def test_version_1_has_a_tree_for_each_line(lay: Lay, tree: Path) -> None:
 
 def test_an_unknown_layout_is_told_but_not_of_the_daemons_own_group(lay: Lay) -> None:
     groups = lay("4:memory:/process_api/x\n0::/\n")
-    assert groups.place("4:memory:/process_api/x\n0::/user.slice/a.scope\n").unknown == ""
+    assert groups.place("4:memory:/process_api/x\n0::/user.slice/session-1.scope\n").unknown == ""
     assert groups.place("4:memory:/process_api/y\n0::/\n").unknown == "/process_api/y"
     assert groups.place("4:memory:/process_api/x\n0::/lxc/web\n").unknown == "/lxc/web"
