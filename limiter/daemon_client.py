@@ -94,7 +94,13 @@ def ask(method: str, target: str, body: object = None, *, path: str | None = Non
         raise NoDaemon(why, path=path, kind="silent") from error
     finally:
         connection.close()
-    data = json.loads(text) if text else None
+    try:
+        data = json.loads(text) if text else None
+    except ValueError as error:
+        if answer.status < 400:
+            why = f"what listens on {path} is no daemon of gpulimit: {error}"
+            raise NoDaemon(why, path=path, kind="silent") from error
+        data = {"error": text.decode(errors="replace").partition("\n")[0][:200]}
     if answer.status >= 400:
         reason = data.get("error") if isinstance(data, dict) else None
         raise NodeRefused(answer.status, str(reason or f"the daemon answered {answer.status}"))

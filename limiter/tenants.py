@@ -38,7 +38,9 @@ def snapshot() -> TenantSnapshot:
             usages[tenant] = segment.read(tenant)
         except FileNotFoundError:
             continue  # gone between listing and reading
-        except (OSError, LayoutMismatch) as error:
+        except LayoutMismatch as error:
+            unreadable[tenant] = f"{error}; another version of gpulimit made it, or it is damaged"
+        except OSError as error:
             unreadable[tenant] = str(error)
     return TenantSnapshot(at_ns, usages, unreadable)
 

@@ -28,6 +28,7 @@ from limiter.units import show_bytes
 
 PARTS = ("memory", "compute", "request", "weight", "priority", "memory_wait")
 NONE = "none"
+NOT_ALLOWED = 405
 NEED_DAEMON = ("request", "weight", "priority", "memory_wait")
 
 
@@ -62,18 +63,18 @@ def show(tenant: str) -> dict[str, Any]:
     """Return the quota in force."""
     try:
         return dict(daemon_client.ask("GET", f"/v1/tenants/{tenant}/quota"))
-    except daemon_client.NoDaemon:
-        return standalone(tenant)
+    except daemon_client.NoDaemon as error:
+        return standalone(tenant, error)
 
 
-def standalone(tenant: str) -> dict[str, Any]:
+def standalone(tenant: str, absence: daemon_client.NoDaemon) -> dict[str, Any]:
     """Return the limits in a tenant's books."""
     try:
         usage = segment.read(tenant)
     except FileNotFoundError as error:
-        raise GpulimitError(f"no tenant {tenant!r} here, and no daemon") from error
+        raise GpulimitError(f"no tenant {tenant!r} here, and {absence}") from error
     except PermissionError as error:
-        raise GpulimitError(f"tenant {tenant!r} belongs to another user, and there is no daemon") from error
+        raise GpulimitError(f"tenant {tenant!r} belongs to another user, and {absence}") from error
     memory = {d.name: d.memory_limit_bytes for d in usage.devices if d.memory_limit_bytes < d.card_bytes}
     compute = {d.name: d.compute_limit_percent for d in usage.devices if d.compute_limit_percent < 100}
     said = {
@@ -108,8 +109,14 @@ def change(options: argparse.Namespace) -> dict[str, Any]:
             raise GpulimitError(
                 f"quota set: the limits of {options.tenant!r} are the daemon's, and {error}; start it first"
             ) from error
-    set_in_books(options.tenant, parts)
-    return standalone(options.tenant)
+        set_in_books(options.tenant, parts, error)
+        return standalone(options.tenant, error)
+    except daemon_client.NodeRefused as error:
+        if error.status == NOT_ALLOWED:
+            raise GpulimitError(
+                "quota set: the daemon is of an older version, which knows whole quotas only"
+            ) from error
+        raise
 
 
 def read_parts(parts: dict[str, str]) -> quota.Quota:
@@ -134,14 +141,14 @@ def refuse_what_needs_the_daemon(
         raise GpulimitError(f"quota set: {', '.join(asked)} needs the daemon, and {error}") from error
 
 
-def set_in_books(tenant: str, parts: dict[str, str]) -> None:
+def set_in_books(tenant: str, parts: dict[str, str], absence: daemon_client.NoDaemon) -> None:
     """Set the limits of a tenant that the daemon does not know."""
     wanted = read_parts(parts)
     try:
         usage = segment.read(tenant)
         if not any(process.is_alive for process in usage.processes):
             raise GpulimitError(
-                f"tenant {tenant!r} has no living process, and there is no daemon to keep a quota"
+                f"tenant {tenant!r} has no living process, and {absence}, to keep a quota for it"
             )
         check_sizes(wanted, usage.devices)
         with LiveTenant(tenant) as live:
@@ -155,9 +162,9 @@ def set_in_books(tenant: str, parts: dict[str, str]) -> None:
                     compute_percent=compute_for(device, wanted, parts),
                 )
     except FileNotFoundError as error:
-        raise GpulimitError(f"no tenant {tenant!r} here, and no daemon to keep a quota for it") from error
+        raise GpulimitError(f"no tenant {tenant!r} here, and {absence}, to keep a quota for it") from error
     except PermissionError as error:
-        raise GpulimitError(f"tenant {tenant!r} belongs to another user, and there is no daemon") from error
+        raise GpulimitError(f"tenant {tenant!r} belongs to another user, and {absence}") from error
 
 
 def compute_for(device: segment.Device, wanted: quota.Quota, parts: dict[str, str]) -> int:

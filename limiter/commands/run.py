@@ -17,6 +17,7 @@ setuid, or clears LD_PRELOAD is not limited; `--report` tells whether the progra
 from __future__ import annotations
 
 import argparse
+import ctypes
 import os
 import sys
 from collections.abc import Mapping, MutableMapping, Sequence
@@ -47,6 +48,9 @@ QUOTA_OPTIONS = (
         "name of the tenant whose quota this is; runs of one name share it",
     ),
 )
+
+DRIVER_NODES = ("/dev/nvidiactl", "/dev/dxg", "/dev/nvhost-gpu", "/dev/nvgpu")
+"""Files of the driver on servers and desktops, in WSL, on Jetson; where one is, the driver is there."""
 
 # Flag, and how argparse reads it.
 CONTAINER_OPTIONS: dict[str, dict[str, Any]] = {
@@ -97,6 +101,8 @@ def run(options: argparse.Namespace) -> int:
     environment.preload(variables)
     note_what_needs_the_daemon(options)
     note_what_is_not_limited(variables, own_tenant=own_tenant)
+    if not options.sim:
+        note_missing_driver()
     return supervise(command, variables, report=options.report, own_tenant=own_tenant)
 
 
@@ -176,6 +182,20 @@ def note_what_is_not_limited(variables: Mapping[str, str], *, own_tenant: bool) 
     if own_tenant and not replace(said, tenant=None).is_set and not daemon_client.may_be_there():
         print(
             "gpulimit: no quota is given, so the program is not limited; see --memory and --compute",
+            file=sys.stderr,
+        )
+
+
+def note_missing_driver() -> None:
+    """Say so when there is no CUDA driver: then the program finds no GPU, and nothing is to be limited."""
+    if any(Path(node).exists() for node in DRIVER_NODES):
+        return
+    try:
+        ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        print(
+            "gpulimit: no CUDA driver is found here (libcuda.so.1), so no GPU can be used; --sim uses the "
+            "simulated one",
             file=sys.stderr,
         )
 

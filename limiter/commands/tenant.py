@@ -35,11 +35,11 @@ def run(options: argparse.Namespace) -> int:
             raise GpulimitError(
                 f"tenant {options.verb}: {options.tenant!r} is under the daemon, and {error}; start it first"
             ) from error
-        in_books(options.tenant, suspended=options.verb == "suspend")
+        in_books(options.tenant, error, suspended=options.verb == "suspend")
     return 0
 
 
-def in_books(tenant: str, *, suspended: bool) -> None:
+def in_books(tenant: str, absence: daemon_client.NoDaemon, *, suspended: bool) -> None:
     """Suspend or resume a tenant in its own books."""
     try:
         usage = segment.read(tenant)
@@ -47,6 +47,6 @@ def in_books(tenant: str, *, suspended: bool) -> None:
             for device in usage.devices:
                 live.suspend(device.entry, suspended=suspended)
     except FileNotFoundError as error:
-        raise GpulimitError(f"no tenant {tenant!r} here, and no daemon") from error
+        raise GpulimitError(f"no tenant {tenant!r} here, and {absence}") from error
     except PermissionError as error:
-        raise GpulimitError(f"tenant {tenant!r} belongs to another user, and there is no daemon") from error
+        raise GpulimitError(f"tenant {tenant!r} belongs to another user, and {absence}") from error

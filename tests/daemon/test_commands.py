@@ -179,8 +179,8 @@ def test_without_a_daemon_the_tenant_s_own_books_are_changed(start_process, tena
     process.wait()
     refused = gpulimit("quota", "set", tenant, "--memory", "1GiB")
     assert refused.returncode == 1
-    assert "has no living process, and there is no daemon to keep a quota" in refused.stderr
-    assert "no daemon" in gpulimit("tenant", "suspend", "nobody-here").stderr
+    assert "has no living process, and there is no daemon's socket " in refused.stderr
+    assert "GPULIMIT_SOCKET names another" in gpulimit("tenant", "suspend", "nobody-here").stderr
 
 
 def test_status_says_what_an_absent_daemon_means(daemon, client, tenant, gpulimit, run_dir) -> None:
