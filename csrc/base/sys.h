@@ -49,6 +49,15 @@ static inline void gl_close(int fd)
 	(void)gl_syscall(SYS_close, fd);
 }
 
+/* No file can be opened now for want of descriptors: what else failed at this moment failed for that. */
+static inline bool gl_no_descriptors(void)
+{
+	int fd = gl_open("/dev/null", O_RDONLY, 0);
+	if (fd >= 0)
+		gl_close(fd);
+	return fd == -EMFILE || fd == -ENFILE;
+}
+
 static inline uint32_t gl_getpid(void)
 {
 	return (uint32_t)gl_syscall(SYS_getpid);

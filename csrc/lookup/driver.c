@@ -99,8 +99,8 @@ static bool load(bool nvml, bool only_if_present)
 	if (!handle && open && !only_if_present)
 		handle = open(library, RTLD_LAZY);
 	errno = kept;
-	if (!handle && only_if_present)
-		return false;
+	if (!handle && (only_if_present || gl_no_descriptors()))
+		return false; /* not for good */
 	gl_lock(&load_lock);
 	if (!gl_load(done)) {
 		fill(nvml, handle);

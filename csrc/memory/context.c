@@ -68,6 +68,12 @@ void gl_context_too_large(struct gl_gpu *gpu, uint64_t bytes)
 {
 	static uint32_t told;
 	uint64_t limit = gl_limit_bytes(gpu), mib = UINT64_C(1) << 20;
+	if (gl_peek(&gpu->overhead_blind)) { /* what it takes is a guess */
+		gl_log(GL_WARN, "device %d: what a context takes cannot be seen here%s; taken for %llu bytes, it passes the quota of "
+		       "%llu bytes", gpu->ordinal, gl_no_descriptors() ? ", for want of a file descriptor" : "",
+		       (unsigned long long)bytes, (unsigned long long)limit);
+		return;
+	}
 	gl_log(GL_WARN, "device %d: a context does not fit the quota of %llu bytes", gpu->ordinal, (unsigned long long)limit);
 	/* Nothing works then, and CUDA says no more than "out of memory". */
 	if (limit < bytes && gl_add(&told, 1) == 0)

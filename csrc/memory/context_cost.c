@@ -77,7 +77,7 @@ static void learn_unseen(struct gl_gpu *gpu, const struct gl_context_cost *cost,
 	else
 		growth = taken_as_seen_by(context);
 	learn(gpu, growth < LEAST ? LEAST : growth > MOST ? MOST : growth);
-	gl_log(GL_INFO, "device %d: this process is not listed by NVML; a context is taken to cost %llu bytes",
+	gl_log(GL_INFO, "device %d: NVML does not show what this process uses; a context is taken to cost %llu bytes",
 	       gpu->ordinal, (unsigned long long)gl_load(&gpu->device->context_bytes));
 }
 

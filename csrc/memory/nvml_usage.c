@@ -13,6 +13,7 @@
 #include "memory/nvml_usage.h"
 
 #define PROCESSES 64
+#define ESTIMATED "the memory that contexts and code take is estimated"
 
 struct list {
 	unsigned int count;
@@ -26,10 +27,18 @@ static bool nvml_started(void)
 		return gl_self.nvml_started == 1;
 	gl_lock(&gl_self.nvml_lock);
 	if (!gl_self.nvml_started) {
-		bool there = gl_nvml_load() && REAL(nvmlInit_v2)() == NVML_SUCCESS;
-		if (!there)
-			gl_log(GL_INFO, "NVML is not there: the memory that contexts and code take is estimated");
-		gl_store(&gl_self.nvml_started, there ? 1u : 2u);
+		bool there = gl_nvml_load();
+		nvmlReturn_t r = there ? REAL(nvmlInit_v2)() : NVML_SUCCESS;
+		bool starved = (!there || r != NVML_SUCCESS) && gl_no_descriptors(); /* that may pass */
+		if (starved && !gl_self.nvml_starved)
+			gl_log(GL_WARN, "there is no file descriptor left for NVML: " ESTIMATED);
+		else if (!there && !starved)
+			gl_log(GL_INFO, "NVML is not there: " ESTIMATED);
+		else if (r != NVML_SUCCESS && !starved)
+			gl_log(GL_WARN, "NVML does not start (error %d): " ESTIMATED, r);
+		gl_self.nvml_starved |= starved; /* said once, tried again each time */
+		if (!starved)
+			gl_store(&gl_self.nvml_started, there && r == NVML_SUCCESS ? 1u : 2u);
 	}
 	gl_unlock(&gl_self.nvml_lock);
 	return gl_self.nvml_started == 1;

@@ -114,7 +114,9 @@ static void set_up_all(void)
 			done++;
 		if (done < count) {
 			/* Never go on with a card that nobody limits. */
-			gl_log(GL_ERROR, "device %d cannot be put under quota; every CUDA call of this process is refused", done);
+			int error = gl_self.entry_error;
+			gl_log(GL_ERROR, "device %d cannot be put under quota%s%s; every CUDA call of this process is refused", done,
+			       error ? ": " : "", error == -EUSERS ? "the tenant uses too many" : error ? gl_segment_reason(error) : "");
 			gl_store(&gl_self.state, (uint32_t)GL_FAILED);
 		}
 		gl_self.gpu_count = done;

@@ -16,11 +16,13 @@
 #define DIRECTORY "/dev/shm/"
 enum { SET_UP_TRIES = 5000 }; /* of 1 ms */
 
-/* Someone holds a slot: the tenant has a living process (this one does not count itself). */
-static bool inhabited(int fd)
+/* 1: someone holds a slot, so the tenant has a living process (this one does not count itself); 0: none does; or
+ * negative errno: it cannot be told, and living books must not be taken for dead ones. */
+static int inhabited(int fd)
 {
 	struct flock range = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = sizeof(struct gl_header), .l_len = 0};
-	return gl_syscall(SYS_fcntl, fd, F_GETLK, &range) == 0 && range.l_type != F_UNLCK;
+	int r = (int)gl_syscall(SYS_fcntl, fd, F_GETLK, &range);
+	return r ? r : range.l_type != F_UNLCK;
 }
 
 static int lock_set_up(int fd)
@@ -71,7 +73,7 @@ bool gl_segment_exists(void)
 	int fd = gl_open(path, O_RDWR | O_NOFOLLOW, 0);
 	if (fd < 0)
 		return fd == -EMFILE || fd == -ENFILE;
-	bool found = inhabited(fd);
+	bool found = inhabited(fd) != 0;
 	gl_close(fd);
 	return found;
 }
@@ -98,9 +100,12 @@ static int open_file(const char *path)
 		return fd;
 	struct stat st;
 	uint32_t me = (uint32_t)gl_syscall(SYS_geteuid);
-	if (gl_syscall(SYS_fstat, fd, &st) != 0 || !S_ISREG(st.st_mode) || (st.st_uid != me && st.st_uid != 0)) {
+	int r = (int)gl_syscall(SYS_fstat, fd, &st);
+	if (r == 0 && (!S_ISREG(st.st_mode) || (st.st_uid != me && st.st_uid != 0)))
+		r = -EPERM;
+	if (r != 0) {
 		gl_close(fd);
-		return -EPERM;
+		return r;
 	}
 	/* Out of the way of programs that expect to get, or close, low numbers. */
 	int high = (int)gl_syscall(SYS_fcntl, fd, F_DUPFD_CLOEXEC, 200);
@@ -139,11 +144,16 @@ static void start_anew(int fd, struct gl_usage *usage)
 		memset(usage, 0, sizeof *usage);
 }
 
-/* Makes sure of the room for a part of the file: where /dev/shm is full, the first touch would be a SIGBUS. */
+/* Makes sure of the room for a part of the file: where /dev/shm is full, the first touch would be a SIGBUS.  Where the
+ * call itself is not to be had, that has to be risked. */
 static int make_room(int fd, uint64_t offset, uint64_t bytes)
 {
 	const long keep_size = 1;
-	return gl_syscall(SYS_fallocate, fd, keep_size, (long)offset, (long)bytes) == -ENOSPC ? -ENOSPC : 0;
+	int r;
+	do
+		r = (int)gl_syscall(SYS_fallocate, fd, keep_size, (long)offset, (long)bytes);
+	while (r == -EINTR);
+	return r == -EOPNOTSUPP || r == -ENOSYS || r == -EPERM ? 0 : r;
 }
 
 /* Maps the file, made or remade if no living process uses it; a daemon's stays as it is, since the time that it has
@@ -151,18 +161,20 @@ static int make_room(int fd, uint64_t offset, uint64_t bytes)
 static int map_file(int fd, const char *path)
 {
 	struct stat st;
-	if (gl_syscall(SYS_fstat, fd, &st) != 0)
-		return -EIO;
-	bool alone = !daemons_tenant() && !inhabited(fd);
+	int r = (int)gl_syscall(SYS_fstat, fd, &st), living = daemons_tenant() ? 1 : inhabited(fd);
+	if (r != 0 || living < 0)
+		return r ? r : living;
+	bool alone = !living;
 	if (!alone && st.st_size != sizeof(struct gl_usage))
 		return -EPROTO;
-	if (st.st_size != sizeof(struct gl_usage) && gl_syscall(SYS_ftruncate, fd, (long)sizeof(struct gl_usage)) != 0)
-		return -ENOSPC;
+	if (st.st_size != sizeof(struct gl_usage))
+		r = (int)gl_syscall(SYS_ftruncate, fd, (long)sizeof(struct gl_usage));
+	if (r != 0)
+		return r;
 	void *at = mmap(NULL, sizeof(struct gl_usage), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
 	if (at == MAP_FAILED)
-		return -ENOMEM;
+		return -errno;
 	gl_self.usage = at;
-	int r = 0;
 	if (alone) {
 		start_anew(fd, gl_self.usage);
 		r = make_room(fd, 0, gl_slot_offset(0));
@@ -266,7 +278,7 @@ static int attach(const char *path)
 	return r;
 }
 
-static const char *reason(int error)
+const char *gl_segment_reason(int error)
 {
 	switch (error) {
 	case -EPROTO: return "it was made by another version of this library whose processes still run, or is damaged";
@@ -287,7 +299,7 @@ int gl_segment_attach(void)
 	if (r == 0)
 		gl_log(GL_INFO, "in tenant segment %s as slot %d", path, gl_self.slot);
 	else
-		gl_log(GL_ERROR, "cannot use %s: %s; every CUDA call of this process is refused", path, reason(r));
+		gl_log(GL_ERROR, "cannot use %s: %s; every CUDA call of this process is refused", path, gl_segment_reason(r));
 	return r;
 }
 
@@ -341,7 +353,10 @@ static struct gl_device *add_device(const uint8_t uuid[16], uint64_t card_bytes,
 		struct gl_device *d = &gl_self.usage->device[i];
 		if (gl_load(&d->ready))
 			continue;
-		if (make_room(gl_self.fd, offsetof(struct gl_usage, cover) + i * sizeof(struct gl_cover), sizeof(struct gl_cover)) != 0)
+		uint64_t cover = offsetof(struct gl_usage, cover) + i * sizeof(struct gl_cover);
+		int r = make_room(gl_self.fd, cover, sizeof(struct gl_cover));
+		gl_self.entry_error = r;
+		if (r != 0)
 			return NULL;
 		memcpy(d->uuid, uuid, 16);
 		gl_put(&d->card_bytes, card_bytes);
@@ -352,6 +367,7 @@ static struct gl_device *add_device(const uint8_t uuid[16], uint64_t card_bytes,
 		*index = i;
 		return d;
 	}
+	gl_self.entry_error = -EUSERS;
 	return NULL;
 }
 
@@ -359,7 +375,10 @@ struct gl_device *gl_segment_device(const uint8_t uuid[16], uint64_t card_bytes,
 				    uint32_t compute_percent, uint32_t weight, uint32_t *index)
 {
 	struct gl_device *device = gl_segment_find_device(uuid, index);
-	if (device || lock_set_up(gl_self.fd) != 0)
+	int r = device ? 0 : lock_set_up(gl_self.fd);
+	if (r != 0)
+		gl_self.entry_error = r;
+	if (device || r != 0)
 		return device;
 	device = gl_segment_find_device(uuid, index);
 	if (!device)

@@ -21,13 +21,15 @@ struct gl_device *gl_segment_find_device(const uint8_t uuid[16], uint32_t *index
 /* Opens or makes the segment of gl_self.quota's tenant, or opens the one that the daemon has made, and claims a slot.
  * 0 or negative errno (logged). */
 int gl_segment_attach(void);
+/* Why the segment cannot be used. */
+const char *gl_segment_reason(int error);
 /* Gives back what dead processes held.  Returns the number of slots cleared. */
 int gl_segment_reap(void);
 /* The pid of the slot's process in this process's pid namespace; 0: it is dead, or cannot be seen from here. */
 uint32_t gl_segment_pid(uint32_t slot);
 /* Makes sure that the table of shared memory can be written to.  0 or -ENOSPC. */
 int gl_segment_room_for_shares(void);
-/* Entry for a device, added if new (limits only set when added by the first living process). */
+/* Entry for a device, added if new (NULL: gl_self.entry_error says why not) (limits only set when added by the first living process). */
 struct gl_device *gl_segment_device(const uint8_t uuid[16], uint64_t card_bytes, uint64_t limit_bytes,
 				    uint32_t compute_percent, uint32_t weight, uint32_t *index);
 

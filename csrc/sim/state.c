@@ -302,8 +302,13 @@ bool sim_attach(uint32_t kind)
 		sim_complain("%s: %s", path, strerror(errno));
 		return false;
 	}
-	my_start = start_ticks() ^ image();
+	uint64_t started = start_ticks();
 	my_pidns = pid_namespace();
+	if (!started || !my_pidns) { /* without them it would not know its own slots */
+		sim_complain("/proc/self cannot be read: %s", strerror(errno));
+		return false;
+	}
+	my_start = started ^ image();
 	while (flock(state_fd, LOCK_EX) && errno == EINTR)
 		;
 	bool ok = open_machine(path);

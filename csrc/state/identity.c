@@ -10,9 +10,12 @@
 static long read_file(const char *path, char *out, size_t size)
 {
 	size_t got = 0;
+	long n = 0;
 	int fd = gl_open(path, O_RDONLY, 0);
 	while (fd >= 0 && got + 1 < size) {
-		long n = gl_syscall(SYS_read, fd, out + got, size - 1 - got);
+		n = gl_syscall(SYS_read, fd, out + got, size - 1 - got);
+		if (n == -EINTR)
+			continue;
 		if (n <= 0)
 			break;
 		got += (size_t)n;
@@ -20,7 +23,7 @@ static long read_file(const char *path, char *out, size_t size)
 	if (fd >= 0)
 		gl_close(fd);
 	out[got] = 0;
-	return fd >= 0 || fd == -ENOENT ? (long)got : fd;
+	return n < 0 ? n : fd >= 0 || fd == -ENOENT ? (long)got : fd;
 }
 
 static uint64_t number(const char *text)
@@ -31,13 +34,14 @@ static uint64_t number(const char *text)
 	return n;
 }
 
-/* The inode in "pid:[4026531836]". */
-static uint64_t namespace_inode(const char *path)
+/* The inode in "pid:[4026531836]"; 0 where the kernel has no such namespaces.  0 or negative errno. */
+static int namespace_inode(const char *path, uint64_t *inode)
 {
 	char link[64] = "";
-	(void)gl_syscall(SYS_readlinkat, AT_FDCWD, path, link, sizeof link - 1);
+	long r = gl_syscall(SYS_readlinkat, AT_FDCWD, path, link, sizeof link - 1);
 	const char *bracket = strchr(link, '[');
-	return bracket ? number(bracket + 1) : 0;
+	*inode = bracket ? number(bracket + 1) : 0;
+	return r < 0 && r != -ENOENT ? (int)r : 0;
 }
 
 struct gl_identity gl_identity_read(void)
@@ -53,7 +57,7 @@ struct gl_identity gl_identity_read(void)
 			field += *close == ' ';
 		id.start_ticks = number(close);
 	}
-	id.pid_namespace = namespace_inode("/proc/self/ns/pid");
+	(void)namespace_inode("/proc/self/ns/pid", &id.pid_namespace);
 	return id;
 }
 
@@ -70,9 +74,11 @@ int gl_default_tenant(char out[GL_TENANT_NAME_BYTES])
 {
 	char cgroup[4096], *at = out;
 	long length = read_file("/proc/self/cgroup", cgroup, sizeof cgroup);
-	if (length < 0)
-		return (int)length; /* without descriptors to spare, say: a wrong guess would be another tenant's quota */
-	uint64_t space = namespace_inode("/proc/self/ns/cgroup"), uid = (uint64_t)gl_syscall(SYS_geteuid);
+	uint64_t space;
+	int r = namespace_inode("/proc/self/ns/cgroup", &space);
+	if (length < 0 || r != 0) /* without descriptors to spare, say: a wrong guess would be another tenant's quota */
+		return length < 0 ? (int)length : r;
+	uint64_t uid = (uint64_t)gl_syscall(SYS_geteuid);
 	uint64_t h = hash(hash(UINT64_C(0xcbf29ce484222325), cgroup, (size_t)length), (const char *)&space, sizeof space);
 	char digits[20];
 	int n = 0;

@@ -122,11 +122,13 @@ struct gl_process {
 	struct gl_quota quota; /* parsed from the environment */
 	struct gl_gpu gpu[GL_MAX_DEVICES];
 	struct gl_lock ledger_lock[GL_MAX_DEVICES]; /* by segment entry: one operation of this process at a time */
+	int entry_error;      /* why the segment took no entry for a device */
 	struct gl_lock reap_lock;
 	struct gl_lock share_lock;
 	uint16_t share_count[GL_MAX_SHARES]; /* blocks of this process, by entry (sharing.c) */
 	struct gl_lock nvml_lock;
 	uint32_t listed_pid;   /* by which NVML lists this process, if not by its own */
+	bool nvml_starved;     /* it was said that NVML has no descriptor to start with */
 	uint32_t nvml_started; /* 0 not tried, 1 this process may ask NVML, 2 it is not there */
 	struct gl_blocks *blocks;
 	uint32_t sparse_arrays; /* 1: made here; they may hold memory of cuMemCreate without our seeing (hook_vmm.c) */

@@ -46,11 +46,7 @@ CUresult cuMemPoolSetAttribute(CUmemoryPool pool, CUmemPool_attribute attribute,
 CUresult cuMemAddressReserve(CUdeviceptr *ptr, size_t size, size_t alignment, CUdeviceptr addr, unsigned long long flags);
 CUresult cuMemAddressFree(CUdeviceptr ptr, size_t size);
 CUresult cuMemSetAccess(CUdeviceptr ptr, size_t size, const CUmemAccessDesc *desc, size_t count);
-CUresult cuMemExportToShareableHandle(void *out, CUmemGenericAllocationHandle handle, CUmemAllocationHandleType type, unsigned long long flags);
-typedef struct { char reserved[64]; } ipc_handle;
-CUresult cuIpcGetMemHandle(ipc_handle *handle, CUdeviceptr dptr);
-CUresult cuIpcOpenMemHandle_v2(CUdeviceptr *out, ipc_handle handle, unsigned int flags);
-CUresult cuIpcCloseMemHandle(CUdeviceptr dptr);
+typedef CUipcMemHandle ipc_handle;
 CUresult cuGraphCreate(CUgraph *graph, unsigned int flags);
 CUresult cuGraphGetNodes(CUgraph graph, CUgraphNode *nodes, size_t *count);
 nvmlReturn_t nvmlShutdown(void);

@@ -32,7 +32,7 @@ PROGRAMS: dict[str, dict[str, str]] = {
     "queue_depth": {},
     "shared_memory": {},
     "slicing": {},
-    "trouble": {},
+    "xid_events": {},
     "utilisation": {},
 }
 
