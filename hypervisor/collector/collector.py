@@ -148,6 +148,8 @@ class Observer:
         )
         known = {held.host_pid for look in looks for held in look.held}
         known |= {worker.key.host_pid for worker in self._node.registry.workers.values()}
+        listed = {pid for card in cards for pid in card.sample.readings.processes or ()}
+        known |= self._node.departed.among(listed - known)
         whole, node = [card for card in cards if card.sample.gpu.mig is None], self._options.node
         return Snapshot(
             gpus=tuple(gpu_view(card, looks, known) for card in whole),

@@ -79,6 +79,7 @@ class Survey:
         known = {worker.key.host_pid for worker in self._node.registry.workers.values()}
         groups = self._node.peers.control_groups
         pids = {pid for processes in self._nvml.values() for pid in processes} - known
+        pids -= self._node.departed.among(pids)
         return [stranger for pid in sorted(pids) if (stranger := look_at(pid, groups)) is not None]
 
     def _tenant(self, tenant: Tenant) -> Iterable[TenantObservation]:

@@ -15,6 +15,7 @@ from typing import Any, cast
 
 from hypervisor.config.settings import Config, Quotas
 from hypervisor.errors import Refused, SegmentError, SegmentFull, SegmentHeld
+from hypervisor.host.departed import DepartedProcesses
 from hypervisor.host.peer import Peers
 from hypervisor.host.processes import Processes
 from hypervisor.model import (
@@ -80,6 +81,7 @@ class Node:
             ),
         )
         self.inventory = inventory
+        self.departed = DepartedProcesses()
         self.wake: Callable[[WorkerId], None] = lambda _: None
         self.place: Callable[[Origin], PodPlace | None] = lambda _: None
         """Where the cluster says that a process runs; raises Refused."""
@@ -230,6 +232,7 @@ class Node:
 
     def _left(self, worker: Worker) -> None:
         self._processes.unwatch(worker.key)
+        self.departed.add(worker.key)
         self.wake(worker.id)
         self.tenancy.reap(worker.tenant)
         text = f"process {worker.key.host_pid} ({worker.name})"

@@ -5,11 +5,14 @@ from __future__ import annotations
 
 import gzip
 import os
+import signal
 import subprocess
 import sys
 import threading
 import time
 import urllib.request
+from collections import Counter
+from pathlib import Path
 
 import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
@@ -232,6 +235,29 @@ def test_what_runs_without_quota_is_told(node, work, tenant) -> None:
     served.until(lambda s: s.one("gpu_unregistered_process_count") == 0)
 
 
+def test_a_registered_process_that_ends_is_never_one_without_quota(node, work, tenant) -> None:
+    """NVML's last answer names it for a while, and as a zombie it keeps its pid."""
+    served = node()
+    stay, leave = (work("", "--seconds", "60", "--idle", memory="4GiB") for _ in range(2))
+    served.until(lambda s: s.one("workers") == 2 and s.one("gpu_process_count") == 2)
+    pid = served.daemon.process.pid
+    probe = int(Path(f"/proc/{pid}/task/{pid}/children").read_text().split()[0])
+    os.kill(probe, signal.SIGSTOP)
+    os.kill(leave.pid, signal.SIGKILL)  # and nothing waits for it
+    served.until(lambda s: s.one("workers") == 1)
+    end, stale = time.monotonic() + 2.0, 0
+    while time.monotonic() < end:
+        page = served.metrics()
+        assert page.one("gpu_unregistered_process_count") in (0, None)
+        assert page.one("client_enforcement_state", tenant=tenant, state="off") in (0, None)
+        stale += page.one("gpu_process_count") == 2
+        time.sleep(0.05)
+    os.kill(probe, signal.SIGCONT)
+    assert stale, "NVML's answer was older than the end of the process"
+    served.until(lambda s: s.one("gpu_process_count") == 1 and s.one("gpu_unregistered_process_count") == 0)
+    assert stay.poll() is None
+
+
 def test_a_tenant_that_limits_itself_is_standalone(node, work, tenant) -> None:
     served = node()
     work("", "--seconds", "60", "--idle", memory="4GiB", socket="")
@@ -324,20 +350,25 @@ def test_short_clients_leave_nothing_behind(
         argv = ["sh", "-c", f"seq {count} | xargs -P {AT_ONCE} -n 1 sh -c '{one}' sh"]
         done = run_process(argv, env=env, timeout=1700)
         assert done.stderr == ""
-        served.until(lambda s: s.one("workers") == 0)
-        return served.until(lambda s: tenant not in s.text and s)
+        served.until(lambda s: s.one("workers") == 0, within_s=60)
+        # On a busy machine NVML may be late, and GPUs' figures are not served meanwhile.
+        return served.until(
+            lambda s: tenant not in s.text and s.of("gpu_utilization_ratio") and s, within_s=60
+        )
 
     before = churn(100)
-    after = churn(int(os.environ.get("GPULIMIT_CHURN", "500")))
-    assert {(n, tuple(has)) for n, has, _ in after.samples} == {
-        (n, tuple(has)) for n, has, _ in before.samples
-    }
-    assert len(after.samples) == len(before.samples)
+    churn(int(os.environ.get("GPULIMIT_CHURN", "500")))
+    served.until(lambda s: shape(s) == shape(before), within_s=60)
     was = figures(before)
     # Segments are closed a sweep after their tenant has gone.
-    served.until(lambda s: figures(s)["process_open_fds"] <= was["process_open_fds"])
+    served.until(lambda s: figures(s)["process_open_fds"] <= was["process_open_fds"], within_s=60)
     now = figures(served.metrics())["process_resident_memory_bytes"]
     assert now < was["process_resident_memory_bytes"] + 8 * MIB
+
+
+def shape(page: Scrape) -> Counter[tuple[str, ...]]:
+    """Return the number of series by name and labels. NVML may be late: the daemon's errors are left out."""
+    return Counter((n, *has) for n, has, _ in page.samples if n != "gpulimit_sampler_errors_total")
 
 
 def figures(page: Scrape) -> dict[str, float]:

@@ -75,6 +75,10 @@ class Terminal:
                 # pyte knows no private modes with ":" and no kitty keyboard protocol.
                 self._stream.feed(data)
 
+    def settings(self) -> list[object]:
+        """Return how the terminal treats input and output."""
+        return list(termios.tcgetattr(self._master))
+
     def type(self, text: str) -> None:
         os.write(self._master, text.encode())
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -35,6 +36,8 @@ from hypervisor.top.view_state import EVERYTHING, NODE_SORTS, SORTS, FilterError
 
 MAX_PROBLEM_LINES = 4
 SCROLL_BAR = 1
+ENDING = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM)
+ENDING_S = 3.0
 NODE_WAITING = NodeView(host="", health="new")
 
 
@@ -45,6 +48,7 @@ class TopApp(Changes, App[None]):
     ENABLE_COMMAND_PALETTE = False
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("q,ctrl+c", "quit", show=False),
+        Binding("ctrl+z", "suspend_process", show=False),
         Binding("question_mark,h,f1", "help", show=False),
         Binding("slash", "filter", show=False),
         Binding("escape", "up", show=False),
@@ -93,6 +97,18 @@ class TopApp(Changes, App[None]):
             compact=True,
         )
         yield Fixed(id="keys", theme=self.palette)
+
+    def on_load(self) -> None:
+        """End by these signals as by a key, so that the terminal is as it was."""
+        loop = asyncio.get_running_loop()
+        for number in ENDING:
+            loop.add_signal_handler(number, self.end_by, number)
+
+    def end_by(self, number: int) -> None:
+        """End with the status of a program that a signal has ended."""
+        self.exit(return_code=128 + number)
+        # Nothing can be written to a terminal that has gone away: the program ends all the same.
+        asyncio.get_running_loop().call_later(ENDING_S, os._exit, 128 + number)
 
     def on_mount(self) -> None:
         self.query_one("#filter").display = False
