@@ -53,7 +53,7 @@ from hypervisor.shm.segments import DIRECTORY
 from limiter import about
 
 if TYPE_CHECKING:
-    from hypervisor.deviceplugin.plugin import Offer
+    from hypervisor.deviceplugin.plugin import DevicePlugin
 
 logger = logging.getLogger(__name__)
 SWEEP_S = 1.0
@@ -274,7 +274,9 @@ class Daemon:
             await self.node.tenancy.close()
 
 
-def offer_of(told: Config, node: Node, observer: Observer, kubernetes: PodController | None) -> Offer | None:
+def offer_of(
+    told: Config, node: Node, observer: Observer, kubernetes: PodController | None
+) -> DevicePlugin | None:
     """Return the device plugin, if it is wanted. Raises ConfigError."""
     if not told.settings.device_plugin:
         return None
@@ -283,7 +285,7 @@ def offer_of(told: Config, node: Node, observer: Observer, kubernetes: PodContro
     except ImportError as error:
         reason = f"{error.name} is missing; {about.install_command('k8s')}"
         raise ConfigError("device_plugin", "", reason) from error
-    return offer.Offer(
+    return offer.DevicePlugin(
         told, node, observer, lambda: kubernetes.cluster.pods if kubernetes is not None else ()
     )
 

@@ -20,7 +20,7 @@ NVIDIA_KIND = "nvidia.com/gpu"
 SIM_VARIABLES = ("GPULIMIT_SIM_PROFILE", "GPULIMIT_SIM_SET", "GPULIMIT_SIM_FAULTS")
 
 
-class Grants:
+class ContainerAllocator:
     """Makes handouts. The library is put into place at the first and looked after at each."""
 
     def __init__(self, settings: Settings, *, is_simulated: bool) -> None:

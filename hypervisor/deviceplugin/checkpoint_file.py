@@ -10,10 +10,10 @@ from hypervisor.deviceplugin import checkpoint
 from hypervisor.deviceplugin.checkpoint import Allocations
 
 RECORD = "kubelet_internal_checkpoint"
-LARGEST_BYTES = 64 << 20
+MAX_BYTES = 64 << 20
 
 
-class Allotments:
+class CheckpointFile:
     """The record, as it was last read."""
 
     def __init__(self, folder: Path, resource: str) -> None:
@@ -50,7 +50,7 @@ class Allotments:
 
     def _text(self) -> str:
         with self._path.open(encoding="utf-8") as file:
-            text = file.read(LARGEST_BYTES + 1)
-        if len(text) > LARGEST_BYTES:
+            text = file.read(MAX_BYTES + 1)
+        if len(text) > MAX_BYTES:
             raise ValueError("is too large")
         return text

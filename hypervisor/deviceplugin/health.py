@@ -12,7 +12,7 @@ RECOVERY_NS = 5_000_000_000
 """Good answers for so long bring a card back; a passing error costs no more than that."""
 
 
-class CardHealth:
+class DeviceHealth:
     """All cards ever seen."""
 
     def __init__(self, recovery_ns: int = RECOVERY_NS) -> None:

@@ -19,11 +19,11 @@ from hypervisor.collector.collector import Observer
 from hypervisor.config.settings import Config
 from hypervisor.deviceplugin import assignments as pod_devices
 from hypervisor.deviceplugin import slices
-from hypervisor.deviceplugin.allocation import Grants
+from hypervisor.deviceplugin.allocation import ContainerAllocator
 from hypervisor.deviceplugin.checkpoint import Allocations
-from hypervisor.deviceplugin.checkpoint_file import Allotments
+from hypervisor.deviceplugin.checkpoint_file import CheckpointFile
 from hypervisor.deviceplugin.pod_resources import PodResources
-from hypervisor.deviceplugin.registration import Kubelet
+from hypervisor.deviceplugin.registration import PluginRegistration
 from hypervisor.deviceplugin.service import Service
 from hypervisor.deviceplugin.slices import Placement
 from hypervisor.errors import Refused
@@ -42,7 +42,7 @@ CLEAN_UP_EVERY = 3600
 """Sweeps between looks for builds of the library that nobody has any more."""
 
 
-class Offer:
+class DevicePlugin:
     """Offers the node's cards to its kubelet."""
 
     def __init__(
@@ -52,8 +52,8 @@ class Offer:
         folder = Path(settings.kubelet_dir) / "device-plugins"
         self._node = node
         self._observer = observer
-        self._grants = Grants(settings, is_simulated=told.is_simulated)
-        self._allotments = Allotments(folder, settings.resource_name)
+        self._grants = ContainerAllocator(settings, is_simulated=told.is_simulated)
+        self._allotments = CheckpointFile(folder, settings.resource_name)
         self._pod_resources = PodResources(
             Path(settings.kubelet_dir), settings.resource_name, self._note, pods
         )
@@ -67,7 +67,9 @@ class Offer:
             per_gpu=settings.slices_per_gpu,
             placement=cast(Placement, settings.slice_placement),
         )
-        self._kubelet = Kubelet(self._service, self._note, folder=folder, resource=settings.resource_name)
+        self._kubelet = PluginRegistration(
+            self._service, self._note, folder=folder, resource=settings.resource_name
+        )
         self._ready = asyncio.Event()
         node.before = self.before
         observer.more_parts = self.parts

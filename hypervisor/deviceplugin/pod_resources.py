@@ -35,7 +35,7 @@ APPEAR_S = 1.0
 SOONEST_S = 0.2
 """It is asked no more often, however many processes wait."""
 ANSWER_S = 5.0
-LARGEST_BYTES = 16 << 20
+MAX_BYTES = 16 << 20
 NOT_THERE = "its socket is not there"
 
 
@@ -111,7 +111,7 @@ class PodResources:
             return NOT_THERE
         try:
             async with grpc.aio.insecure_channel(
-                f"unix://{self._socket}", options=[("grpc.max_receive_message_length", LARGEST_BYTES)]
+                f"unix://{self._socket}", options=[("grpc.max_receive_message_length", MAX_BYTES)]
             ) as channel:
                 if not (wanted and await self._get(channel, wanted)):
                     await self._list(channel, wanted)

@@ -30,7 +30,7 @@ APPEAR_S = 0.5
 ANSWER_S = 5.0
 SILENCE_S = 5.0
 """How long a kubelet that took the registration may leave the plugin unwatched."""
-FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 30.0
+FIRST_PAUSE_S, MAX_PAUSE_S = 1.0, 30.0
 ENDING_S = 1.0
 
 
@@ -42,7 +42,7 @@ class Sockets:
     kubelet: int
 
 
-class Kubelet:
+class PluginRegistration:
     """The plugin's life beside the kubelet."""
 
     def __init__(self, service: Service, note: Note, *, folder: Path, resource: str) -> None:
@@ -69,7 +69,7 @@ class Kubelet:
             await ready.wait()
             while True:
                 has_served = await self._serve()
-                pause_s = FIRST_PAUSE_S if has_served else min(LONGEST_PAUSE_S, pause_s * 2)
+                pause_s = FIRST_PAUSE_S if has_served else min(MAX_PAUSE_S, pause_s * 2)
                 if await self._pause(0.1 if has_served else pause_s):
                     pause_s = FIRST_PAUSE_S
         finally:

@@ -21,8 +21,8 @@ import grpc.aio
 
 from hypervisor.deviceplugin import api_v1beta1 as messages
 from hypervisor.deviceplugin import slices
-from hypervisor.deviceplugin.allocation import Grants, answer_of
-from hypervisor.deviceplugin.health import CardHealth
+from hypervisor.deviceplugin.allocation import ContainerAllocator, answer_of
+from hypervisor.deviceplugin.health import DeviceHealth
 from hypervisor.deviceplugin.slices import Placement
 from hypervisor.model import Gpu, GpuUuid
 from limiter.errors import GpulimitError
@@ -39,7 +39,7 @@ Note = Callable[[str, str, int], None]
 """(kind, text, level)"""
 
 
-class Node(Protocol):
+class DeviceSource(Protocol):
     """What the plugin looks at."""
 
     def answers(self) -> dict[GpuUuid, bool]: ...
@@ -50,13 +50,21 @@ class Node(Protocol):
 class Service:
     """Answers; `refresh` is called about once a second."""
 
-    def __init__(self, node: Node, grants: Grants, note: Note, *, per_gpu: int, placement: Placement) -> None:
+    def __init__(
+        self,
+        node: DeviceSource,
+        grants: ContainerAllocator,
+        note: Note,
+        *,
+        per_gpu: int,
+        placement: Placement,
+    ) -> None:
         self._node = node
         self._grants = grants
         self._note = note
         self._per_gpu = per_gpu
         self._placement: Placement = placement
-        self.health = CardHealth()
+        self.health = DeviceHealth()
         self.allocations: Counter[str] = Counter(granted=0, refused=0)
         self._streams: set[asyncio.Event] = set()
         self.lost_stream = asyncio.Event()

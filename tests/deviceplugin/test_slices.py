@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hypervisor.deviceplugin import checkpoint, slices
-from hypervisor.deviceplugin.health import CardHealth
+from hypervisor.deviceplugin.health import DeviceHealth
 from hypervisor.model import GpuUuid, Held
 from hypervisor.node.quota_policy import with_slices
 from limiter import quota
@@ -124,7 +124,7 @@ def test_a_record_of_another_form_is_an_error(text: str) -> None:
 
 
 def test_a_card_comes_back_after_a_while_of_good_answers() -> None:
-    health = CardHealth(recovery_ns=5)
+    health = DeviceHealth(recovery_ns=5)
     assert health.look({A: True, B: True}, now_ns=0) == [A, B]
     assert health.look({A: True}, now_ns=1) == [B] and not health.healthy[B]
     assert health.look({A: True, B: True}, now_ns=5) == []

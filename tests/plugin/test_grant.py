@@ -13,7 +13,7 @@ pytest.importorskip("google.protobuf", reason="needs the extra k8s")
 
 from hypervisor.config.settings import Settings
 from hypervisor.deviceplugin import api_v1beta1 as messages
-from hypervisor.deviceplugin.allocation import Grants, answer_of
+from hypervisor.deviceplugin.allocation import ContainerAllocator, answer_of
 from hypervisor.model import Gpu, GpuUuid
 from limiter.library_store import NotPlaced
 
@@ -24,14 +24,14 @@ A, B = (Gpu(GpuUuid(f"GPU-{n}"), n, 80 << 30, "card", minor) for n, minor in ((0
 def grants(built: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setenv("GPULIMIT_LIB_DIR", str(built.lib))
 
-    def make(hand_over: str, root: Path = Path("/")) -> Grants:
+    def make(hand_over: str, root: Path = Path("/")) -> ContainerAllocator:
         settings = Settings(
             hand_over=hand_over,
             library_dir=str(tmp_path / "lib"),
             driver_root=str(root),
             cdi_dir=str(tmp_path / "cdi"),
         )
-        return Grants(settings, is_simulated=False)
+        return ContainerAllocator(settings, is_simulated=False)
 
     return make
 

@@ -11,7 +11,7 @@ ROOT = Path(__file__).resolve().parents[2]
 # Older names that stand several times. May only shrink.
 TWICE = {
     "Card": 2,
-    "Node": 3,
+    "Node": 2,
     "Process": 2,
     "Wish": 2,
 }
