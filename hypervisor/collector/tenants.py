@@ -104,7 +104,7 @@ class Survey:
                 quota,
                 terms_of(quota, tenant.is_suspended),
                 source=source_of(tenant),
-                state=state,
+                state=state_of(state, usage, device),
                 books=books_of(usage, device) if usage is not None and device is not None else None,
                 held=self._held(usage, device, gpu, workers),
                 share=share,
@@ -274,6 +274,13 @@ def look_of(
         has_turn=share is not None and share.has_turn,
         ratio=ratio,
     )
+
+
+def state_of(state: State, usage: Usage | None, device: Device | None) -> State:
+    """Return a tenant's state on one GPU: where its time cannot be measured by events it is degraded."""
+    if state != "enforced" or usage is None or device is None:
+        return state
+    return "degraded" if any(account.is_coarse for account in usage.accounts(device)) else state
 
 
 def books_of(usage: Usage, device: Device) -> UsageCounters:

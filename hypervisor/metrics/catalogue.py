@@ -104,7 +104,8 @@ CLIENT_SECTION = Section(
         ("client_share_achieved_ratio", G, (), "Part of the card that it had in the last window.", "books"),
         ("client_enforcement_state", G, ("state",),
          "1 for the state that holds: enforced; standalone: limited, but not by this daemon; degraded: its "
-         "books are spoiled or its processes have yet to come back; off: a process of it runs unlimited.", "registry and NVML"),
+         "books are spoiled, its processes have yet to come back, or their GPU time is measured by the wall clock, because the driver "
+         "refuses timing events; off: a process of it runs unlimited.", "registry and NVML"),
         ("client_energy_joules_total", C, (), "Its part of the card's energy, by GPU time.", "NVML and books"),
     ),
 )  # fmt: skip

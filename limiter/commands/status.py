@@ -65,11 +65,20 @@ def data_of(
     return {"daemon": True, "tenants": [node_data(row) for row in known], "node": state}
 
 
+def coarse_line(row: StatusRow) -> str:
+    """Return the line about a tenant whose GPU time cannot be measured exactly."""
+    return (
+        f"degraded: {row.tenant} on {row.gpu}: the driver refuses timing events, so GPU time is counted by "
+        "the wall clock, which is more than was used; limits hold"
+    )
+
+
 def describe(shown: list[StatusRow], known: list[NodeRow] | None, unreadable: dict[str, str]) -> list[str]:
     """Return the tenants for people."""
     headings, lines = (HEADINGS, [cells(row) for row in shown]) if known is None else node_table(known)
     text = [table(headings, lines) if lines else "no tenants"]
     text += [f"cannot read {tenant}: {why}" for tenant, why in unreadable.items()]
+    text += [coarse_line(row) for row in shown if row.is_coarse]
     return text
 
 
