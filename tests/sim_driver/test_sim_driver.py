@@ -32,8 +32,9 @@ PROGRAMS: dict[str, dict[str, str]] = {
     "queue_depth": {},
     "shared_memory": {},
     "slicing": {},
-    "xid_events": {},
+    "stream_contexts": {},
     "utilisation": {},
+    "xid_events": {},
 }
 
 
