@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What registered processes used of the GPU is known to the daemon, also of those that have nothing more to do."""
+"""What registered processes used of the GPU is known to the daemon, also of those that have become idle."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_a_tenant_whose_driver_refuses_events_is_degraded(daemon: Any, burst: An
         GPULIMIT_COMPUTE="30",
         GPULIMIT_SIM_FAULTS="cuEventElapsedTime:fail=2",
     )
-    eventually(lambda: f'state="degraded"}} 1' in page_of(node))
+    eventually(lambda: 'state="degraded"} 1' in page_of(node))
     process.kill()
 
 
