@@ -6,6 +6,7 @@
 #   make check    what CI runs: lint, test-k8s, manifest-tools, test
 #   make test-k8s what runs against real parts of Kubernetes, which it builds once (tests/k8s/build_parts.sh)
 #   make manifest-tools  Helm, kubectl and Kubernetes' schemas for the tests of deploy/ (tests/containers/get_tools.sh)
+#   make fuzz     the fuzzers, C and HTTP, for FUZZ_SECONDS in all; what they learn is kept in .fuzz-corpus/
 #   make lint     format, types, layers, wording, C warnings
 #   make bench    accuracy and overhead, on a real card
 #   make build    the package in place, in .venv
@@ -22,6 +23,8 @@ JOBS ?= 2
 V ?=
 K8S_BUILD_S ?= 3600
 MANIFEST_TOOLS_S ?= 600
+FUZZ_SECONDS ?= 3600
+FUZZ_CORPUS ?= $(CURDIR)/.fuzz-corpus
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -66,6 +69,12 @@ test-k8s: $(NATIVE) $(DEV)
 	@timeout -k 10 $(K8S_BUILD_S) bash tests/k8s/build_parts.sh || { s=$$?; \
 		[ $$s -ne 124 ] || echo "k8s parts: SKIPPED: not built within $(K8S_BUILD_S) s" >&2; [ $$s -eq 3 ] || [ $$s -eq 124 ]; }
 	@GPULIMIT_TEST_K8S=1 $(BIN)/python -m pytest $(PYTEST) tests/k8s/test_real_*.py
+
+# Six fuzzers in C, each built twice, and one of the HTTP calls, which gets two shares.
+fuzz: $(NATIVE) $(DEV)
+	@GPULIMIT_FUZZ_SECONDS=$$(( $(FUZZ_SECONDS) / 7 + 1 )) GPULIMIT_TEST_SEED=$$(date +%s) \
+		$(BIN)/python -m pytest -q -s -rA tests/hostile/test_http_fuzzer.py
+	@$(MAKE) -s -C tests/fuzz run SECONDS=$$(( $(FUZZ_SECONDS) / 14 + 1 )) KEPT=$(FUZZ_CORPUS)
 
 manifest-tools: $(DEV)
 	@# As above. Cut short, it begins anew the next time.
@@ -132,4 +141,4 @@ clean:
 deb: $(DEV) wheel
 	@$(BIN)/python -m release.deb dist/libgpulimit-*-manylinux_*_$(MACHINE).whl
 
-.PHONY: demo demo-cluster test check test-k8s manifest-tools lint bench build wheel wheels deb clean
+.PHONY: demo demo-cluster test fuzz check test-k8s manifest-tools lint bench build wheel wheels deb clean
