@@ -7,7 +7,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from hypervisor.model import DeviceQuota, Gpu, device_quota
-from limiter.quota import DEFAULT_WEIGHT, NO_LIMIT_PERCENT, Quota, Rule
+from limiter.quota import DEFAULT_WEIGHT, Quota, Rule, read
+from limiter.units import PERCENT
+
+MIN_PERCENT = 1
+"""Limit on a GPU that a list of limits does not name."""
 
 Limits = Mapping[Gpu, DeviceQuota]
 
@@ -27,19 +31,22 @@ def is_same(one: DeviceQuota, there: DeviceQuota) -> bool:
 
 
 def quota_of(limits: Limits) -> Quota:
-    """Return a quota that means these limits."""
+    """Return a quota that means these limits. Raises QuotaError if none does."""
     any_of = next(iter(limits.values()))
     memory = {gpu: one.memory_bytes for gpu, one in limits.items()}
     compute = {gpu: one.compute_percent for gpu, one in limits.items()}
+    if len(set(compute.values())) > 1:  # a list gives 1 % to the GPUs that it does not name
+        compute = {gpu: 0 if percent == MIN_PERCENT else percent for gpu, percent in compute.items()}
     is_limited = any(one.is_memory_limited for one in limits.values())
-    return Quota(
+    quota = Quota(
         memory=rules(memory) if is_limited else (),
-        compute=rules(compute) if min(compute.values()) < NO_LIMIT_PERCENT else (),
+        compute=rules(compute) if min(compute.values()) < PERCENT else (),
         request_percent=any_of.request_percent or None,
         weight=None if any_of.weight == DEFAULT_WEIGHT else any_of.weight,
         priority=None if any_of.priority == "normal" else any_of.priority,
         memory_wait_s=any_of.memory_wait_ns // 1_000_000_000 or None,
     )
+    return read(quota.environ())
 
 
 def rules(amounts: Mapping[Gpu, int]) -> tuple[Rule, ...]:

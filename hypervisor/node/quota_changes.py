@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 
 from hypervisor.errors import Refused
 from hypervisor.model import NO_QUOTA, Gpu
-from limiter.quota import Quota, Rule
+from limiter.errors import QuotaError
+from limiter.quota import Quota, Rule, read
 from limiter.units import show_bytes
 
 FIELDS = {
@@ -32,14 +33,20 @@ class QuotaChange:
 
 
 def changed(base: Quota, change: QuotaChange) -> Quota:
-    """Return a quota with a change made to it."""
+    """Return a quota with a change made to it. Raises Refused if the parts then contradict each other."""
     said = {
         name: value
         for name in FIELDS.values()
         if (value := getattr(change.said, name)) != getattr(NO_QUOTA, name)
     }
     cleared = {FIELDS[name]: getattr(NO_QUOTA, FIELDS[name]) for name in change.cleared}
-    return replace(base, tenant=None, **{**said, **cleared})
+    made = replace(base, tenant=None, **{**said, **cleared})
+    names = {f"GPULIMIT_{name.upper()}": name for name in FIELDS}
+    try:
+        read(made.environ(), flags=names)
+    except QuotaError as error:
+        raise Refused(422, str(error)) from error
+    return made
 
 
 def check_amounts(quota: Quota, gpus: Collection[Gpu]) -> None:

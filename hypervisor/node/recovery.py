@@ -12,10 +12,11 @@ from hypervisor.errors import Refused, SegmentError
 from hypervisor.model import Held, TenantName
 from hypervisor.node.events import EventLog, note
 from hypervisor.node.in_force import Limits, quota_of, says_the_same
-from hypervisor.node.registry import Registry, Tenant
+from hypervisor.node.registry import CONTAINED, Registry, Tenant
 from hypervisor.node.state_store import Saved, SavedTenant, Store
 from hypervisor.node.tenant_segments import Open, Tenancy
 from hypervisor.shm.segment_store import Segments
+from limiter.errors import QuotaError
 
 logger = logging.getLogger(__name__)
 CLUSTERS = ("pod", "slices")
@@ -121,7 +122,8 @@ class Survival:
 
         Without a read-only mount, root in a container could. What it wrote must not outlive this daemon.
         """
-        return self._tenancy.has_read_only_policies or not (tenant.pod_uid or tenant.containers)
+        is_contained = tenant.pod_uid or tenant.containers or tenant.name.startswith(CONTAINED)
+        return self._tenancy.has_read_only_policies or not is_contained
 
     def _keep_quota(self, tenant: Tenant, limits: Limits) -> None:
         book, name = self._registry.book, tenant.name
@@ -131,7 +133,11 @@ class Survival:
             held = tenant.held
         if not says_the_same(held.quota, limits):
             source = tenant.held.source if tenant.held.source in CLUSTERS else "api"
-            held = Held(quota_of(limits), source)
+            try:
+                held = Held(quota_of(limits), source)
+            except QuotaError as error:
+                note(self._events, "state_lost", f"{error}", tenant=name, level=logging.WARNING)
+                return
             if source == "api":
                 book.api[name] = held.quota
         tenant.held = held

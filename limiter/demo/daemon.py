@@ -114,7 +114,8 @@ class Host:
     def remove(self, tenants: Iterable[str]) -> None:
         """Remove the shared memory of the daemon, which has ended, and of its tenants, which have too."""
         names = [f"gpulimit.{kind}.{tenant}" for tenant in tenants for kind in ("u", "p")]
-        for name in (*names, self._state_segment):
+        lock = f"gpulimit.lock.{self._state_segment.removeprefix('gpulimit.')}"
+        for name in (*names, self._state_segment, lock):
             (segment.DIRECTORY / name).unlink(missing_ok=True)
 
 

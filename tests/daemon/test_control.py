@@ -97,6 +97,10 @@ def test_a_patch_names_the_parts_that_change(daemon, client, tenant) -> None:
     for body in (*NO_QUOTAS, {"memroy": None}, {"memory": "1GiB", "tenant": None}):
         assert node.ask("PATCH", target, body)[0] == 422, body
     assert node.tenant(tenant)["source"] == "environment"
+    status, _, answer = node.ask("PATCH", target, {"request": 60})
+    assert status == 422
+    assert "more than the compute limit" in answer["error"]
+    assert node.tenant(tenant)["source"] == "environment"
     answer = node.ask("PATCH", target, {"memory": None, "request": 10})[2]
     assert (answer["source"], answer["quota"]) == ("api", {"compute": "*=30", "request": "10"})
     assert node.ask("PUT", target, {"weight": 5})[2]["quota"] == {"weight": "5"}  # the whole of it

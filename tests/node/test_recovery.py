@@ -69,3 +69,9 @@ def test_such_a_policy_never_ends_a_suspension(tmp_path: Path, saved: bool, foun
     tenant = Tenant(TenantName("t"), 0, Held(SAVED, "api"), Quota(), containers={"c"}, is_suspended=saved)
     segments = Segments({GPU: device_quota(SAVED, GPU)}, is_suspended=found, is_read_only=False)
     assert recovered(tmp_path, tenant, segments).is_suspended == after
+
+
+def test_a_container_without_kubernetes_is_believed_no_more_than_a_pod(tmp_path: Path) -> None:
+    tenant = Tenant(TenantName("container-0123456789ab"), 0, Held(SAVED, "api"), Quota())
+    segments = Segments({GPU: WRITTEN}, is_suspended=False, is_read_only=False)
+    assert device_quota(recovered(tmp_path, tenant, segments).held.quota, GPU).memory_bytes == 2 * GIB
