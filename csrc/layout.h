@@ -30,6 +30,7 @@
 #define GL_TENANT_NAME_BYTES 64
 #define GL_USAGE_PREFIX "gpulimit.u."  /* names of segments in /dev/shm; the tenant's name follows */
 #define GL_POLICY_PREFIX "gpulimit.p."
+#define GL_USER_MARK '@'               /* before a user's number, where another user has the plain name */
 
 enum gl_priority {
 	GL_PRIORITY_LOW = 1,
@@ -125,7 +126,8 @@ struct gl_account {
 	uint64_t reserved[1];
 };
 
-/* One process.  Its owner holds a record lock on the byte at the slot's offset while it lives. */
+/* One process.  While it lives it holds a record lock on the byte at the slot's offset, which tells its pid, and on the
+ * next one of its own open file description, which no closing of descriptors takes away. */
 struct gl_slot {
 	uint64_t generation;         /* odd: in use; even: free; +1 at each change */
 	uint32_t pid;                /* as the process sees itself */

@@ -27,6 +27,8 @@ DIRECTORY = Path("/dev/shm")
 PREFIX: str = ffi.string(lib.GL_USAGE_PREFIX).decode()
 POLICY_PREFIX: str = ffi.string(lib.GL_POLICY_PREFIX).decode()
 TENANT = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,62}")
+USER_MARK = chr(lib.GL_USER_MARK)
+LISTED = re.compile(rf"{TENANT.pattern}({USER_MARK}\d{{1,10}})?")
 MEMORY_KINDS = ("plain", "managed", "array", "pool", "vmm", "graph", "overhead")
 LAUNCH_KINDS = ("kernel", "cooperative", "graph", "captured")
 SIZE = ffi.sizeof("struct gl_usage")
@@ -136,16 +138,35 @@ class Usage:
 
 
 def path_of(tenant: str) -> Path:
-    """Return the file of a tenant's segment; raise ValueError for what is no tenant's name."""
-    if not TENANT.fullmatch(tenant):
+    """Return the file of a tenant's segment; raise ValueError for what is no tenant's name.
+
+    `tenant` is NAME, or NAME@UID as listed where several users have the name. NAME is this user's own, if it
+    has one.
+    """
+    name, _, user = tenant.partition(USER_MARK)
+    if not TENANT.fullmatch(name) or not (user.isdigit() or USER_MARK not in tenant):
         raise ValueError(f"{tenant!r} is not a tenant's name")
-    return DIRECTORY / (PREFIX + tenant)
+    own = DIRECTORY / f"{PREFIX}{tenant}{USER_MARK}{os.geteuid()}"
+    return own if not user and is_own(own) else DIRECTORY / (PREFIX + tenant)
+
+
+def is_own(path: Path) -> bool:
+    """True if a file is there and belongs to this user."""
+    try:
+        return path.lstat().st_uid == os.geteuid()
+    except OSError:
+        return False
 
 
 def tenants(directory: Path = DIRECTORY) -> list[str]:
     """Return the names of tenants that have a segment, sorted; it may be stale or damaged."""
     names = (entry.name.removeprefix(PREFIX) for entry in directory.glob(f"{PREFIX}*"))
-    return sorted(name for name in names if TENANT.fullmatch(name))
+    return sorted(name for name in names if LISTED.fullmatch(name))
+
+
+def read_listed(name: str) -> Usage:
+    """Return the usage of a name that `tenants` lists; raise as `read` does."""
+    return read_file(DIRECTORY / (PREFIX + name))
 
 
 def read(tenant: str) -> Usage:
@@ -302,8 +323,11 @@ def accounts_of(usage: Any, slot: int) -> tuple[Account, ...]:
 
 
 def lock_holder(fd: int, slot: int) -> tuple[bool, int | None]:
-    """Return whether the slot's process lives, and its pid as the kernel gives it here."""
-    return holder_of(fd, SLOTS_OFFSET + slot * SLOT_SIZE, 1)
+    """Return True if the slot's process lives, and its pid as the kernel gives it here."""
+    first = SLOTS_OFFSET + slot * SLOT_SIZE
+    is_alive, pid = holder_of(fd, first, 1)
+    # The second byte's lock stays when a program closes descriptors, but tells no pid.
+    return (True, pid) if is_alive else (holder_of(fd, first + 1, 1)[0], None)
 
 
 def holder_of(fd: int, offset: int, size: int) -> tuple[bool, int | None]:

@@ -35,7 +35,7 @@ def snapshot() -> TenantSnapshot:
     at_ns = time.monotonic_ns()
     for tenant in segment.tenants():
         try:
-            usages[tenant] = segment.read(tenant)
+            usages[tenant] = segment.read_listed(tenant)
         except FileNotFoundError:
             continue  # gone between listing and reading
         except LayoutMismatch as error:
@@ -70,10 +70,11 @@ def remove_if_unused(tenant: str) -> bool:
         # Byte 0 is the lock under which processes join, so no process can be half-way in while it is held;
         # slots are locked by the living.
         fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 0, 0, os.SEEK_SET)
+        if os.fstat(fd).st_nlink:  # it still has its name
+            path.unlink(missing_ok=True)
     except OSError:
         return False
     else:
-        path.unlink(missing_ok=True)
         return True
     finally:
         os.close(fd)

@@ -18,7 +18,7 @@
 
 #define SECOND UINT64_C(1000000000)
 #define REFUSED "every CUDA call of this process is refused"
-enum { USUAL_WAIT_S = 10, MOST_WAIT_S = 86400, RETRY_NS = 50000000, RETRY_REFUSAL_NS = 500000000, CONFLICT = 409 };
+enum { USUAL_WAIT_S = 10, MOST_WAIT_S = 86400, MOST_BEGINNINGS = 3, RETRY_NS = 50000000, RETRY_REFUSAL_NS = 500000000, CONFLICT = 409 };
 
 /* ---- settings ---- */
 
@@ -185,6 +185,7 @@ static int lost(const char *what, const char *why)
 		gl_log(GL_ERROR, "the daemon at %s %s: %s; " REFUSED, d->address.text, what, why);
 	else
 		gl_log(GL_WARN, "the daemon at %s %s: %s; going on with the environment's quota alone", d->address.text, what, why);
+	d->lost = 1;
 	return d->view || d->closed ? GL_DAEMON_WRONG : GL_DAEMON_NONE;
 }
 
@@ -212,13 +213,27 @@ static int conclude(int r, const struct gl_answer *a, struct gl_files *files)
 		return lost("does not answer", cause(r));
 	const char *fault = fault_of(a);
 	if (fault)
-		return lost("gives a wrong answer", *a->error ? a->error : a->status != 200 ? text : fault);
+		return lost(a->status >= 500 ? "cannot take this process in now" : "gives a wrong answer",
+			    *a->error ? a->error : a->status != 200 ? text : fault);
 	r = take_in(a, files);
 	if (r)
 		return lost("names a policy that cannot be used",
 			    r == -EPROTO ? "it is damaged or of another version" : strerror(-r));
 	gl_log(GL_INFO, "registered as worker %s of tenant %s", a->worker, a->tenant);
 	return GL_DAEMON_THERE;
+}
+
+/* The time that is left to wait begins again where a daemon hangs up, since another is about to replace it, and where
+ * this process was stopped over the deadline.  Returns false when that has been so too often. */
+static bool begins_again(int r, uint64_t *deadline_ns, uint32_t *times)
+{
+	uint64_t now = gl_now_ns();
+	bool stopped = r == -ETIMEDOUT && now > *deadline_ns + SECOND / 2;
+	if ((r != -ECONNRESET && r != -EPIPE && !stopped) || (*times)++ >= MOST_BEGINNINGS)
+		return false;
+	if (now + gl_self.daemon.wait_ns > *deadline_ns)
+		*deadline_ns = now + gl_self.daemon.wait_ns;
+	return true;
 }
 
 int gl_register(bool view)
@@ -232,11 +247,17 @@ int gl_register(bool view)
 		return there;
 	if (!read_policy_on_loss(d) || !write_body(d))
 		return GL_DAEMON_WRONG;
-	uint64_t begin = gl_now_ns(), deadline = begin + (view ? 0 : d->wait_ns);
+	if (view || gl_self.lost_at_ns)
+		d->wait_ns = 0;
+	uint64_t begin = gl_now_ns(), deadline = begin + d->wait_ns;
+	uint32_t beginnings = 0;
 	bool told = false;
 	for (;;) {
 		/* Even GPULIMIT_WAIT=0 leaves a daemon that is there the time to answer. */
-		int r = ask(deadline > begin + SECOND ? deadline : begin + SECOND, &answer, &files);
+		uint64_t least = begin + SECOND, until = deadline > least ? deadline : least;
+		int r = ask(until, &answer, &files);
+		if (begins_again(r, &until, &beginnings))
+			deadline = until;
 		bool waited_for = is_waited_for(r, &answer);
 		long nap_ns = waited_for ? RETRY_REFUSAL_NS : RETRY_NS;
 		if ((!is_passing(r, &answer) && !waited_for) || gl_now_ns() + (uint64_t)nap_ns >= deadline) {

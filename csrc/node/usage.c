@@ -123,7 +123,7 @@ static int reap_one(struct gl_usage *usage, int fd, uint32_t slot)
 	struct reaping r = {usage, fd, slot};
 	int one = has_data(fd, slot) ? gl_guarded(reap_now, &r) : 0;
 	if (one < 0)
-		(void)gl_record_lock(fd, F_UNLCK, gl_slot_offset(slot)); /* it may have got that far */
+		(void)gl_slot_lock(fd, F_UNLCK, slot); /* it may have got that far */
 	return one;
 }
 

@@ -8,6 +8,8 @@
 
 #include "shim.h"
 
+enum { MOST_STARTS = 20, LOST_PAUSE_NS = 250000000 };
+
 #ifndef MADV_WIPEONFORK
 #define MADV_WIPEONFORK 18
 #endif
@@ -42,18 +44,33 @@ static const char *from_environment(const char *name, void *unused)
 	return getenv(name);
 }
 
-/* Joins the tenant that the daemon names, or without a daemon the environment. */
+/* The next CUDA call tries to join again: only a quota's refusal and settings that make no sense are for good. */
+static uint32_t failed(bool for_now, bool view)
+{
+	if (!view)
+		gl_self.lost_at_ns = for_now ? gl_now_ns() : 0;
+	return GL_FAILED;
+}
+
+/* Joins the tenant that the daemon names, or without a daemon the environment.  A daemon that is replaced between the
+ * registration and the joining takes the segment away, since no process is in it: then the process registers once more. */
 static uint32_t join(bool view)
 {
-	int daemon = gl_register(view);
-	if (daemon < 0)
-		return GL_FAILED;
-	if (!daemon && !gl_self.quota.set && !gl_segment_exists())
-		return GL_TRANSPARENT;
-	if (gl_segment_attach() != 0)
-		return GL_FAILED;
+	int daemon, r = -ESTALE;
+	for (int start = 0; r == -ESTALE && start <= MOST_STARTS; start++) {
+		daemon = gl_register(view);
+		GL_TEST_POINT("joining-registered");
+		if (daemon < 0)
+			return failed(gl_self.daemon.lost, view);
+		if (!daemon && !gl_self.quota.set && !gl_segment_exists())
+			return GL_TRANSPARENT;
+		r = gl_segment_attach(start < MOST_STARTS);
+	}
+	if (r != 0)
+		return failed(gl_segment_may_do_later(r), view);
 	if (daemon)
 		gl_put(&gl_self.own->host_pid, gl_self.daemon.host_pid);
+	gl_self.lost_at_ns = 0;
 	return GL_ATTACHED;
 }
 
@@ -71,6 +88,8 @@ static uint32_t attach(bool view)
 {
 	int kept = errno;
 	uint32_t outcome = gl_self.attached;
+	if (outcome == GL_NEW && gl_self.lost_at_ns && gl_now_ns() - gl_self.lost_at_ns < LOST_PAUSE_NS)
+		return GL_FAILED;
 	if (outcome == GL_NEW) {
 		start_afresh_after_fork();
 		gl_self.pid = gl_getpid();
@@ -80,7 +99,7 @@ static uint32_t attach(bool view)
 		else
 			outcome = join(view);
 		/* A daemon that a view did not reach is asked again, with patience, when CUDA is called. */
-		if (!view || outcome != GL_FAILED)
+		if (outcome != GL_FAILED || (!view && !gl_self.lost_at_ns))
 			gl_self.attached = outcome;
 	}
 	if (!view && outcome == GL_ATTACHED)
@@ -95,10 +114,11 @@ int gl_begin_slow(void)
 {
 	gl_driver_load();
 	gl_lock(&gl_self.setup_lock);
-	if (gl_self.state == GL_NEW)
-		gl_store(&gl_self.state, attach(false));
+	uint32_t state = gl_self.state == GL_NEW ? attach(false) : gl_self.state;
+	if (state != GL_FAILED || gl_self.attached != GL_NEW)
+		gl_store(&gl_self.state, state);
 	gl_unlock(&gl_self.setup_lock);
-	return (int)gl_self.state;
+	return (int)state;
 }
 
 int gl_begin_nvml_slow(void)

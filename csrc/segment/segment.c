@@ -1,13 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The tenant's segment: a file in /dev/shm that all its processes map.  A process that lives holds a record lock on
- * the first byte of its slot; the kernel drops it at death, however the process died, and tells it across pid
- * namespaces.  So "can I lock it?" is "is it dead?", and holding the lock makes one process alone responsible for
- * clearing what the dead one held.  The lock on byte 0 serialises making the segment, joining and adding devices.
+ * The tenant's segment: a file in /dev/shm that all its processes map.  A process that lives holds record locks on
+ * the first bytes of its slot (alive.c); the kernel drops them at death, however the process died, and tells it across
+ * pid namespaces.  So "can I lock them?" is "is it dead?", and holding the locks makes one process alone responsible
+ * for clearing what the dead one held.  The lock on byte 0 serialises making the segment, joining and adding devices.
  */
 #include <string.h>
 #include <sys/stat.h>
 
+#include "segment/abandoned.h"
+#include "segment/alive.h"
 #include "segment/slots.h"
 #include <limits.h>
 
@@ -52,6 +54,49 @@ static const char *daemons_tenant(void)
 	return gl_self.daemon.registered ? gl_self.daemon.tenant : NULL;
 }
 
+/* A segment that this process can use is a regular file, of its user or root. */
+static int check_owner(int fd)
+{
+	struct stat st;
+	uint32_t me = (uint32_t)gl_syscall(SYS_geteuid);
+	int r = (int)gl_syscall(SYS_fstat, fd, &st);
+	return r == 0 && (!S_ISREG(st.st_mode) || (st.st_uid != me && st.st_uid != 0)) ? -EPERM : r;
+}
+
+static void append_user(char path[128])
+{
+	uint64_t rest = (uint64_t)gl_syscall(SYS_geteuid);
+	char digits[20];
+	size_t at = strlen(path), n = 0;
+	do
+		digits[n++] = (char)('0' + rest % 10);
+	while (rest /= 10);
+	path[at++] = GL_USER_MARK;
+	while (n)
+		path[at++] = digits[--n];
+	path[at] = 0;
+}
+
+/* Names are per user: where another user's segment, or anything else, has the plain name, this user's has one with its
+ * number.  Which of the two it is stays so while processes live in it. */
+static void choose_name(char path[128])
+{
+	char own[128];
+	memcpy(own, path, sizeof own);
+	append_user(own);
+	int fd = gl_open(own, O_RDWR | O_NOFOLLOW | O_NONBLOCK, 0);
+	bool has_own = fd >= 0 && check_owner(fd) == 0 && inhabited(fd);
+	if (fd >= 0)
+		gl_close(fd);
+	fd = has_own ? -EEXIST : gl_open(path, O_RDWR | O_NOFOLLOW | O_NONBLOCK, 0);
+	bool taken = fd >= 0 ? check_owner(fd) != 0 : fd != -ENOENT && fd != -EMFILE && fd != -ENFILE;
+	if (fd >= 0)
+		gl_close(fd);
+	if (taken)
+		memcpy(path, own, sizeof own);
+}
+
+/* Not for a process that has the segment open: closing it here would drop its locks. */
 static int join_path(char out[128])
 {
 	char automatic[GL_TENANT_NAME_BYTES] = "";
@@ -62,6 +107,8 @@ static int join_path(char out[128])
 		tenant = automatic;
 	}
 	path_of(tenant, out, 128);
+	if (!daemons_tenant())
+		choose_name(out);
 	return r;
 }
 
@@ -98,11 +145,7 @@ static int open_file(const char *path)
 		fd = gl_open(path, O_RDWR | O_NOFOLLOW | O_CREAT, 0600);
 	if (fd < 0)
 		return fd;
-	struct stat st;
-	uint32_t me = (uint32_t)gl_syscall(SYS_geteuid);
-	int r = (int)gl_syscall(SYS_fstat, fd, &st);
-	if (r == 0 && (!S_ISREG(st.st_mode) || (st.st_uid != me && st.st_uid != 0)))
-		r = -EPERM;
+	int r = check_owner(fd);
 	if (r != 0) {
 		gl_close(fd);
 		return r;
@@ -178,6 +221,8 @@ static int map_file(int fd, const char *path)
 	if (alone) {
 		start_anew(fd, gl_self.usage);
 		r = make_room(fd, 0, gl_slot_offset(0));
+		if (st.st_mode & GL_DEAD_MODE)
+			(void)gl_syscall(SYS_fchmod, fd, 0600);
 		if (r == 0)
 			write_header(gl_self.usage, path);
 	}
@@ -210,7 +255,7 @@ static int claim_slot(void)
 		for (uint32_t i = 0; i < GL_MAX_SLOTS; i++) {
 			if (pass == 0 && i < used && (gl_peek(&gl_self.usage->slot[i].generation) & 1))
 				continue;
-			if (gl_record_lock(gl_self.fd, F_WRLCK, gl_slot_offset(i)) != 0)
+			if (gl_slot_lock(gl_self.fd, F_WRLCK, i) != 0)
 				continue;
 			int r = make_room(gl_self.fd, gl_slot_offset(i), sizeof(struct gl_slot));
 			if (r != 0)
@@ -233,49 +278,39 @@ static bool removed(int fd)
 	return gl_syscall(SYS_fstat, fd, &st) == 0 && st.st_nlink == 0;
 }
 
-/* The descriptor is still the segment's: a program that closes all it finds may since have opened something else
- * under the number, and a lock on that says nothing about who lives. */
-static bool still_ours(void)
-{
-	struct stat st;
-	return gl_syscall(SYS_fstat, gl_self.fd, &st) == 0 && st.st_ino == gl_self.inode && st.st_dev == gl_self.device;
-}
-
-static void remember(int fd)
-{
-	struct stat st;
-	if (gl_syscall(SYS_fstat, fd, &st) != 0)
-		return;
-	gl_self.inode = st.st_ino;
-	gl_self.device = st.st_dev;
-}
-
 static int attach_once(const char *path)
 {
 	gl_self.fd = open_file(path);
 	if (gl_self.fd < 0)
 		return gl_self.fd;
-	remember(gl_self.fd);
+	gl_alive_remember(gl_self.fd);
+	GL_TEST_POINT("joining-opened");
 	int r = lock_set_up(gl_self.fd);
 	if (r == 0 && removed(gl_self.fd))
 		r = -ESTALE;
-	if (r == 0) {
+	GL_TEST_POINT("joining-locked");
+	if (r == 0)
 		r = map_file(gl_self.fd, path);
-		if (r == 0)
-			r = claim_slot();
-		(void)gl_record_lock(gl_self.fd, F_UNLCK, 0);
-	}
-	if (r != 0)
+	if (r == 0)
+		r = claim_slot();
+	GL_TEST_POINT("joining-claimed");
+	if (r == 0)
+		gl_alive_keep(); /* drops the set-up lock too, as closing the file does */
+	else
 		gl_close(gl_self.fd);
+	GL_TEST_POINT("joining-joined");
 	return r;
 }
 
 static int attach(const char *path)
 {
+	if (!daemons_tenant())
+		gl_abandoned_remove();
 	int r = attach_once(path);
-	for (int again = 0; r == -ESTALE && again < 20; again++)
+	/* A daemon's is asked for again at the daemon. */
+	for (int again = 0; r == -ESTALE && again < 20 && !daemons_tenant(); again++)
 		r = attach_once(path);
-	return r;
+	return r == -ENOENT && daemons_tenant() ? -ESTALE : r;
 }
 
 const char *gl_segment_reason(int error)
@@ -285,12 +320,19 @@ const char *gl_segment_reason(int error)
 	case -EPERM: return "it is not a file of this user; set GPULIMIT_TENANT to a name of your own";
 	case -EUSERS: return "it has no room for another process";
 	case -ETIMEDOUT: return "a process holds its set-up lock";
-	case -ENOENT: return daemons_tenant() ? "the daemon's /dev/shm is another" : "there is no /dev/shm";
+	case -ENOENT: return "there is no /dev/shm";
+	case -ESTALE: return "it is removed again and again, or the daemon's /dev/shm is another";
 	default: return strerror(-error);
 	}
 }
 
-int gl_segment_attach(void)
+bool gl_segment_may_do_later(int error)
+{
+	return error == -ETIMEDOUT || error == -ENOSPC || error == -ENOMEM || error == -EMFILE || error == -ENFILE ||
+	       error == -EUSERS || error == -ESTALE;
+}
+
+int gl_segment_attach(bool again)
 {
 	char path[128];
 	int r = join_path(path);
@@ -298,9 +340,18 @@ int gl_segment_attach(void)
 		r = attach(path);
 	if (r == 0)
 		gl_log(GL_INFO, "in tenant segment %s as slot %d", path, gl_self.slot);
-	else
+	else if (r != -ESTALE || !again)
 		gl_log(GL_ERROR, "cannot use %s: %s; every CUDA call of this process is refused", path, gl_segment_reason(r));
 	return r;
+}
+
+/* This process has the segment open: it still has, or it has opened the file again after the program closed it. */
+static bool take_file_again(void)
+{
+	char path[128];
+	if (gl_alive_has_file())
+		return true;
+	return join_path(path) == 0 && gl_alive_reopen(path);
 }
 
 int gl_segment_reap(void)
@@ -308,7 +359,7 @@ int gl_segment_reap(void)
 	int cleared = 0;
 	uint32_t used = gl_peek(&gl_self.usage->header.slots_used);
 	gl_lock(&gl_self.reap_lock);
-	if (!still_ours())
+	if (!take_file_again())
 		used = 0;
 	for (uint32_t i = 0; i < used && i < GL_MAX_SLOTS; i++)
 		if ((int)i != gl_self.slot)
@@ -329,7 +380,7 @@ uint32_t gl_segment_pid(uint32_t slot)
 	const struct gl_slot *s = &gl_self.usage->slot[slot];
 	if ((int)slot == gl_self.slot)
 		return gl_self.pid;
-	if (still_ours() && gl_syscall(SYS_fcntl, gl_self.fd, F_GETLK, &range) == 0)
+	if (gl_alive_has_file() && gl_syscall(SYS_fcntl, gl_self.fd, F_GETLK, &range) == 0)
 		return range.l_type == F_UNLCK || range.l_pid < 0 ? 0 : (uint32_t)range.l_pid;
 	return gl_peek(&s->pid_namespace) == gl_self.own->pid_namespace ? gl_peek(&s->pid) : 0;
 }
@@ -375,11 +426,16 @@ struct gl_device *gl_segment_device(const uint8_t uuid[16], uint64_t card_bytes,
 				    uint32_t compute_percent, uint32_t weight, uint32_t *index)
 {
 	struct gl_device *device = gl_segment_find_device(uuid, index);
-	int r = device ? 0 : lock_set_up(gl_self.fd);
-	if (r != 0)
-		gl_self.entry_error = r;
-	if (device || r != 0)
+	if (device)
 		return device;
+	gl_lock(&gl_self.reap_lock);
+	bool has_file = take_file_again();
+	gl_unlock(&gl_self.reap_lock);
+	int r = has_file ? lock_set_up(gl_self.fd) : -EBADF;
+	if (r != 0) {
+		gl_self.entry_error = r;
+		return NULL;
+	}
 	device = gl_segment_find_device(uuid, index);
 	if (!device)
 		device = add_device(uuid, card_bytes, limit_bytes, compute_percent, weight, index);

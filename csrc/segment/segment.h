@@ -20,9 +20,11 @@ bool gl_segment_exists(void);
 struct gl_device *gl_segment_find_device(const uint8_t uuid[16], uint32_t *index);
 /* Opens or makes the segment of gl_self.quota's tenant, or opens the one that the daemon has made, and claims a slot.
  * 0 or negative errno (logged). */
-int gl_segment_attach(void);
+int gl_segment_attach(bool again);
 /* Why the segment cannot be used. */
 const char *gl_segment_reason(int error);
+/* What gl_segment_attach returned may have passed when it is called later. */
+bool gl_segment_may_do_later(int error);
 /* Gives back what dead processes held.  Returns the number of slots cleared. */
 int gl_segment_reap(void);
 /* The pid of the slot's process in this process's pid namespace; 0: it is dead, or cannot be seen from here. */

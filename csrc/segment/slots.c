@@ -11,6 +11,12 @@ int gl_record_lock(int fd, short type, uint64_t offset)
 	return (int)gl_syscall(SYS_fcntl, fd, F_SETLK, &range);
 }
 
+int gl_slot_lock(int fd, short type, uint32_t slot)
+{
+	struct flock range = {.l_type = type, .l_whence = SEEK_SET, .l_start = (off_t)gl_slot_offset(slot), .l_len = GL_ALIVE_BYTES};
+	return (int)gl_syscall(SYS_fcntl, fd, F_SETLK, &range);
+}
+
 uint64_t gl_slot_offset(uint32_t slot)
 {
 	return offsetof(struct gl_usage, slot) + slot * sizeof(struct gl_slot);
@@ -47,9 +53,9 @@ int gl_slot_reap(struct gl_usage *usage, int fd, uint32_t slot)
 {
 	if (slot >= GL_MAX_SLOTS || !(gl_peek(&usage->slot[slot].generation) & 1))
 		return 0;
-	if (gl_record_lock(fd, F_WRLCK, gl_slot_offset(slot)) != 0)
+	if (gl_slot_lock(fd, F_WRLCK, slot) != 0)
 		return 0;
 	gl_slot_clear(usage, slot);
-	(void)gl_record_lock(fd, F_UNLCK, gl_slot_offset(slot));
+	(void)gl_slot_lock(fd, F_UNLCK, slot);
 	return 1;
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The slots of a usage segment: who lives, and giving back what the dead held.  A process that lives holds a record
- * lock on the first byte of its slot; the kernel drops it at death.  Pure over the mapped segment and its file; the
+ * The slots of a usage segment: who lives, and giving back what the dead held.  A process that lives holds record
+ * locks on the first bytes of its slot; the kernel drops them at death.  Pure over the mapped segment and its file; the
  * daemon uses the same code.
  */
 #ifndef GL_SLOTS_H
@@ -11,6 +11,9 @@
 
 /* Tries to lock or unlock (F_WRLCK, F_UNLCK) one byte of the segment's file.  0 or negative errno. */
 int gl_record_lock(int fd, short type, uint64_t offset);
+/* The same for all bytes by which a slot's process shows that it lives: alive.h. */
+int gl_slot_lock(int fd, short type, uint32_t slot);
+enum { GL_ALIVE_BYTES = 2 };
 uint64_t gl_slot_offset(uint32_t slot);
 /* Empties a slot and frees it.  The caller holds its record lock, and so may act in the books as that slot. */
 void gl_slot_clear(struct gl_usage *usage, uint32_t slot);

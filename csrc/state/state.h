@@ -87,6 +87,7 @@ struct gl_address {
 struct gl_daemon {
 	uint32_t registered; /* this process is one of the daemon's workers */
 	uint32_t view;       /* it registered for NVML alone */
+	uint32_t lost;       /* it did not answer, or not in a way that settles anything: asked again later */
 	uint32_t proposed;   /* the tenant's quota came from its environment */
 	uint32_t agent;      /* the thread was started */
 	uint32_t away;       /* the heartbeat was old when last looked at */
@@ -111,6 +112,7 @@ struct gl_process {
 	uint32_t nvml_state; /* the same for NVML calls: a program that only asks NVML never loads CUDA */
 	uint32_t attached;   /* what the environment says: enum gl_mode, once read */
 	uint32_t pid;
+	uint64_t lost_at_ns;   /* CLOCK_MONOTONIC: when joining failed last, for a reason that may pass; 0: it has not */
 	struct gl_lock setup_lock;
 	uint32_t gpus_ready;
 	int gpu_count;

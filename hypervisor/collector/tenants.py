@@ -155,12 +155,12 @@ class Survey:
         nvml = self._nvml.get(gpu.uuid, {})
         rows = []
         for process in usage.processes:
-            if process.holder_pid is None or not process.is_alive:
+            pid = pid_of(process, workers)
+            if pid is None or not process.is_alive:
                 continue
             account = next((a for a in process.accounts if a.entry == device.entry), None)
             if account is not None:
-                worker = workers.get(process.holder_pid)
-                rows.append(held_of(process, account, worker, nvml.get(process.holder_pid)))
+                rows.append(held_of(process, pid, account, workers.get(pid), nvml.get(pid)))
         return rows
 
     def _identity(self, tenant: Tenant) -> Identity:
@@ -189,7 +189,7 @@ class Survey:
         if name in self._node.tenancy.open_tenants:
             return
         try:
-            usage = segment.read(name)
+            usage = segment.read_listed(name)
         except (LayoutMismatch, OSError, ValueError):
             return
         if not any(process.is_alive for process in usage.processes):
@@ -294,13 +294,22 @@ def books_of(usage: Usage, device: Device) -> UsageCounters:
     )
 
 
+def pid_of(process: Process, workers: Mapping[int, Worker]) -> int | None:
+    """Return the pid as the kernel says, or as the process says where that is one of its tenant's: a program
+    that has closed every descriptor has lost the lock that tells it.
+    """
+    if process.holder_pid is not None:
+        return process.holder_pid
+    return process.host_pid if process.host_pid in workers else None
+
+
 def held_of(
-    process: Process, account: Account, worker: Worker | None, nvml: int | None
+    process: Process, pid: int, account: Account, worker: Worker | None, nvml: int | None
 ) -> ProcessObservation:
     overhead = account.kind_bytes.get("overhead", 0)
     return ProcessObservation(
         client_id=worker.id if worker is not None else "",
-        host_pid=process.holder_pid or 0,
+        host_pid=pid,
         start_ticks=process.start_ticks,
         command=process.name,
         tracked_bytes=max(0, account.used_bytes - overhead),

@@ -3,7 +3,8 @@
 
 `alloc MIB`, `free`: the last one; `close`: closes every descriptor but the standard ones, as programs do
 that become daemons; `reuse`: takes the numbers that this has made free; `exec`: replaces the program in
-place, and answers nothing; `fork`: forks a child that lives on. The context is made at the first order.
+place, which answers 0; `fork`: forks a child that lives on; `try`: begins, the driver
+or fails to. The context is made at the first order.
 """
 
 from __future__ import annotations
@@ -17,18 +18,13 @@ MIB = 1 << 20
 taken: list[ctypes.c_uint64] = []
 
 
-def begin() -> ctypes.CDLL:
-    cuda = ctypes.CDLL("libcuda.so.1")
+def begin(cuda: ctypes.CDLL) -> int:
     context = ctypes.c_void_p()
-    for result in (
-        cuda.cuInit(0),
-        cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0),
-        cuda.cuCtxSetCurrent(context),
-    ):
-        if result:
-            print(result, flush=True)
-            break
-    return cuda
+    return int(
+        cuda.cuInit(0)
+        or cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0)
+        or cuda.cuCtxSetCurrent(context)
+    )
 
 
 def obey(cuda: ctypes.CDLL, verb: str, number: int) -> int:
@@ -43,7 +39,7 @@ def obey(cuda: ctypes.CDLL, verb: str, number: int) -> int:
         for _ in range(3, 300):
             os.open("/dev/null", os.O_RDWR)
     if verb == "exec":
-        os.execv(sys.executable, [sys.executable, "-P", __file__])  # noqa: S606
+        os.execv(sys.executable, [sys.executable, "-P", __file__, "0"])  # noqa: S606
     if verb == "fork" and os.fork() == 0:
         time.sleep(60)
         os._exit(0)
@@ -51,11 +47,13 @@ def obey(cuda: ctypes.CDLL, verb: str, number: int) -> int:
 
 
 def main() -> None:
-    cuda: ctypes.CDLL | None = None
+    if sys.argv[1:]:
+        print(sys.argv[1], flush=True)
+    cuda, failure = ctypes.CDLL("libcuda.so.1"), -1
     for line in iter(sys.stdin.readline, ""):
         verb, _, number = line.strip().partition(" ")
-        cuda = cuda or begin()
-        print(obey(cuda, verb, int(number or 0)), flush=True)
+        failure = failure and begin(cuda)
+        print(failure or obey(cuda, verb, int(number or 0)), flush=True)
 
 
 if __name__ == "__main__":

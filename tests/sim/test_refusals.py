@@ -169,8 +169,13 @@ def test_what_is_not_the_user_s_own_file_is_not_used(
         if kind == "unreadable":
             planted.chmod(0o600)
             argv = ["setpriv", "--reuid=54321", "--regid=54321", "--clear-groups", binary]
+        found = planted.lstat()
         ended = run_process(argv, env=env | QUOTA)
-        assert_refused(ended, str(planted))
+        assert (ended.stdout.split()[-2:], ended.stderr) == (["0", OUT_OF_MEMORY], "")
+        uid = 54321 if kind == "unreadable" else 0
+        assert Path(f"{planted}@{uid}").stat().st_uid == uid  # its name for this user
+        assert os.path.samestat(planted.lstat(), found)
+        assert planted.lstat().st_size == found.st_size
     finally:
         if planted.is_dir():
             planted.rmdir()
