@@ -7,6 +7,7 @@ What Helm and Kubernetes' own schemas say of it is in test_schemas.py; `tools` h
 from __future__ import annotations
 
 import re
+import shutil
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,6 +26,7 @@ yaml = pytest.importorskip("yaml", reason="needs PyYAML")
 
 DEPLOY = ROOT / "deploy"
 K8S, CHART = DEPLOY / "k8s", DEPLOY / "helm" / "gpulimit"
+KUBEVIRT = DEPLOY / "kubevirt"
 
 
 def plain_files() -> Iterator[Path]:
@@ -74,13 +76,65 @@ def test_every_file_is_of_objects(path: Path) -> None:
         assert one["apiVersion"] and one["kind"] and one["metadata"]["name"]
 
 
-@pytest.mark.parametrize("folder", [K8S, K8S / "webhook", K8S / "monitoring"], ids=lambda p: p.name)
+FOLDERS = [K8S, K8S / "webhook", K8S / "monitoring", KUBEVIRT, KUBEVIRT / "monitoring"]
+
+
+@pytest.mark.parametrize("folder", FOLDERS, ids=lambda p: str(p.relative_to(DEPLOY)))
 def test_kustomize_takes_it(folder: Path) -> None:
     made = kustomize(folder)
     images = {c["image"] for _, spec in pod_specs(made) for c in spec["containers"]}
     assert images <= {f"gpulimit:{version()}"}
     listed = yaml.safe_load((folder / "kustomization.yaml").read_text())["resources"]
     assert sorted(listed) == sorted(p.name for p in folder.glob("*.yaml") if p.name != "kustomization.yaml")
+
+
+def test_the_image_is_set_in_one_place(tmp_path: Path) -> None:
+    """As `kustomize edit set image` does it, in a copy."""
+    copy = shutil.copytree(DEPLOY, tmp_path / "deploy")
+    component = copy / "image" / "kustomization.yaml"
+    said = yaml.safe_load(component.read_text())
+    said["images"] = [{"name": "gpulimit", "newName": "registry.example/gpulimit", "newTag": "9"}]
+    component.write_text(yaml.safe_dump(said))
+    made = [one for folder in ("k8s", "k8s/webhook", "kubevirt") for one in kustomize(copy / folder)]
+    images = [c["image"] for _, spec in pod_specs(made) for c in spec["containers"]]
+    assert images == ["registry.example/gpulimit:9"] * 3
+
+
+def test_the_guests_collector_shares_nothing_with_the_daemons() -> None:
+    ours, guests = by_name(kustomize(K8S) + kustomize(K8S / "webhook")), by_name(kustomize(KUBEVIRT))
+    assert not ours.keys() & guests.keys()
+    assert {o["metadata"].get("namespace", "gpulimit-guests") for o in guests.values()} == {"gpulimit-guests"}
+    label = guests["Namespace", "gpulimit-guests"]["metadata"]["labels"]
+    assert label["pod-security.kubernetes.io/enforce"] == "privileged"
+    assert not any(
+        o["apiVersion"].startswith("monitoring.coreos.com") for o in [*ours.values(), *guests.values()]
+    )
+    [subject] = guests["ClusterRoleBinding", "gpulimit-guest-collector"]["subjects"]
+    assert subject["namespace"] == "gpulimit-guests"
+
+
+@pytest.mark.parametrize("folder", [K8S, KUBEVIRT], ids=lambda p: p.name)
+def test_network_policies_let_in_what_the_pods_serve_and_out_to_the_api_server(folder: Path) -> None:
+    made = kustomize(folder)
+    policy = next(one for one in made if one["kind"] == "NetworkPolicy")["spec"]
+    served = {
+        port["containerPort"]
+        for _, spec in pod_specs(made)
+        for c in spec["containers"]
+        for port in c["ports"]
+    }
+    let_in = {port["port"] for rule in policy["ingress"] for port in rule["ports"]}
+    assert served <= let_in
+    let_out = {port["port"] for rule in policy["egress"] for port in rule["ports"]}
+    assert {443, 6443, 8443, 16443} <= let_out
+
+
+def test_the_chart_lets_out_to_the_api_server_that_is_named() -> None:
+    made = by_name(helm({"networkPolicy": {"apiServerPorts": [7443]}}))
+    let_out = {
+        p["port"] for rule in made["NetworkPolicy", "gpulimit"]["spec"]["egress"] for p in rule["ports"]
+    }
+    assert let_out == {7443, 10250}
 
 
 def test_the_chart_makes_what_kustomize_makes() -> None:

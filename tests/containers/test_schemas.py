@@ -71,16 +71,17 @@ def test_what_the_chart_makes_is_of_kubernetes(version: str, tmp_path: Path) -> 
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_what_kustomize_makes_is_of_kubernetes(version: str, tmp_path: Path) -> None:
-    folders = {path.parent for path in K8S.rglob("kustomization.yaml")}
+    folders = {path.parent for top in (K8S, DEPLOY / "kubevirt") for path in top.rglob("kustomization.yaml")}
     made = {path: tools.kustomize(path) for path in sorted(folders)}
-    assert {path.name for path, items in made.items() if items} == {"k8s", "webhook", "monitoring"}
-    others = [
-        path
-        for path in [*(K8S / "examples").glob("*.yaml"), *(DEPLOY / "kubevirt").glob("*.yaml")]
-        if path.name != "kustomization.yaml"
-    ]
-    assert len(others) >= 3
-    files = [written(tmp_path, path.name, items) for path, items in made.items()]
+    assert {path.name for path, items in made.items() if items} == {
+        "k8s",
+        "webhook",
+        "monitoring",
+        "kubevirt",
+    }
+    others = list((K8S / "examples").glob("*.yaml"))
+    assert len(others) >= 2
+    files = [written(tmp_path, f"{path.parent.name}-{path.name}", items) for path, items in made.items()]
     files += [written(tmp_path, path.stem, tools.objects(path.read_text())) for path in others]
     assert tools.complaints(version, *(file for file in files if file.read_text())) == ""
 

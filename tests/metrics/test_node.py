@@ -344,6 +344,7 @@ def test_short_clients_leave_nothing_behind(
         "LD_LIBRARY_PATH": str(built.sim),
         "GPULIMIT_SOCKET": str(run_dir / "daemon.sock"),
         "GPULIMIT_MEMORY": "1GiB",
+        "GPULIMIT_LOG": "warn",  # a process that fails says why
     }
 
     def churn(count: int) -> Scrape:
