@@ -107,6 +107,12 @@ def ask(method: str, target: str, body: object = None, *, path: str | None = Non
     return data
 
 
+def raise_if_silent(error: NoDaemon) -> None:
+    """Raise the error again if a daemon is there that does not answer: it alone knows its tenants."""
+    if error.kind == "silent":
+        raise error
+
+
 def show_warnings(answer: object) -> None:
     """Print the warnings in the daemon's answer to a change."""
     warnings = answer.get("warnings", ()) if isinstance(answer, dict) else ()

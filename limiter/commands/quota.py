@@ -64,6 +64,7 @@ def show(tenant: str) -> dict[str, Any]:
     try:
         return dict(daemon_client.ask("GET", f"/v1/tenants/{tenant}/quota"))
     except daemon_client.NoDaemon as error:
+        daemon_client.raise_if_silent(error)
         return standalone(tenant, error)
 
 
@@ -104,6 +105,7 @@ def change(options: argparse.Namespace) -> dict[str, Any]:
             return dict(daemon_client.ask("DELETE", target))
         return dict(daemon_client.ask("PATCH", target, changes))
     except daemon_client.NoDaemon as error:
+        daemon_client.raise_if_silent(error)
         refuse_what_needs_the_daemon(options, parts, error)
         if is_under_a_daemon(options.tenant):
             raise GpulimitError(

@@ -31,6 +31,7 @@ def run(options: argparse.Namespace) -> int:
         answer = daemon_client.ask("POST", f"/v1/tenants/{options.tenant}/{options.verb}")
         daemon_client.show_warnings(answer)
     except daemon_client.NoDaemon as error:
+        daemon_client.raise_if_silent(error)
         if is_under_a_daemon(options.tenant):
             raise GpulimitError(
                 f"tenant {options.verb}: {options.tenant!r} is under the daemon, and {error}; start it first"

@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import json
 import signal
+import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -222,14 +224,42 @@ def test_the_two_limits_in_status_have_their_own_names(daemon, client, tenant, g
     assert heading.count("MEM LIMIT") == heading.count("TIME LIMIT") == 1
 
 
-def test_a_daemon_that_does_not_answer_is_said_so(run_dir, gpulimit, tenant) -> None:
-    import socket
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        ("200 OK\r\nContent-Length: 5\r\n\r\nhello", "is no daemon of gpulimit"),
+        ("405 No\r\nContent-Length: 23\r\n\r\n405: Method Not Allowed\n", "of an older version"),
+        ("500 No\r\nContent-Length: 9\r\n\r\nBroken.\n\n", "Broken."),
+        ("500 No\r\nContent-Length: 0\r\n\r\n", "the daemon answered 500"),
+    ],
+)
+def test_an_answer_that_is_not_json_is_one_line(run_dir, tenant, gpulimit, answer: str, said: str) -> None:
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(run_dir / "daemon.sock"))
+        listener.listen()
+        listener.settimeout(20)
 
+        def serve() -> None:
+            with listener.accept()[0] as client:
+                client.sendall(f"HTTP/1.1 {answer}".encode())
+                client.shutdown(socket.SHUT_WR)
+                while client.recv(4096):
+                    pass
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        done = gpulimit("quota", "set", tenant, "--memory", "1GiB")
+        thread.join()
+    assert done.returncode == 1
+    assert said in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_a_daemon_that_does_not_answer_is_said_so(run_dir, gpulimit, tenant) -> None:
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(run_dir / "daemon.sock"))
         listener.listen()
         listener.settimeout(10)
-        import threading
 
         def close_at_once() -> None:
             listener.accept()[0].close()

@@ -6,10 +6,12 @@ from __future__ import annotations
 import re
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
 from limiter import segment
+from limiter.commands.run import DRIVER_NODES
 
 LOAD = (sys.executable, "-m", "limiter", "load", "--launches", "1")
 
@@ -49,6 +51,16 @@ def test_a_run_without_a_quota_says_so(gpulimit, sim_env) -> None:
     assert gpulimit("run", "--", "true", env=told, expect=0).stderr == ""
     by_daemon = env | {"GPULIMIT_SOCKET": "/run/there-may-be-one.sock"}
     assert gpulimit("run", "--", "true", env=by_daemon, expect=0).stderr == ""
+
+
+def test_a_run_without_a_driver_says_so(gpulimit, sim_env) -> None:
+    if any(Path(node).exists() for node in DRIVER_NODES):
+        pytest.skip("SKIPPED: there is a driver")
+    env = {k: v for k, v in sim_env.items() if k != "LD_LIBRARY_PATH"}
+    done = gpulimit("run", "--memory", "4GiB", "--", "true", env=env, expect=0)
+    assert done.stderr.startswith("gpulimit: no CUDA driver is found here (libcuda.so.1)")
+    assert len(done.stderr.splitlines()) == 1
+    assert gpulimit("run", "--sim", "--memory", "4GiB", "--", "true", env=env, expect=0).stderr == ""
 
 
 def test_a_quota_below_a_context_s_cost_is_said_once_with_the_size_that_is_needed(gpulimit) -> None:
