@@ -71,8 +71,11 @@ class Hierarchy:
 
     @property
     def is_whole(self) -> bool:
-        """True if the hierarchy's own root can be seen, and not only a part of it."""
-        return self._mount.stat().st_ino == ROOT_INODE
+        """True if more can be seen than this process's own group: the hierarchy's root, or what is above.
+
+        In a node that is itself a container the topmost group is not the hierarchy's root.
+        """
+        return self._above > 0 or self._mount.stat().st_ino == ROOT_INODE
 
     def resolve(self, path: str) -> list[str] | None:
         """Return a path's names, from the mounted directory; None: it is not below that."""

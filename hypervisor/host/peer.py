@@ -45,6 +45,8 @@ def no_longer(pid: int) -> Iterator[None]:
     except OSError as error:
         if shortage := shortage_of(error):
             raise Refused(503, f"the daemon cannot look at process {pid} now: {shortage}") from error
+        if error.errno in (errno.EACCES, errno.EPERM):
+            raise Refused(403, f"the daemon may not look at process {pid}: /proc hides it") from error
         raise gone(pid) from error
 
 
@@ -86,6 +88,7 @@ class Accepted(socket.socket):
     def take_pidfd(self, pidfds: dict[int, int]) -> None:
         pid, uid, _ = credentials(self)
         self.pidfds, self.number = pidfds, self.fileno()
+        self._forget()
         with contextlib.suppress(OSError):
             pidfds[self.number] = os.pidfd_open(pid)
         try:

@@ -6,11 +6,13 @@ Nothing here knows whether the number is still the same process's: `peer` sees t
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
 PROC = Path("/proc")
-MAX_FILE_BYTES = 1 << 20
+READ_BYTES = 8 << 10
+MAX_FILE_BYTES = 256 << 10
 """Bound on what is read of a file; a user namespace's map has at most 340 lines, a cgroup file a few."""
 PF_EXITING = 0x4
 DEAD = frozenset("ZXx")
@@ -88,5 +90,12 @@ def uid_map(pid: int, proc: Path = PROC) -> str:
 
 
 def read(path: Path) -> str:
-    with path.open("rb") as file:
-        return file.read(MAX_FILE_BYTES).decode(errors="replace")
+    """Return a file's text, at most MAX_FILE_BYTES, without a buffer between. Raises OSError."""
+    fd, parts, size = os.open(path, os.O_RDONLY | os.O_CLOEXEC), [], 0
+    try:
+        while size < MAX_FILE_BYTES and (part := os.read(fd, READ_BYTES)):
+            parts.append(part)
+            size += len(part)
+    finally:
+        os.close(fd)
+    return b"".join(parts).decode(errors="replace")

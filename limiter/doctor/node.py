@@ -122,9 +122,9 @@ def control_groups(mountinfo: str) -> Check:
     name = "control groups"
     for line in mountinfo.splitlines():
         fields, _, kind = line.partition(" - ")
-        place = Path(fields.split()[4])
+        root, place = fields.split()[3], Path(fields.split()[4])
         with contextlib.suppress(OSError):
-            if kind.startswith("cgroup") and place.stat().st_ino == ROOT_GROUP:
+            if kind.startswith("cgroup") and (root.startswith("/..") or place.stat().st_ino == ROOT_GROUP):
                 return ok(name, f"the node's, at {place}")
     advice = "mount the node's /sys/fs/cgroup read-only, at /run/gpulimit-cgroup for example"
     return fail(name, "only a part is seen here: processes of pods are refused", advice)

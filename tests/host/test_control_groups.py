@@ -124,6 +124,8 @@ def test_a_daemon_in_a_pod_sees_by_the_nodes_mount(lay: Lay, tree: Path, tmp_pat
     shown.symlink_to(tree / own)  # stands for the mount of its own group: the same inode
     groups = lay("0::/\n", ("/", shown), ("/../../..", tree))
     text = f"0::/../../kubepods-pod{POD}.slice/cri-containerd-{C}.scope\n"
+    assert groups.sees_node()
+    assert not lay("0::/\n", ("/", shown)).sees_node()
     assert groups.place(text).member == Membership(POD, C)
     sibling = f"cri-containerd-{C}.scope"
     group(tree, f"kubepods.slice/kubepods-pod{OTHER}.slice/{sibling}")

@@ -69,6 +69,7 @@ def test_a_part_of_the_control_groups_is_not_the_nodes(tmp_path: Path) -> None:
     own = f"41 31 0:38 / {tmp_path} rw - cgroup2 cgroup2 rw"
     part = checks.control_groups(own)
     assert part.level == "fail" and "/sys/fs/cgroup" in part.advice
+    assert checks.control_groups(own.replace("0:38 / ", "0:38 /../.. ")).level == "ok"
     text = Path("/proc/self/mountinfo").read_text()
     if "cgroup" not in text:
         pytest.skip("no control groups are mounted here")
