@@ -16,7 +16,7 @@ import fcntl
 import os
 import secrets
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -68,16 +68,17 @@ class ShmFiles:
             if error.errno in NOT_THE_FILES:
                 raise error_of(path, error) from error
             return Found(obstacle=f"it is not a plain file ({error.strerror})")
-        status = os.fstat(fd)
-        reason = unfit(status, size, owner, is_private=is_private)
-        if not reason:
-            return Found(fd)
+        reason = "it could not be looked at"
         try:
-            if not unfit(status, status.st_size, owner, is_private=True):
-                refuse_living(path, fd, reason)
+            with told_as_ours(path):
+                status = os.fstat(fd)
+                reason = unfit(status, size, owner, is_private=is_private)
+                if reason and not unfit(status, status.st_size, owner, is_private=True):
+                    refuse_living(path, fd, reason)
         finally:
-            os.close(fd)
-        return Found(obstacle=reason, inode=status.st_ino)
+            if reason:
+                os.close(fd)
+        return Found(obstacle=reason, inode=status.st_ino) if reason else Found(fd)
 
     def make(
         self, name: str, size: int, *, mode: int, owner: int, room: int = 0, instead: Found = NOTHING
@@ -124,13 +125,16 @@ class ShmFiles:
                 continue
             try:
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
+            except BlockingIOError:
                 os.close(fd)
                 raise SegmentHeld(
                     f"another daemon of this node is running ({self._directory / (LOCK + name)} is held); a "
                     "second one needs its own --state-segment, --socket and --metrics-addr"
                 ) from None
-            if self.is_named(LOCK + name, fd):
+            except OSError as error:
+                os.close(fd)
+                raise error_of(self._directory / (LOCK + name), error) from error
+            if self._is_still_named(LOCK + name, fd):
                 return fd
             os.close(fd)
         raise SegmentError(f"{self._directory / (LOCK + name)}: another process replaces it without pause")
@@ -142,9 +146,18 @@ class ShmFiles:
         except FileNotFoundError:
             return False
 
+    def _is_still_named(self, name: str, fd: int) -> bool:
+        """Return what `is_named` does; close the file where that fails."""
+        try:
+            with told_as_ours(self._directory / name):
+                return self.is_named(name, fd)
+        except SegmentError:
+            os.close(fd)
+            raise
+
     def unlink(self, name: str) -> None:
-        """Remove a file, if it is there."""
-        with contextlib.suppress(FileNotFoundError):
+        """Remove a file, if it is there. Raises SegmentError."""
+        with told_as_ours(self._directory / name), contextlib.suppress(FileNotFoundError):
             (self._directory / name).unlink()
 
     def unlink_dead(self, name: str, fd: int) -> bool:
@@ -157,13 +170,12 @@ class ShmFiles:
         except OSError:
             return False
         try:
-            if segment.is_living(fd):
-                return False
-            if self.is_named(name, fd):
-                self.unlink(name)
-            return True
-        except OSError as error:
-            raise error_of(self._directory / name, error) from error
+            with told_as_ours(self._directory / name):
+                if segment.is_living(fd):
+                    return False
+                if self.is_named(name, fd):
+                    self.unlink(name)
+                return True
         finally:
             fcntl.lockf(fd, fcntl.LOCK_UN, 1, 0, os.SEEK_SET)
 
@@ -233,7 +245,7 @@ class ShmFiles:
 
     def _discard(self, fresh: str, fd: int) -> None:
         os.close(fd)
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(SegmentError):
             self.unlink(fresh)
 
 
@@ -258,6 +270,15 @@ def refuse_living(path: Path, fd: int, reason: str) -> None:
     """
     if segment.is_living(fd):
         raise SegmentHeld(f"{path} cannot be used ({reason}) while processes that are in it live: end them")
+
+
+@contextlib.contextmanager
+def told_as_ours(path: Path) -> Iterator[None]:
+    """Raise SegmentError for a call on a file that fails."""
+    try:
+        yield
+    except OSError as error:
+        raise error_of(path, error) from error
 
 
 def error_of(path: Path, error: Exception) -> SegmentError:

@@ -15,7 +15,7 @@ from typing import TypeVar
 from limiter._native import ffi, lib
 
 from hypervisor.errors import SegmentError, SegmentHeld
-from hypervisor.shm.files import MAX_TRIES, Found, ShmFiles, refuse_living
+from hypervisor.shm.files import MAX_TRIES, Found, ShmFiles, error_of, refuse_living, told_as_ours
 from hypervisor.shm.segments import DIRECTORY, POLICY, USAGE, PolicySegment, StateSegment, UsageSegment
 from limiter import segment
 
@@ -112,14 +112,16 @@ def checked(opened: UsageSegment | PolicySegment, check_header: Callable[[], boo
     """Return an open segment's file as fit for use, or, closed, as an obstacle. Raises SegmentError."""
     is_right = False
     try:
-        is_right = check_header()
-        if not is_right and isinstance(opened, UsageSegment):
-            refuse_living(DIRECTORY / opened.name, opened.fd, WRONG_HEADER)
-        inode = os.fstat(opened.fd).st_ino
+        with told_as_ours(DIRECTORY / opened.name):
+            is_right = check_header()
+            if is_right:
+                return Found(opened.fd)
+            if isinstance(opened, UsageSegment):
+                refuse_living(DIRECTORY / opened.name, opened.fd, WRONG_HEADER)
+            return Found(obstacle=WRONG_HEADER, inode=os.fstat(opened.fd).st_ino)
     finally:
         if not is_right:
             opened.close()
-    return Found(opened.fd) if is_right else Found(obstacle=WRONG_HEADER, inode=inode)
 
 
 def held(opened: UsageSegment) -> UsageSegment:
@@ -127,12 +129,15 @@ def held(opened: UsageSegment) -> UsageSegment:
     result = lib.gl_node_hold(opened.fd)
     if result >= 0:
         return opened
-    _, pid = segment.holder_of(opened.fd, HELD_BYTE, 1)
-    opened.close()
+    try:
+        with told_as_ours(DIRECTORY / opened.name):
+            _, pid = segment.holder_of(opened.fd, HELD_BYTE, 1)
+    finally:
+        opened.close()
     if result in (-errno.EAGAIN, -errno.EACCES):
         holder = f"process {pid}" if pid else "a process that cannot be seen from here"
         raise SegmentHeld(
             f"tenant {opened.tenant} is served by another daemon of this machine, {holder}: "
             f"it holds {DIRECTORY / opened.name}; take another name"
         )
-    raise SegmentError(f"{opened.name}: {os.strerror(-result)}")
+    raise error_of(DIRECTORY / opened.name, OSError(-result, os.strerror(-result)))

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 HERE = Path(__file__).parent
-TARGETS = 6
+TARGETS = 7
 SECONDS = int(os.environ.get("GPULIMIT_FUZZ_SECONDS", "3"))
 
 
