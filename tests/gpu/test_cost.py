@@ -18,7 +18,7 @@ import pytest
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(180), pytest.mark.alone]
 
-LOOP = Path(__file__).resolve().parents[2] / "bench" / "loop.c"
+LOOP = Path(__file__).resolve().parents[2] / "bench" / "call_overhead.c"
 Best = Callable[[Callable[[dict[str, str]], float], int], tuple[float, float]]
 
 
