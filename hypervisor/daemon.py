@@ -23,13 +23,13 @@ from aiohttp import web
 
 from hypervisor import log
 from hypervisor.api import callers
-from hypervisor.api.accounts import Accounts, Limits, limits_of
+from hypervisor.api.accounts import Accounts, CallerLimits, limits_of
 from hypervisor.api.guard import SERVER_OPTIONS, guarded
-from hypervisor.api.listener import Identify, Listener
+from hypervisor.api.listener import ApiListener, Identify
 from hypervisor.api.request_stats import Traffic
 from hypervisor.api.server import Server
 from hypervisor.api.service import Api
-from hypervisor.collector.collector import Observer, Options, kind_of_reason
+from hypervisor.collector.collector import Collector, CollectorOptions, kind_of_reason
 from hypervisor.config import settings as config
 from hypervisor.config.secrets import read_token
 from hypervisor.config.settings import Config, Settings
@@ -43,7 +43,7 @@ from hypervisor.host import sd_notify as notify
 from hypervisor.node.events import EventLog, note
 from hypervisor.node.inventory import Inventory
 from hypervisor.node.node import Node
-from hypervisor.node.tenant_segments import Tenancy
+from hypervisor.node.tenant_segments import TenantSegments
 from hypervisor.nvml.client import Nvml, environment_of_child
 from hypervisor.pods.controller import PodController
 from hypervisor.scheduler.types import SchedulerConfig
@@ -70,11 +70,11 @@ SWITCH_S = 0.0005
 class Daemon:
     """All parts."""
 
-    def __init__(self, told: Config, limits: Limits) -> None:
+    def __init__(self, told: Config, limits: CallerLimits) -> None:
         settings = told.settings
         self.config = told
         self.accounts = Accounts(limits)
-        self.listeners: list[Listener] = []
+        self.listeners: list[ApiListener] = []
         self.loop = asyncio.get_running_loop()
         self.events = EventLog()
         self.rejected: Counter[str] = Counter()
@@ -91,7 +91,9 @@ class Daemon:
         view = ReadOnlyView(DIRECTORY, settings.shm_read_only)
         if not view.is_read_only:
             logger.warning("no read-only mount to hand policies over by: containers' root can change its own")
-        tenancy = Tenancy(self.segments, self.arbitration, state, lambda *a: self.node.reaped(*a), view)
+        tenancy = TenantSegments(
+            self.segments, self.arbitration, state, lambda *a: self.node.reaped(*a), view
+        )
         self.node = Node(
             told,
             tenancy=tenancy,
@@ -119,11 +121,11 @@ class Daemon:
         self.kubernetes = PodController(self.node, settings) if settings.kubernetes else None
         self.guests = guests_of(settings)
         self.traffic = Traffic()
-        self.observer = Observer(
+        self.observer = Collector(
             self.node,
             self.arbitration,
             self.nvml,
-            Options.of(settings),
+            CollectorOptions.of(settings),
             messages=self.traffic.messages,
             registrations=self.traffic.registrations,
             longpolls=self.server.longpolls,
@@ -219,7 +221,7 @@ class Daemon:
     def _start_listener(
         self, listener: socket.socket, server: web.Server, identify: Identify, backlog: int
     ) -> None:
-        made = Listener(
+        made = ApiListener(
             listener,
             server,
             identify=identify,
@@ -275,7 +277,7 @@ class Daemon:
 
 
 def offer_of(
-    told: Config, node: Node, observer: Observer, kubernetes: PodController | None
+    told: Config, node: Node, observer: Collector, kubernetes: PodController | None
 ) -> DevicePlugin | None:
     """Return the device plugin, if it is wanted. Raises ConfigError."""
     if not told.settings.device_plugin:

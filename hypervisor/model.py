@@ -52,7 +52,7 @@ NONE = Readings()
 
 
 @dataclass(frozen=True, slots=True)
-class MigPlace:
+class MigLocation:
     """Where a MIG device is."""
 
     card: GpuUuid
@@ -72,7 +72,7 @@ class Gpu:
     name: str = ""
     minor: int | None = None
     """Of its device file, /dev/nvidia<minor>; None: not known."""
-    mig: MigPlace | None = None
+    mig: MigLocation | None = None
 
     @property
     def digits(self) -> str:
@@ -168,7 +168,7 @@ class Peer:
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class ClientHints:
     """What a process says about itself: hints, and a quota that it proposes."""
 
     pid: int = 0
@@ -183,7 +183,7 @@ class Wish:
 
 
 @dataclass(frozen=True, slots=True)
-class PodPlace:
+class PodRef:
     """A pod as the cluster calls it, or one container of it that has a quota of its own."""
 
     tenant: TenantName
@@ -197,13 +197,13 @@ class PodPlace:
 
 
 @dataclass(frozen=True, slots=True)
-class Claim:
+class RegistrationRequest:
     """A process that wants to be registered."""
 
     key: ProcessKey
     origin: Origin
-    wish: Wish = Wish()
-    place: PodPlace | None = None
+    wish: ClientHints = ClientHints()
+    place: PodRef | None = None
     """Where the cluster says that it runs."""
     at_s: float = 0.0
     """Unix time at which it came; 0 if not known."""
@@ -239,7 +239,7 @@ class Worker:
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class EffectiveQuota:
     """A quota, and who said it."""
 
     quota: Quota

@@ -29,7 +29,7 @@ def parser_of(name: str) -> argparse.ArgumentParser:
     return parser_of_program(package)
 
 
-class Found(BaseException):
+class FoundParser(BaseException):
     """Carries the parser out of a program; no program catches it."""
 
     def __init__(self, parser: argparse.ArgumentParser) -> None:
@@ -41,7 +41,7 @@ def parser_of_program(package: str) -> argparse.ArgumentParser:
     """Start a program as `python -m` does, up to where it reads its arguments; return what reads them."""
 
     def found(parser: argparse.ArgumentParser, *_: object, **__: object) -> NoReturn:
-        raise Found(parser)
+        raise FoundParser(parser)
 
     with (
         warnings.catch_warnings(),
@@ -52,7 +52,7 @@ def parser_of_program(package: str) -> argparse.ArgumentParser:
         warnings.simplefilter("ignore", RuntimeWarning)
         try:
             runpy.run_module(package, run_name="__main__", alter_sys=True)
-        except Found as carried:
+        except FoundParser as carried:
             return carried.parser
     raise RuntimeError(f"{package} does not read its arguments with argparse")
 

@@ -30,7 +30,7 @@ MAX_STALLED = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class CallerLimits:
     """Bounds of one account and of the node."""
 
     connections: int
@@ -53,7 +53,7 @@ class Limits:
 
 
 @dataclass(eq=False, slots=True)
-class Account:
+class CallerAccount:
     """One user's open connections and recent requests."""
 
     name: str
@@ -76,16 +76,16 @@ class Account:
 class Accounts:
     """All accounts with connections or with a debt."""
 
-    def __init__(self, limits: Limits, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, limits: CallerLimits, clock: Callable[[], float] = time.monotonic) -> None:
         self.limits = limits
         self._clock = clock
-        self._accounts: dict[tuple[str, bool], Account] = {}
+        self._accounts: dict[tuple[str, bool], CallerAccount] = {}
 
-    def of(self, name: str, *, is_operator: bool = False) -> Account:
+    def of(self, name: str, *, is_operator: bool = False) -> CallerAccount:
         """Return the account of this name."""
         known = self._accounts.get((name, is_operator))
         if known is None:
-            known = Account(name, is_operator, tokens=self._burst, at_s=self._clock())
+            known = CallerAccount(name, is_operator, tokens=self._burst, at_s=self._clock())
             self._accounts[name, is_operator] = known
         return known
 
@@ -93,7 +93,7 @@ class Accounts:
     def _burst(self) -> float:
         return float(self.limits.requests_per_s * REQUEST_BURST_S)
 
-    def refusal(self, account: Account, descriptor: int) -> str | None:
+    def refusal(self, account: CallerAccount, descriptor: int) -> str | None:
         """Return why a new connection with this descriptor cannot be served; None: it can."""
         if account.is_operator:
             return None
@@ -104,21 +104,21 @@ class Accounts:
             return f"{account.name} has {most} connections to the daemon already"
         return None
 
-    def largest(self) -> Account:
+    def largest(self) -> CallerAccount:
         """Return the account with the most connections, operators' apart."""
         bounded = [one for one in self._accounts.values() if not one.is_operator]
-        return max(bounded, key=lambda one: one.connections, default=Account(""))
+        return max(bounded, key=lambda one: one.connections, default=CallerAccount(""))
 
-    def opened(self, account: Account, connection: object) -> None:
+    def opened(self, account: CallerAccount, connection: object) -> None:
         account.connections += 1
         account.open[connection] = None
 
-    def closed(self, account: Account, connection: object) -> None:
+    def closed(self, account: CallerAccount, connection: object) -> None:
         account.connections -= 1
         account.open.pop(connection, None)
         account.stalled.pop(connection, None)
 
-    def charge(self, account: Account, requests: float) -> float:
+    def charge(self, account: CallerAccount, requests: float) -> float:
         """Count requests of an account; return how long, in seconds, the next answer has to wait.
 
         Raises Refused if that is too long; then nothing is counted.
@@ -134,7 +134,7 @@ class Accounts:
         account.tokens -= requests
         return delay_s
 
-    def add(self, account: Account, requests: float) -> None:
+    def add(self, account: CallerAccount, requests: float) -> None:
         """Count what an answer turned out to cost, in requests."""
         if not account.is_operator:
             account.tokens -= requests
@@ -148,7 +148,7 @@ class Accounts:
                 del self._accounts[key]
 
 
-def limits_of(connections: int, requests_per_s: int) -> tuple[Limits, str]:
+def limits_of(connections: int, requests_per_s: int) -> tuple[CallerLimits, str]:
     """Return the bounds, with as many descriptors as the system allows, and why there are not more or ""."""
     descriptors, trouble = raise_limit()
-    return Limits(connections, requests_per_s, descriptors), trouble
+    return CallerLimits(connections, requests_per_s, descriptors), trouble

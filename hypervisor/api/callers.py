@@ -7,7 +7,7 @@ import socket
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from hypervisor.api.accounts import Account, Accounts
+from hypervisor.api.accounts import Accounts, CallerAccount
 from hypervisor.errors import Refused
 from hypervisor.host.peer import credentials
 from hypervisor.host.socket_owner import owner_of
@@ -18,22 +18,22 @@ ROOT = 0
 UNAVAILABLE = 503
 
 
-class Peers(Protocol):
+class PeerLookup(Protocol):
     """Identifies the process at the other end of a Unix socket."""
 
     def of(self, connection: Any) -> Peer: ...
 
 
 def over_unix(
-    peers: Peers, accounts: Accounts, is_operator: Callable[[Peer], bool]
-) -> Callable[[socket.socket], Account]:
+    peers: PeerLookup, accounts: Accounts, is_operator: Callable[[Peer], bool]
+) -> Callable[[socket.socket], CallerAccount]:
     """Return a function that finds the account of a connection to the Unix socket; it may raise Refused.
 
     A user that connects too often is refused before its process is looked at. A process that has ended
     may have left its connection to others: each call finds that out, and they share an account.
     """
 
-    def find(connection: socket.socket) -> Account:
+    def find(connection: socket.socket) -> CallerAccount:
         _, uid, _ = credentials(connection)
         if uid != ROOT:
             accounts.charge(accounts.of(f"connections of user {uid}"), 1)
@@ -58,10 +58,10 @@ def place_of(peer: Peer) -> str:
     return f" of container {origin.container_id[:12]}" if origin.container_id is not None else ""
 
 
-def over_tcp(accounts: Accounts) -> Callable[[socket.socket], Account]:
+def over_tcp(accounts: Accounts) -> Callable[[socket.socket], CallerAccount]:
     """Return a function that finds the account of a TCP connection: the local user, or the address."""
 
-    def find(connection: socket.socket) -> Account:
+    def find(connection: socket.socket) -> CallerAccount:
         peer, own = connection.getpeername()[:2], connection.getsockname()[:2]
         uid = owner_of(peer, own)
         return accounts.of(f"user {uid} over TCP" if uid is not None else f"address {plain(peer[0])}")

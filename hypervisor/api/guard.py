@@ -17,8 +17,8 @@ from typing import Any
 
 from aiohttp import web
 
-from hypervisor.api.accounts import Account, Accounts
-from hypervisor.api.listener import IDLE_S, Connection
+from hypervisor.api.accounts import Accounts, CallerAccount
+from hypervisor.api.listener import IDLE_S, ApiConnection
 from hypervisor.errors import Refused
 from hypervisor.host.descriptors import shortage_of
 from hypervisor.log import account_in_log
@@ -113,14 +113,14 @@ def guarded(app: web.Application, accounts: Accounts, *, timeout_s: float) -> we
     return app
 
 
-def connection_of(request: web.Request) -> Connection | None:
+def connection_of(request: web.Request) -> ApiConnection | None:
     """Return what keeps the deadline of a request's connection; None: it is closed."""
     transport = request.transport
     protocol = transport.get_protocol() if transport is not None else None
-    return protocol if isinstance(protocol, Connection) else None
+    return protocol if isinstance(protocol, ApiConnection) else None
 
 
-def account_of(request: web.Request) -> Account | None:
+def account_of(request: web.Request) -> CallerAccount | None:
     connection = connection_of(request)
     return connection.account if connection is not None else None
 

@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from hypervisor.api.accounts import MAX_STALLED, Account, Accounts
+from hypervisor.api.accounts import MAX_STALLED, Accounts, CallerAccount
 from hypervisor.host.descriptors import OF_DESCRIPTORS, Spare, shortage_of
 from hypervisor.log import account_in_log
 
@@ -36,13 +36,13 @@ MAX_LINGERING = 16
 """Refused connections that are kept open for LINGER_S."""
 SEND_BUFFER = 1 << 16
 GONE = (errno.ECONNABORTED, errno.EPROTO, errno.EPERM, errno.EINTR)
-Identify = Callable[[socket.socket], Account]
+Identify = Callable[[socket.socket], CallerAccount]
 
 
-class Connection(asyncio.Protocol):
+class ApiConnection(asyncio.Protocol):
     """Passes a connection's events on to the HTTP protocol, and keeps its deadline."""
 
-    def __init__(self, http: Any, account: Account, listener: Listener) -> None:
+    def __init__(self, http: Any, account: CallerAccount, listener: ApiListener) -> None:
         self.account = account
         self._http = http
         self._listener = listener
@@ -74,7 +74,7 @@ class Connection(asyncio.Protocol):
         stalled = self.account.stalled
         if len(stalled) >= MAX_STALLED and not self.account.is_operator:
             oldest = next(iter(stalled))
-            assert isinstance(oldest, Connection)
+            assert isinstance(oldest, ApiConnection)
             del stalled[oldest]
             oldest.abort()
         stalled[self] = None
@@ -114,7 +114,7 @@ class Connection(asyncio.Protocol):
             self._transport.abort()
 
 
-class Listener:
+class ApiListener:
     """One listening socket. `serve` makes the HTTP protocol of a connection; `identify` may raise OSError."""
 
     def __init__(
@@ -129,7 +129,7 @@ class Listener:
     ) -> None:
         self.accounts = accounts
         self.timeout_s = timeout_s
-        self.connections: set[Connection] = set()
+        self.connections: set[ApiConnection] = set()
         self._socket = listener
         self._serve = serve
         self._identify = identify
@@ -197,7 +197,7 @@ class Listener:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    def _make_room(self, account: Account) -> bool:
+    def _make_room(self, account: CallerAccount) -> bool:
         """End a connection that asks nothing, for a new one of this account; False if all are in use.
 
         It is the oldest of the account's own, or of the account that has the most where that has more.
@@ -205,14 +205,14 @@ class Listener:
         largest = self.accounts.largest()
         for owner in (account, largest) if largest.connections > account.connections else (account,):
             for connection in owner.open:
-                if isinstance(connection, Connection) and connection.is_waiting:
+                if isinstance(connection, ApiConnection) and connection.is_waiting:
                     del owner.open[connection]
                     connection.abort()
                     return True
         return False
 
-    async def _start(self, connection: socket.socket, account: Account) -> None:
-        made = Connection(self._serve(), account, self)
+    async def _start(self, connection: socket.socket, account: CallerAccount) -> None:
+        made = ApiConnection(self._serve(), account, self)
         self.accounts.opened(account, made)
         try:
             await self._loop.connect_accepted_socket(lambda: made, connection)

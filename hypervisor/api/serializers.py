@@ -9,13 +9,13 @@ from typing import Any
 
 from hypervisor.dispatcher.run_queue import TenantShare
 from hypervisor.metrics.snapshot import ClientView, GpuView, Snapshot
-from hypervisor.model import DeviceQuota, GpuSample, GpuUuid, Held, TenantName, Worker
+from hypervisor.model import DeviceQuota, EffectiveQuota, GpuSample, GpuUuid, TenantName, Worker
 from hypervisor.node.events import Event
 from hypervisor.node.registry import Tenant
 from limiter.segment import Process, Usage
 
 
-def quota_data(held: Held) -> dict[str, Any]:
+def quota_data(held: EffectiveQuota) -> dict[str, Any]:
     """Return a quota in the words in which it is set."""
     said = {k.removeprefix("GPULIMIT_").lower(): v for k, v in held.quota.environ().items()}
     return {"source": held.source, "quota": said}

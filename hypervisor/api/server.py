@@ -21,29 +21,29 @@ from aiohttp import web
 from limiter._native import lib
 
 from hypervisor.errors import Refused
-from hypervisor.host.tcp_endpoints import Ends
-from hypervisor.model import Peer, ProcessKey, Registration, TenantName, Wish, Worker, WorkerId
+from hypervisor.host.tcp_endpoints import TcpEndpoints
+from hypervisor.model import ClientHints, Peer, ProcessKey, Registration, TenantName, Worker, WorkerId
 from hypervisor.node.commands import Command
 from hypervisor.node.quota_changes import FIELDS, QuotaChange
 from limiter import quota
 from limiter.errors import QuotaError
 
-LARGEST_BODY = 64 << 10
-LONGEST_WAIT_S = 60.0
+MAX_BODY = 64 << 10
+MAX_WAIT_S = 60.0
 LONG_WAIT_S = 10.0
-LONGEST_TEXT = 256
+MAX_TEXT = 256
 VERSION = int(lib.GL_LAYOUT_VERSION)
 """Of the layout that daemon and library share; a library that was built with another one is refused."""
 WORKERS = "/v1/workers"
 
 
-class Node(Protocol):
+class NodeApi(Protocol):
     """What the calls need."""
 
     def peer(self, connection: Any) -> Peer: ...
-    def register(self, connection: Any, wish: Wish, caller: Peer | None = None) -> Registration: ...
-    def find_caller(self, ends: Ends, wish: Wish) -> Peer: ...
-    def is_caller(self, ends: Ends, key: ProcessKey) -> bool: ...
+    def register(self, connection: Any, wish: ClientHints, caller: Peer | None = None) -> Registration: ...
+    def find_caller(self, ends: TcpEndpoints, wish: ClientHints) -> Peer: ...
+    def is_caller(self, ends: TcpEndpoints, key: ProcessKey) -> bool: ...
     def hand_over(self, connection: Any, tenant: TenantName) -> None: ...
     def worker(self, worker_id: WorkerId) -> Worker | None: ...
     def next_command(self, worker_id: WorkerId, after: int) -> Command | None: ...
@@ -59,13 +59,13 @@ class Node(Protocol):
 class Server:
     """Both applications: for the Unix socket, and the operators' part of it for TCP."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: NodeApi) -> None:
         self._node = node
         self._waiting: dict[WorkerId, set[asyncio.Event]] = {}
         self._is_draining = False
 
     def unix_application(self) -> web.Application:
-        app = web.Application(client_max_size=LARGEST_BODY, middlewares=[refusals])
+        app = web.Application(client_max_size=MAX_BODY, middlewares=[refusals])
         self._add_workers_calls(app)
         self._add_operators_calls(app, self._caller)
         return app
@@ -87,7 +87,7 @@ class Server:
                 raise Refused(401, "this call needs the token")
             return await handler(request)
 
-        app = web.Application(client_max_size=LARGEST_BODY, middlewares=[refusals, bearer])
+        app = web.Application(client_max_size=MAX_BODY, middlewares=[refusals, bearer])
         self._add_workers_calls(app)
         self._add_operators_calls(app, lambda _: None)
         return app
@@ -175,7 +175,7 @@ class Server:
     async def _commands(self, request: web.Request) -> web.Response:
         worker = await self._own_worker(request)
         after = number_in(request.query, "after", most=1 << 62)
-        wait_s = number_in(request.query, "wait", most=int(LONGEST_WAIT_S))
+        wait_s = number_in(request.query, "wait", most=int(MAX_WAIT_S))
         command = await self._next(worker.id, after, wait_s)
         if command is None:
             return web.Response(status=204)
@@ -281,12 +281,12 @@ def connection_of(request: web.Request) -> Any:
     return connection
 
 
-def ends_of(request: web.Request) -> Ends | None:
+def ends_of(request: web.Request) -> TcpEndpoints | None:
     """Return the ends of a TCP connection; None: it is a Unix socket, whose peer the kernel names."""
     transport = request.transport
     if transport is None:
         raise Refused(403, "the caller has gone")
-    return Ends.of(transport.get_extra_info("peername"), transport.get_extra_info("sockname"))
+    return TcpEndpoints.of(transport.get_extra_info("peername"), transport.get_extra_info("sockname"))
 
 
 def is_same(given: str, expected: str) -> bool:
@@ -311,8 +311,8 @@ async def body_of(request: web.Request) -> dict[str, Any]:
 def text_in(said: Mapping[str, Any], key: str) -> str:
     """Return a text field, cleaned of what could steer a terminal."""
     value = said.get(key, "")
-    if not isinstance(value, str) or len(value) > LONGEST_TEXT:
-        raise Refused(422, f"{key} must be text of at most {LONGEST_TEXT} characters")
+    if not isinstance(value, str) or len(value) > MAX_TEXT:
+        raise Refused(422, f"{key} must be text of at most {MAX_TEXT} characters")
     return "".join(c if c.isprintable() else "?" for c in value)
 
 
@@ -359,14 +359,14 @@ def change_in(said: Mapping[str, Any]) -> QuotaChange:
     return QuotaChange(quota_in({k: v for k, v in said.items() if k not in cleared}), cleared)
 
 
-def wish_in(said: Mapping[str, Any]) -> Wish:
+def wish_in(said: Mapping[str, Any]) -> ClientHints:
     """Return what a process says about itself. Raises Refused."""
     try:
         said_quota = quota.read(texts_in(said, "environment"))
     except QuotaError as error:
         raise Refused(422, str(error)) from error
     pid, ticks = said.get("pid", 0), said.get("start_ticks", 0)
-    return Wish(
+    return ClientHints(
         pid=pid if isinstance(pid, int) and 0 <= pid < 1 << 32 else 0,
         name=text_in(said, "name")[:15],
         tenant=text_in(said, "tenant") or said_quota.tenant or "",

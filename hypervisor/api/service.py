@@ -23,9 +23,9 @@ from hypervisor.api.serializers import (
 )
 from hypervisor.dispatcher.dispatcher import Dispatcher
 from hypervisor.errors import Refused
-from hypervisor.host.tcp_endpoints import Ends
+from hypervisor.host.tcp_endpoints import TcpEndpoints
 from hypervisor.metrics.snapshot import Snapshot
-from hypervisor.model import Peer, ProcessKey, Registration, TenantName, Wish, Worker, WorkerId
+from hypervisor.model import ClientHints, Peer, ProcessKey, Registration, TenantName, Worker, WorkerId
 from hypervisor.node.commands import Command
 from hypervisor.node.node import Node
 from hypervisor.node.quota_changes import QuotaChange
@@ -47,13 +47,13 @@ class Api:
     def peer(self, connection: Any) -> Peer:
         return self._node.peers.of(connection)
 
-    def register(self, connection: Any, wish: Wish, caller: Peer | None = None) -> Registration:
+    def register(self, connection: Any, wish: ClientHints, caller: Peer | None = None) -> Registration:
         return self._node.register(connection, wish, caller)
 
-    def find_caller(self, ends: Ends, wish: Wish) -> Peer:
+    def find_caller(self, ends: TcpEndpoints, wish: ClientHints) -> Peer:
         return self._node.peers.over_tcp(ends, wish.pid, wish.start_ticks)
 
-    def is_caller(self, ends: Ends, key: ProcessKey) -> bool:
+    def is_caller(self, ends: TcpEndpoints, key: ProcessKey) -> bool:
         return self._node.peers.is_over_tcp(ends, key)
 
     def hand_over(self, connection: Any, tenant: TenantName) -> None:

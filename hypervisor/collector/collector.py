@@ -17,14 +17,14 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from hypervisor.collector.ratio_file import RatioFile
-from hypervisor.collector.tenants import Survey, standalone_names
+from hypervisor.collector.tenants import TenantCollector, standalone_names
 from hypervisor.config.settings import Settings
 from hypervisor.dispatcher.dispatcher import Dispatcher
 from hypervisor.metrics.clients import ClientAggregator
 from hypervisor.metrics.gpus import NO_WAITS, GpuObservation, Schedulers, gpu_view, mig_view, vgpu_host_view
 from hypervisor.metrics.observations import TenantObservation
 from hypervisor.metrics.snapshot import ComponentStatus, KubeView, PluginView, SchedulerView, Snapshot
-from hypervisor.model import PodPlace
+from hypervisor.model import PodRef
 from hypervisor.node.node import Node
 from hypervisor.node.registry import Tenant
 from hypervisor.nvml.client import Nvml
@@ -40,7 +40,7 @@ BUILD = {"version": about.version(), "python_version": platform.python_version()
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class CollectorOptions:
     """What the observer is told."""
 
     period_s: float
@@ -52,7 +52,7 @@ class Options:
     """This node's name, for labels."""
 
     @classmethod
-    def of(cls, settings: Settings) -> Options:
+    def of(cls, settings: Settings) -> CollectorOptions:
         return cls(
             period_s=settings.nvml_interval / 1e9,
             ttl_ns=settings.metrics_stale_ttl,
@@ -63,7 +63,7 @@ class Options:
         )
 
 
-class Observer:
+class Collector:
     """Makes snapshots; `longpolls` says how many processes wait for commands, `rejected` counts
     shared memory that could not be used.
     """
@@ -73,14 +73,14 @@ class Observer:
         node: Node,
         arbitration: Dispatcher,
         nvml: Nvml,
-        options: Options,
+        options: CollectorOptions,
         *,
         messages: Mapping[tuple[str, str], int],
         registrations: Mapping[str, int],
         longpolls: Callable[[], int],
         rejected: Mapping[str, int],
         publish: Callable[[Snapshot], None],
-        pods: Callable[[Tenant], PodPlace | None] = lambda _: None,
+        pods: Callable[[Tenant], PodRef | None] = lambda _: None,
         kubernetes: Callable[[], KubeView | None] = lambda: None,
     ) -> None:
         self._node = node
@@ -91,7 +91,7 @@ class Observer:
         self._registrations = registrations
         self._longpolls = longpolls
         self._publish = publish
-        self._survey = Survey(node, arbitration, RatioFile(options.ratio_file), pods)
+        self._survey = TenantCollector(node, arbitration, RatioFile(options.ratio_file), pods)
         self._kubernetes = kubernetes
         self._clients = ClientAggregator(ttl_ns=options.ttl_ns)
         self._schedulers = Schedulers()

@@ -15,27 +15,27 @@ from hypervisor.dispatcher.dispatcher import Dispatcher
 from hypervisor.dispatcher.run_queue import TenantShare
 from hypervisor.host.names import Names
 from hypervisor.host.systemd_unit import unit_of
-from hypervisor.host.unregistered import Stranger, look_at
+from hypervisor.host.unregistered import UnregisteredProcess, inspect
 from hypervisor.metrics.observations import ProcessObservation, TenantObservation, UsageCounters
 from hypervisor.metrics.snapshot import Identity, State
-from hypervisor.model import DeviceQuota, Gpu, GpuUuid, PodPlace, Worker, device_quota
+from hypervisor.model import DeviceQuota, Gpu, GpuUuid, PodRef, Worker, device_quota
 from hypervisor.node.node import Node
 from hypervisor.node.registry import Tenant
-from hypervisor.node.tenant_segments import Open, terms_of
+from hypervisor.node.tenant_segments import OpenSegments, terms_of
 from hypervisor.scheduler.types import SchedParams
 from limiter import segment
 from limiter.errors import LayoutMismatch
 from limiter.segment import Account, Device, Process, Usage
 
-MOST_STANDALONE = 64
-MOST_LOOKED_AT = 1024
+MAX_STANDALONE = 64
+MAX_LOOKED_AT = 1024
 MAX_STANDALONE_OF_USER = 64
 SOURCES = {"pod": "annotation", "environment": "env"}
 NvmlBytes = Mapping[GpuUuid, Mapping[int, int | None]]
 """What NVML says that processes hold, by card and host pid."""
 
 
-class Survey:
+class TenantCollector:
     """All tenants of the node. `errors` counts books that could not be read.
 
     `pods` gives the cluster's names. What processes say of their pod is not used: one could put
@@ -47,14 +47,14 @@ class Survey:
         node: Node,
         arbitration: Dispatcher,
         ratios: RatioFile,
-        pods: Callable[[Tenant], PodPlace | None] = lambda _: None,
+        pods: Callable[[Tenant], PodRef | None] = lambda _: None,
     ) -> None:
         self._node = node
         self._arbitration = arbitration
         self._names = Names()
         self._ratios = ratios
         self._pods = pods
-        self._strangers: list[Stranger] = []
+        self._strangers: list[UnregisteredProcess] = []
         self._nvml: NvmlBytes = {}
         self.errors: Counter[str] = Counter()
 
@@ -71,16 +71,16 @@ class Survey:
             looks = list(self._standalone(path_name))
             shown += bool(looks)  # what has no living process hides nobody who has
             yield looks
-            if shown == MOST_STANDALONE:
+            if shown == MAX_STANDALONE:
                 break
 
-    def _find_strangers(self) -> list[Stranger]:
+    def _find_strangers(self) -> list[UnregisteredProcess]:
         """Return the GPU processes that are not registered."""
         known = {worker.key.host_pid for worker in self._node.registry.workers.values()}
         groups = self._node.peers.control_groups
         pids = {pid for processes in self._nvml.values() for pid in processes} - known
         pids -= self._node.departed.among(pids)
-        return [stranger for pid in sorted(pids) if (stranger := look_at(pid, groups)) is not None]
+        return [stranger for pid in sorted(pids) if (stranger := inspect(pid, groups)) is not None]
 
     def _tenant(self, tenant: Tenant) -> Iterable[TenantObservation]:
         opened = self._node.tenancy.open_tenants.get(tenant.name)
@@ -132,7 +132,7 @@ class Survey:
                 ratio=None,
             )
 
-    def _usage(self, opened: Open, workers: Mapping[int, Worker]) -> Usage | None:
+    def _usage(self, opened: OpenSegments, workers: Mapping[int, Worker]) -> Usage | None:
         """Return a tenant's books with its registered processes; None if they cannot be read."""
         try:
             return opened.usage.read(workers)
@@ -141,7 +141,7 @@ class Survey:
             return None
 
     def _state(self, tenant: Tenant, usage: Usage | None) -> State:
-        if any(belongs(stranger, tenant) for stranger in self._strangers):
+        if any(is_member(stranger, tenant) for stranger in self._strangers):
             return "off"
         if usage is None or self._node.problem_of(tenant.name) or not tenant.workers:
             return "degraded"
@@ -239,7 +239,7 @@ def standalone_names(own: Container[str], directory: Path = segment.DIRECTORY) -
         of_user[uid] += 1
         if of_user[uid] <= MAX_STANDALONE_OF_USER:
             found.append(name)
-        if len(found) == MOST_LOOKED_AT:
+        if len(found) == MAX_LOOKED_AT:
             break
     return found
 
@@ -320,7 +320,7 @@ def held_of(
     )
 
 
-def belongs(stranger: Stranger, tenant: Tenant) -> bool:
+def is_member(stranger: UnregisteredProcess, tenant: Tenant) -> bool:
     """Whether an unregistered process is one of a tenant's: same pod or container, or its user says so."""
     if stranger.pod_uid or tenant.pod_uid:
         return stranger.pod_uid == tenant.pod_uid

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import cast
 
-from hypervisor.collector.collector import Observer
+from hypervisor.collector.collector import Collector
 from hypervisor.config.settings import Config
 from hypervisor.deviceplugin import assignments as pod_devices
 from hypervisor.deviceplugin import slices
@@ -46,7 +46,7 @@ class DevicePlugin:
     """Offers the node's cards to its kubelet."""
 
     def __init__(
-        self, told: Config, node: Node, observer: Observer, pods: Callable[[], Iterable[Pod]]
+        self, told: Config, node: Node, observer: Collector, pods: Callable[[], Iterable[Pod]]
     ) -> None:
         settings = told.settings
         folder = Path(settings.kubelet_dir) / "device-plugins"

@@ -29,7 +29,7 @@ from hypervisor.model import GpuUuid, TenantName
 from hypervisor.scheduler.memory_wait_queue import MemoryWaitQueue
 from hypervisor.scheduler.statistics import SchedulerStats
 from hypervisor.scheduler.types import Grant, SchedulerConfig
-from hypervisor.shm.segments import MOST_DEVICES, StateSegment, uuid_bytes
+from hypervisor.shm.segments import MAX_DEVICES, StateSegment, uuid_bytes
 
 logger = logging.getLogger(__name__)
 MIN_SLEEP_NS = 150_000
@@ -288,7 +288,7 @@ class Dispatcher:
         state.run_queues = []
         for run_queue in run_queues:
             run_queue.dequeue(member.tenant)
-        for entry in range(MOST_DEVICES):
+        for entry in range(MAX_DEVICES):
             publish(member, entry, Grant(0, 1, is_shared=True))
 
     def _beat(self, tenants: TenantList, now_ns: int) -> None:

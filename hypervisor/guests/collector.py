@@ -74,7 +74,7 @@ class Guest:
     failures: Counter[str] = field(default_factory=Counter)
 
 
-class Collector:
+class GuestCollector:
     """All guests of a node."""
 
     def __init__(

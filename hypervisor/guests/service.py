@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from hypervisor.guests.collector import BUDGET, MAX_PAUSE_S, PERIOD_S, Collector, TargetSource
+from hypervisor.guests.collector import BUDGET, MAX_PAUSE_S, PERIOD_S, GuestCollector, TargetSource
 from hypervisor.guests.guest_file import GuestFile
 from hypervisor.guests.instance_lock import Lock
 from hypervisor.guests.kubevirt import KubeVirt
@@ -53,7 +53,7 @@ class GuestService:
         sources: list[TargetSource] = [self.file] if self.file is not None else []
         if cluster is not None:
             sources.append(self._kubevirt(cluster))
-        self.collector = Collector(
+        self.collector = GuestCollector(
             sources,
             pace=ScrapeTiming(period_s, max(period_s, MAX_PAUSE_S)),
             budget=replace(BUDGET, connect_s=min(BUDGET.connect_s, timeout_s), total_s=timeout_s),

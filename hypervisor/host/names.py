@@ -8,7 +8,7 @@ from pathlib import Path
 
 PASSWD = Path("/etc/passwd")
 DOCKER = Path("/var/lib/docker/containers")
-MOST_KEPT = 1024
+MAX_KEPT = 1024
 
 
 class Names:
@@ -37,7 +37,7 @@ class Names:
         known = self._containers.get(container_id)
         if known is not None:
             return known
-        if len(self._containers) >= MOST_KEPT:
+        if len(self._containers) >= MAX_KEPT:
             self._containers.clear()
         name = ""
         try:

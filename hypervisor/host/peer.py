@@ -24,7 +24,7 @@ from hypervisor.host import process_files, tcp_peer
 from hypervisor.host.control_groups import ControlGroups
 from hypervisor.host.descriptors import shortage_of
 from hypervisor.host.processes import has_ended
-from hypervisor.host.tcp_endpoints import Ends
+from hypervisor.host.tcp_endpoints import TcpEndpoints
 from hypervisor.model import Origin, Peer, ProcessKey
 
 SO_PEERPIDFD = 77
@@ -177,7 +177,7 @@ class Peers:
                     raise
                 return os.dup(accepted)
 
-    def over_tcp(self, ends: Ends, pid: int, ticks: int) -> Peer:
+    def over_tcp(self, ends: TcpEndpoints, pid: int, ticks: int) -> Peer:
         """Return the process that has this pid in its namespace, started then, and made a TCP connection.
         Raises Refused. It may take long, and runs on any thread.
         """
@@ -204,7 +204,7 @@ class Peers:
                 raise gone(pid)
             yield now, pidfd
 
-    def is_over_tcp(self, ends: Ends, key: ProcessKey) -> bool:
+    def is_over_tcp(self, ends: TcpEndpoints, key: ProcessKey) -> bool:
         """Return True if a process holds the other end of a TCP connection. Runs on any thread."""
         try:
             with closing(os.pidfd_open(key.host_pid)) as pidfd:

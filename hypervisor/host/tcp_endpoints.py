@@ -8,14 +8,14 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Ends:
+class TcpEndpoints:
     """A TCP connection as this process sees it: (address, port) of both sides."""
 
     peer: tuple[str, int]
     own: tuple[str, int]
 
     @classmethod
-    def of(cls, peername: object, sockname: object) -> Ends | None:
+    def of(cls, peername: object, sockname: object) -> TcpEndpoints | None:
         """Return the ends of what a transport tells; None: it is no TCP connection, or gone."""
         if not isinstance(peername, tuple) or not isinstance(sockname, tuple):
             return None

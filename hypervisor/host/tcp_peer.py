@@ -21,7 +21,7 @@ from pathlib import Path
 
 from hypervisor.errors import Refused
 from hypervisor.host.process_files import PROC, stat_of, status_of
-from hypervisor.host.tcp_endpoints import Ends, plain
+from hypervisor.host.tcp_endpoints import TcpEndpoints, plain
 
 ESTABLISHED = "01"
 MAX_TABLE_BYTES = 16 << 20
@@ -71,7 +71,7 @@ class SocketHolders:
         return holders
 
 
-def find(ends: Ends, pid: int, ticks: int, holders: SocketHolders, proc: Path = PROC) -> int:
+def find(ends: TcpEndpoints, pid: int, ticks: int, holders: SocketHolders, proc: Path = PROC) -> int:
     """Return the process that has this pid in its innermost namespace, started then, and alone holds the
     other end. Raises Refused.
     """
@@ -95,7 +95,7 @@ def find(ends: Ends, pid: int, ticks: int, holders: SocketHolders, proc: Path = 
     return number
 
 
-def holds(number: int, ends: Ends, proc: Path = PROC) -> bool:
+def holds(number: int, ends: TcpEndpoints, proc: Path = PROC) -> bool:
     """Whether a process holds the other end of a connection that its user opened."""
     held = held_socket(number, ends, proc)
     if held is None:
@@ -132,7 +132,7 @@ def like(pid: int, ticks: int, proc: Path) -> Iterator[int]:
             continue
 
 
-def held_socket(number: int, ends: Ends, proc: Path) -> TcpSocket | None:
+def held_socket(number: int, ends: TcpEndpoints, proc: Path) -> TcpSocket | None:
     """Return the other end of a connection, if it is among a process's files. Raises Refused if they are
     closed to this daemon.
     """
@@ -158,7 +158,7 @@ def links(number: int, proc: Path, *, is_needed: bool = False) -> Iterator[str]:
         pass
 
 
-def sockets(number: int, ends: Ends, proc: Path) -> Iterator[TcpSocket]:
+def sockets(number: int, ends: TcpEndpoints, proc: Path) -> Iterator[TcpSocket]:
     """Yield the sockets of the other end in a process's network namespace."""
     for name in ("tcp", "tcp6"):
         for line in read(proc / str(number) / "net" / name, MAX_TABLE_BYTES).splitlines()[1:]:

@@ -14,7 +14,7 @@ LARGEST = 64 << 10
 
 
 @dataclass(frozen=True, slots=True)
-class Stranger:
+class UnregisteredProcess:
     """One of them."""
 
     pid: int
@@ -25,7 +25,7 @@ class Stranger:
     """What its own environment says: a hint, believed only of the tenant's user."""
 
 
-def look_at(pid: int, groups: ControlGroups) -> Stranger | None:
+def inspect(pid: int, groups: ControlGroups) -> UnregisteredProcess | None:
     """Return what is known of a process; None: it has gone, or is hidden from this one."""
     place = Path(f"/proc/{pid}")
     try:
@@ -35,7 +35,7 @@ def look_at(pid: int, groups: ControlGroups) -> Stranger | None:
         return None
     except Refused:
         member = Membership()
-    return Stranger(pid, uid, member.pod_uid, member.container_id, wished_tenant(place))
+    return UnregisteredProcess(pid, uid, member.pod_uid, member.container_id, wished_tenant(place))
 
 
 def wished_tenant(place: Path) -> str:

@@ -14,11 +14,11 @@ from dataclasses import replace
 from hypervisor.errors import SegmentError
 from hypervisor.model import FailedCard, Gpu, GpuSample, GpuUuid
 from hypervisor.node.events import EventLog, note
-from hypervisor.shm.segments import MOST_DEVICES, StateSegment
+from hypervisor.shm.segments import MAX_DEVICES, StateSegment
 
 logger = logging.getLogger(__name__)
 UUID = re.compile(r"(GPU|MIG)-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
-MOST_LEFT_OUT = 256
+MAX_LEFT_OUT = 256
 MEMORY_SOURCES = {
     "nvml": "NVML",
     "cuda": "CUDA: NVML has no total",
@@ -90,13 +90,13 @@ class Inventory:
         if not UUID.fullmatch(gpu.uuid):
             self._leave_out(gpu, "its UUID is of a form that CUDA does not give")
             return False
-        if len(self.gpus) < MOST_DEVICES:
+        if len(self.gpus) < MAX_DEVICES:
             self.gpus.append(gpu)
         else:
             spare = (i for i, g in enumerate(self.gpus) if g.mig is not None and g.uuid not in kept)
             place = next(spare, None)
             if place is None:
-                self._leave_out(gpu, f"a node has at most {MOST_DEVICES} cards and MIG devices under quota")
+                self._leave_out(gpu, f"a node has at most {MAX_DEVICES} cards and MIG devices under quota")
                 return False
             self.samples.pop(self.gpus[place].uuid, None)
             self.gpus[place] = gpu
@@ -104,7 +104,7 @@ class Inventory:
         return True
 
     def _leave_out(self, gpu: Gpu, reason: str) -> None:
-        if gpu.uuid not in self._left_out and len(self._left_out) < MOST_LEFT_OUT:
+        if gpu.uuid not in self._left_out and len(self._left_out) < MAX_LEFT_OUT:
             self._left_out.add(gpu.uuid)
             note(self._events, "gpu_left_out", f"{gpu.uuid} {gpu.name}: {reason}", level=logging.ERROR)
 

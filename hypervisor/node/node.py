@@ -20,16 +20,16 @@ from hypervisor.host.peer import Peers
 from hypervisor.host.processes import Processes
 from hypervisor.model import (
     Admission,
-    Claim,
+    ClientHints,
     GpuSample,
     GpuUuid,
     Origin,
     Peer,
-    PodPlace,
+    PodRef,
     ProcessKey,
     Registration,
+    RegistrationRequest,
     TenantName,
-    Wish,
     Worker,
     WorkerId,
 )
@@ -38,11 +38,11 @@ from hypervisor.node.events import EventLog, note
 from hypervisor.node.inventory import Inventory
 from hypervisor.node.operators import Operators
 from hypervisor.node.places import Places
-from hypervisor.node.quota_policy import QuotaBook
-from hypervisor.node.recovery import Survival
+from hypervisor.node.quota_policy import QuotaSources
+from hypervisor.node.recovery import Recovery
 from hypervisor.node.registry import Registry, Tenant
-from hypervisor.node.state_store import Store
-from hypervisor.node.tenant_segments import Tenancy
+from hypervisor.node.state_store import StateStore
+from hypervisor.node.tenant_segments import TenantSegments
 from hypervisor.shm.segment_store import Segments
 
 logger = logging.getLogger(__name__)
@@ -59,7 +59,7 @@ class Node:
         self,
         config: Config,
         *,
-        tenancy: Tenancy,
+        tenancy: TenantSegments,
         segments: Segments,
         inventory: Inventory,
         events: EventLog,
@@ -68,7 +68,7 @@ class Node:
         self.config = config
         self.events = events
         self.tenancy = tenancy
-        book = QuotaBook(admission=cast(Admission, config.settings.admission))
+        book = QuotaSources(admission=cast(Admission, config.settings.admission))
         book.default, book.config = config.quotas.default, config.quotas.tenants
         self.registry = Registry(
             book,
@@ -83,7 +83,7 @@ class Node:
         self.inventory = inventory
         self.departed = DepartedProcesses()
         self.wake: Callable[[WorkerId], None] = lambda _: None
-        self.place: Callable[[Origin], PodPlace | None] = lambda _: None
+        self.place: Callable[[Origin], PodRef | None] = lambda _: None
         """Where the cluster says that a process runs; raises Refused."""
         self.adopted: Callable[[Tenant], None] = lambda _: None
         """Told of tenants that were there before this daemon."""
@@ -93,7 +93,9 @@ class Node:
         """Tenants that have spoiled their books, and how."""
         self.unreadable: dict[TenantName, str] = {}
         """Tenants whose books cannot be read at the moment, and why."""
-        self.survival = Survival(Store(config.settings.state_dir), self.registry, tenancy, segments, events)
+        self.survival = Recovery(
+            StateStore(config.settings.state_dir), self.registry, tenancy, segments, events
+        )
         self.operators = Operators(self.registry, self.survival, events, self._follow)
         self.peers = Peers()
         self._processes = Processes()
@@ -107,7 +109,7 @@ class Node:
 
     # ---- processes ----
 
-    def register(self, connection: Any, wish: Wish, caller: Peer | None = None) -> Registration:
+    def register(self, connection: Any, wish: ClientHints, caller: Peer | None = None) -> Registration:
         """Take a process in; `caller` says which it is where the connection does not. Raises Refused."""
         if not self.tenancy.gpus:
             raise Refused(503, "the daemon does not know this node's GPUs yet: NVML has not answered")
@@ -115,11 +117,13 @@ class Node:
         with calling as (peer, pidfd):
             return self._take_in(peer, pidfd, wish)
 
-    def _take_in(self, peer: Peer, pidfd: int, said: Wish) -> Registration:
+    def _take_in(self, peer: Peer, pidfd: int, said: ClientHints) -> Registration:
         wish = replace(said, pid=peer.namespace_pid)
         try:
             self.before(peer.origin)
-            claim = Claim(peer.key, peer.origin, wish, self.place(peer.origin), at_s=time.time())
+            claim = RegistrationRequest(
+                peer.key, peer.origin, wish, self.place(peer.origin), at_s=time.time()
+            )
             is_known = self.registry.worker_of(peer.key) is not None
             worker, gone = self._admit(claim)
         except Refused as error:
@@ -140,7 +144,7 @@ class Node:
             self.tenancy.reap(worker.tenant)  # it may have replaced its image, and left the old one's slot
         return self._registration(worker, claim)
 
-    def _admit(self, claim: Claim) -> tuple[Worker, list[Worker]]:
+    def _admit(self, claim: RegistrationRequest) -> tuple[Worker, list[Worker]]:
         """Take a process into the registry, whatever only dead ones hold. Raises Refused."""
         empty = self.registry.in_the_way(claim)
         if empty is not None:
@@ -205,7 +209,7 @@ class Node:
         text = f"process {worker.key.host_pid} ({worker.name})"
         self.note("registered", text, tenant=worker.tenant, level=logging.DEBUG)
 
-    def _registration(self, worker: Worker, claim: Claim) -> Registration:
+    def _registration(self, worker: Worker, claim: RegistrationRequest) -> Registration:
         opened = self.tenancy.open_tenants[worker.tenant]
         return Registration(
             worker=worker.id,

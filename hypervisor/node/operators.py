@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from hypervisor.errors import Refused
-from hypervisor.model import NO_QUOTA, Held, TenantName
+from hypervisor.model import NO_QUOTA, EffectiveQuota, TenantName
 from hypervisor.node.commands import CommandName
 from hypervisor.node.events import EventLog, note
 from hypervisor.node.quota_changes import QuotaChange, changed, check_amounts
-from hypervisor.node.recovery import Survival
+from hypervisor.node.recovery import Recovery
 from hypervisor.node.registry import Registry, Tenant
 from limiter.quota import Quota
 from limiter.segment import TENANT
@@ -26,7 +26,7 @@ class Operators:
     def __init__(
         self,
         registry: Registry,
-        survival: Survival,
+        survival: Recovery,
         events: EventLog,
         follow: Callable[[Tenant, CommandName], None],
     ) -> None:
@@ -63,7 +63,7 @@ class Operators:
         held = self.quota_of(name)
         self.set_quota(name, changed(held.quota if held is not None else NO_QUOTA, change))
 
-    def quota_of(self, name: TenantName) -> Held | None:
+    def quota_of(self, name: TenantName) -> EffectiveQuota | None:
         """Return the quota in force, or the one that waits for a tenant's next start; None: there is none."""
         tenant = self._registry.tenants.get(name)
         if tenant is not None and tenant.is_occupied:

@@ -13,12 +13,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from hypervisor.errors import Refused
-from hypervisor.model import NO_QUOTA, Admission, Held, Source, TenantName
+from hypervisor.model import NO_QUOTA, Admission, EffectiveQuota, Source, TenantName
 from limiter.quota import PriorityClass, Quota, Rule
 
 
 @dataclass(slots=True)
-class QuotaBook:
+class QuotaSources:
     """All that was said about quotas by others than the processes themselves."""
 
     admission: Admission = "propose"
@@ -31,18 +31,18 @@ class QuotaBook:
     slices: Mapping[TenantName, Quota] = field(default_factory=dict)
     """What pods' slices of cards mean."""
 
-    def ceiling(self, tenant: TenantName) -> Held | None:
+    def ceiling(self, tenant: TenantName) -> EffectiveQuota | None:
         """Return the strongest quota that was said for this tenant in particular."""
         said: tuple[tuple[Source, Quota | None], ...] = (
             ("pod", self.pods.get(tenant)),
             ("api", self.api.get(tenant)),
             ("config", self.config.get(tenant)),
         )
-        return next((Held(quota, source) for source, quota in said if quota is not None), None)
+        return next((EffectiveQuota(quota, source) for source, quota in said if quota is not None), None)
 
     def decide(
         self, tenant: TenantName, pod_uid: str | None, proposed: Quota, *, was_heard: bool = False
-    ) -> Held:
+    ) -> EffectiveQuota:
         """Return the quota of a tenant whose first process proposes one. Raises Refused.
 
         `was_heard`: the proposal was followed before; it has had its say, and lowers nothing any more.
@@ -53,11 +53,11 @@ class QuotaBook:
         if self.admission == "deny" and pod_uid is None:
             raise Refused(403, f"tenant {tenant} has no quota here, and unknown ones are not admitted")
         if self.admission == "propose" and pod_uid is None and says_limits(proposed):
-            return Held(replace(proposed, tenant=None), "environment")
-        return Held(lowered(self.default, proposed), "default")
+            return EffectiveQuota(replace(proposed, tenant=None), "environment")
+        return EffectiveQuota(lowered(self.default, proposed), "default")
 
 
-def with_slices(ceiling: Held | None, of_slices: Quota | None) -> Held | None:
+def with_slices(ceiling: EffectiveQuota | None, of_slices: Quota | None) -> EffectiveQuota | None:
     """Return a ceiling with what a pod's slices of cards mean.
 
     They are the quota of a pod that has no other. Annotations that leave memory or request open leave it to
@@ -66,12 +66,14 @@ def with_slices(ceiling: Held | None, of_slices: Quota | None) -> Held | None:
     if of_slices is None or (ceiling is not None and ceiling.source != "pod"):
         return ceiling
     if ceiling is None:
-        return Held(of_slices, "slices")
+        return EffectiveQuota(of_slices, "slices")
     said = ceiling.quota
     request = said.request_percent
     if request is None and not said.compute:
         request = of_slices.request_percent
-    return Held(replace(said, memory=on_cards(said.memory, of_slices.memory), request_percent=request), "pod")
+    return EffectiveQuota(
+        replace(said, memory=on_cards(said.memory, of_slices.memory), request_percent=request), "pod"
+    )
 
 
 def on_cards(said: tuple[Rule, ...], slices: tuple[Rule, ...]) -> tuple[Rule, ...]:

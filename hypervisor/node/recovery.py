@@ -9,12 +9,12 @@ import logging
 import time
 
 from hypervisor.errors import Refused, SegmentError
-from hypervisor.model import Held, TenantName
+from hypervisor.model import EffectiveQuota, TenantName
 from hypervisor.node.events import EventLog, note
 from hypervisor.node.in_force import Limits, quota_of, says_the_same
 from hypervisor.node.registry import CONTAINED, Registry, Tenant
-from hypervisor.node.state_store import Saved, SavedTenant, Store
-from hypervisor.node.tenant_segments import Open, Tenancy
+from hypervisor.node.state_store import SavedState, SavedTenant, StateStore
+from hypervisor.node.tenant_segments import OpenSegments, TenantSegments
 from hypervisor.shm.segment_store import Segments
 from limiter.errors import QuotaError
 
@@ -23,11 +23,16 @@ CLUSTERS = ("pod", "slices")
 """Sources that the cluster says again after a restart."""
 
 
-class Survival:
+class Recovery:
     """One daemon's link to the one before and the one after."""
 
     def __init__(
-        self, store: Store, registry: Registry, tenancy: Tenancy, segments: Segments, events: EventLog
+        self,
+        store: StateStore,
+        registry: Registry,
+        tenancy: TenantSegments,
+        segments: Segments,
+        events: EventLog,
     ) -> None:
         self.store = store
         self._registry = registry
@@ -95,7 +100,7 @@ class Survival:
                 if str(error) != reason:
                     note(self._events, "segment_failed", str(error), tenant=name, level=logging.WARNING)
 
-    def open(self, tenant: Tenant) -> Open:
+    def open(self, tenant: Tenant) -> OpenSegments:
         """Return a tenant's segments, published. Raises SegmentError.
 
         What the policy of a tenant with living processes says was in force when the daemon before ended. If
@@ -103,7 +108,7 @@ class Survival:
         """
         return self._tenancy.open(tenant, before_publishing=self._keep_in_force)
 
-    def _keep_in_force(self, tenant: Tenant, opened: Open) -> None:
+    def _keep_in_force(self, tenant: Tenant, opened: OpenSegments) -> None:
         limits, is_suspended = self._tenancy.in_force(opened)
         if not limits or not opened.usage.count_living():
             return
@@ -134,7 +139,7 @@ class Survival:
         if not says_the_same(held.quota, limits):
             source = tenant.held.source if tenant.held.source in CLUSTERS else "api"
             try:
-                held = Held(quota_of(limits), source)
+                held = EffectiveQuota(quota_of(limits), source)
             except QuotaError as error:
                 note(self._events, "state_lost", f"{error}", tenant=name, level=logging.WARNING)
                 return
@@ -149,7 +154,7 @@ class Survival:
         tenants = {t.name: saved_tenant(t) for t in self._registry.tenants.values()}
         before = self.store.problem
         api, suspended = dict(self._registry.book.api), frozenset(self._registry.suspended)
-        self.store.save(Saved(api, {**self._pending, **tenants}, suspended))
+        self.store.save(SavedState(api, {**self._pending, **tenants}, suspended))
         problem = self.store.problem
         if problem:
             note(self._events, "state_not_saved", f"{problem}; tried again", level=logging.WARNING)

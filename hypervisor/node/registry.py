@@ -12,10 +12,20 @@ from dataclasses import dataclass, field, replace
 from limiter._native import lib
 
 from hypervisor.errors import Refused
-from hypervisor.model import Claim, Gpu, GpuUuid, Held, Origin, ProcessKey, TenantName, Worker, WorkerId
+from hypervisor.model import (
+    EffectiveQuota,
+    Gpu,
+    GpuUuid,
+    Origin,
+    ProcessKey,
+    RegistrationRequest,
+    TenantName,
+    Worker,
+    WorkerId,
+)
 from hypervisor.node.commands import CommandQueue
 from hypervisor.node.places import Places, payer_of
-from hypervisor.node.quota_policy import QuotaBook
+from hypervisor.node.quota_policy import QuotaSources
 from hypervisor.node.reservations import Reservation, admit
 from limiter.quota import Quota
 from limiter.segment import TENANT
@@ -32,7 +42,7 @@ class Tenant:
 
     name: TenantName
     uid: int
-    held: Held
+    held: EffectiveQuota
     proposed: Quota
     """What its first process asked for."""
     was_heard: bool = False
@@ -69,7 +79,7 @@ class Registry:
 
     def __init__(
         self,
-        book: QuotaBook,
+        book: QuotaSources,
         *,
         boot: str,
         overcommit_percent: int = 100,
@@ -88,7 +98,7 @@ class Registry:
         self._overcommit_percent = overcommit_percent
         self._numbers = itertools.count(1)
 
-    def register(self, claim: Claim, *, now_ns: int) -> tuple[Worker, list[Worker]]:
+    def register(self, claim: RegistrationRequest, *, now_ns: int) -> tuple[Worker, list[Worker]]:
         """Return the worker for a process, and those that turn out to be dead. Raises Refused.
 
         The same process gets the same worker again, unless it has become another user's or entered a
@@ -125,7 +135,7 @@ class Registry:
         self._by_key[claim.key] = worker.id
         return worker, gone
 
-    def _known(self, worker_id: WorkerId, claim: Claim) -> Worker:
+    def _known(self, worker_id: WorkerId, claim: RegistrationRequest) -> Worker:
         """Return a worker that registers again, perhaps since it now does more than ask NVML."""
         worker = self.workers[worker_id]
         if worker.is_view and not claim.wish.is_view:
@@ -189,7 +199,7 @@ class Registry:
         tenant.gpus = gpus
         return news
 
-    def check(self, name: TenantName, held: Held, *, is_start: bool = False) -> None:
+    def check(self, name: TenantName, held: EffectiveQuota, *, is_start: bool = False) -> None:
         """Raise Refused if a quota would not fit beside those of tenants with living processes."""
         tenant = self.tenants.get(name)
         wanted = Reservation(name, held.quota, tenant.gpus if tenant else frozenset())
@@ -208,7 +218,7 @@ class Registry:
         tenant.held = held
         return True
 
-    def source_for(self, claim: Claim, tenant: Tenant) -> str:
+    def source_for(self, claim: RegistrationRequest, tenant: Tenant) -> str:
         """Return who said the quota, as a process has to see it: "environment" is its own environment.
 
         A process whose environment says something else than its tenant's first is held to the smaller of
@@ -218,7 +228,7 @@ class Registry:
             return "environment"
         return "tenant" if tenant.held.source == "environment" else tenant.held.source
 
-    def _tenant_for(self, claim: Claim) -> Tenant:
+    def _tenant_for(self, claim: RegistrationRequest) -> Tenant:
         name = tenant_name(claim)
         tenant = self.tenants.get(name)
         if tenant is not None:
@@ -251,7 +261,7 @@ class Registry:
         own = sum(payer_of(worker.origin) == payer for worker in self.workers.values())
         self.places.check_process(origin, own)
 
-    def in_the_way(self, claim: Claim) -> Tenant | None:
+    def in_the_way(self, claim: RegistrationRequest) -> Tenant | None:
         """Return a tenant without processes that keeps a new one from its name or its place; None: there
         is none, or the bound on tenants does not stand in the way.
         """
@@ -276,7 +286,7 @@ def same_limits(one: Quota, other: Quota) -> bool:
     return replace(one, tenant=None).environ() == replace(other, tenant=None).environ()
 
 
-def tenant_name(claim: Claim) -> TenantName:
+def tenant_name(claim: RegistrationRequest) -> TenantName:
     """Return the tenant of a process: its pod, its container, what it wishes, or its user's session. Raises
     Refused.
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, TypeVar, cast, get_args
 
 from hypervisor.errors import StateError
-from hypervisor.model import Held, Source, TenantName
+from hypervisor.model import EffectiveQuota, Source, TenantName
 from hypervisor.node.state_file import StateFile
 from limiter import quota
 from limiter.errors import QuotaError
@@ -32,7 +32,7 @@ class SavedTenant:
     """A tenant as it was."""
 
     uid: int
-    held: Held
+    held: EffectiveQuota
     proposed: quota.Quota
     was_heard: bool = False
     pod_uid: str | None = None
@@ -45,7 +45,7 @@ class SavedTenant:
 
 
 @dataclass(frozen=True, slots=True)
-class Saved:
+class SavedState:
     """The files' content."""
 
     api: Mapping[TenantName, quota.Quota] = field(default_factory=dict)
@@ -63,7 +63,7 @@ class Loss:
     text: str
 
 
-class Store:
+class StateStore:
     """Both files; without a folder nothing is kept. Event loop only."""
 
     def __init__(self, folder: str) -> None:
@@ -76,14 +76,14 @@ class Store:
         self._tenants = StateFile(Path(folder) / "tenants.json") if folder else None
         self._written: dict[str, str] = {}
 
-    def load(self) -> tuple[Saved, list[Loss]]:
+    def load(self) -> tuple[SavedState, list[Loss]]:
         """Return what was saved, and what of it is lost: a daemon must start.
 
         A file that cannot be used is kept under another name. An entry that cannot be used is left out alone.
         """
         losses: list[Loss] = []
         if self._quotas is None or self._tenants is None:
-            return Saved(), losses
+            return SavedState(), losses
         quotas, tenants = read(self._quotas, losses), read(self._tenants, losses)
         # An older version keeps all in one file: if it wrote last, its word is the newer one.
         with_api = (
@@ -95,9 +95,9 @@ class Store:
         suspended = entries(with_api, data, "suspended", bool, losses)
         was_suspended = {name for name, tenant in living.items() if tenant.is_suspended}
         held_back = {name for name, is_suspended in suspended.items() if is_suspended}
-        return Saved(api, living, frozenset(held_back | was_suspended)), losses
+        return SavedState(api, living, frozenset(held_back | was_suspended)), losses
 
-    def save(self, saved: Saved) -> None:
+    def save(self, saved: SavedState) -> None:
         """Write what has changed; `problem` then says whether that worked."""
         if self._quotas is None or self._tenants is None:
             return
@@ -218,7 +218,7 @@ def decoded_tenant(data: Any) -> SavedTenant:
         raise ValueError("its pod_uid is not text")
     return SavedTenant(
         uid=int(data["uid"]),
-        held=Held(decoded_quota(data["quota"]), source),
+        held=EffectiveQuota(decoded_quota(data["quota"]), source),
         proposed=decoded_quota(data["proposed"]),
         was_heard=bool(data["heard"]),
         pod_uid=pod_uid,

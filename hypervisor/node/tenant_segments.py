@@ -22,7 +22,7 @@ from hypervisor.shm import fd_passing as hand_over
 from hypervisor.shm.fd_passing import ReadOnlyView
 from hypervisor.shm.segment_store import Segments
 from hypervisor.shm.segments import (
-    MOST_DEVICES,
+    MAX_DEVICES,
     PolicySegment,
     StateSegment,
     UsageSegment,
@@ -35,7 +35,7 @@ ROOT = 0
 
 
 @dataclass(slots=True)
-class Open:
+class OpenSegments:
     """A tenant's two segments."""
 
     usage: UsageSegment
@@ -54,7 +54,7 @@ class Open:
         self.policy.close()
 
 
-class Tenancy:
+class TenantSegments:
     """All open segments; used on the loop alone."""
 
     def __init__(
@@ -70,11 +70,11 @@ class Tenancy:
         self._state = state
         self._reaped = reaped
         self._view = view
-        self.open_tenants: dict[TenantName, Open] = {}
+        self.open_tenants: dict[TenantName, OpenSegments] = {}
         self.gpus: list[Gpu] = []
         """Their order is that of the policies' entries; it only grows."""
         self._number = 0
-        self._retired: list[tuple[int, Open]] = []
+        self._retired: list[tuple[int, OpenSegments]] = []
 
     @property
     def has_read_only_policies(self) -> bool:
@@ -82,8 +82,8 @@ class Tenancy:
         return self._view.is_read_only
 
     def open(
-        self, tenant: Tenant, before_publishing: Callable[[Tenant, Open], None] = lambda *_: None
-    ) -> Open:
+        self, tenant: Tenant, before_publishing: Callable[[Tenant, OpenSegments], None] = lambda *_: None
+    ) -> OpenSegments:
         """Return a tenant's segments, made and published at the first call. Raises SegmentError.
 
         `before_publishing` may change the tenant by what its segments say.
@@ -97,7 +97,7 @@ class Tenancy:
         except SegmentError:
             usage.close()
             raise
-        opened = Open(usage, policy, {}, owner=owner_of(tenant))
+        opened = OpenSegments(usage, policy, {}, owner=owner_of(tenant))
         try:
             before_publishing(tenant, opened)
         except SegmentError:
@@ -108,7 +108,7 @@ class Tenancy:
         self.publish_roster()
         return opened
 
-    def in_force(self, opened: Open) -> tuple[dict[Gpu, DeviceQuota], bool]:
+    def in_force(self, opened: OpenSegments) -> tuple[dict[Gpu, DeviceQuota], bool]:
         """Return the limits that a policy shows for the GPUs of this node, and whether it suspends."""
         shown = opened.policy.limits()
         known = {gpu: shown[key] for gpu in self.gpus if (key := uuid_bytes(gpu.uuid)) in shown}
@@ -118,7 +118,7 @@ class Tenancy:
         }
         return limits, any(is_suspended for _, is_suspended in known.values())
 
-    def reopen(self, tenant: Tenant) -> Open:
+    def reopen(self, tenant: Tenant) -> OpenSegments:
         """Give a tenant that spoiled its usage segment a new one. Raises SegmentHeld while processes live in
         the old one: what they hold is written nowhere else.
         """
@@ -136,7 +136,7 @@ class Tenancy:
                 self._publish(tenant, opened)
         self.publish_roster()
 
-    def _publish(self, tenant: Tenant, opened: Open) -> None:
+    def _publish(self, tenant: Tenant, opened: OpenSegments) -> None:
         quotas = {gpu.uuid: device_quota(tenant.held.quota, gpu) for gpu in self.gpus}
         is_first = not opened.quotas
         for entry, gpu in enumerate(self.gpus):
@@ -144,7 +144,7 @@ class Tenancy:
             if opened.quotas.get(gpu.uuid) != quota or opened.is_suspended != tenant.is_suspended:
                 opened.policy.allow(entry, gpu.uuid, quota, is_suspended=tenant.is_suspended)
         if is_first:
-            for entry in range(len(self.gpus), MOST_DEVICES):
+            for entry in range(len(self.gpus), MAX_DEVICES):
                 opened.policy.withdraw(entry)
         opened.quotas, opened.is_suspended = quotas, tenant.is_suspended
 
@@ -176,7 +176,7 @@ class Tenancy:
             return
         opened.reaping = asyncio.create_task(self._reap(name, opened), name=f"reap {name}")
 
-    async def _reap(self, name: TenantName, opened: Open) -> None:
+    async def _reap(self, name: TenantName, opened: OpenSegments) -> None:
         opened.must_reap_again = True
         try:
             while opened.must_reap_again:
@@ -237,7 +237,7 @@ class Tenancy:
         self._view.close()
 
 
-def member_of(name: TenantName, opened: Open) -> TenantHandle:
+def member_of(name: TenantName, opened: OpenSegments) -> TenantHandle:
     """Return a tenant as the arbitration sees it."""
     terms = {gpu: terms_of(quota, opened.is_suspended) for gpu, quota in opened.quotas.items()}
     return TenantHandle(name, opened.usage, opened.policy, terms, opened.owner)

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from hypervisor.model import FailedCard, Gpu, GpuSample, GpuUuid, MigPlace
+from hypervisor.model import FailedCard, Gpu, GpuSample, GpuUuid, MigLocation
 from hypervisor.nvml.loop_clock import LoopClock
 from hypervisor.nvml.partitions import mig_gpu_of, vgpu_host_of
 from hypervisor.nvml.readings import readings_of
@@ -31,15 +31,15 @@ PERIOD_S = 1.0
 TIMEOUT_S = 5.0
 FIRST_TIMEOUT_S = 30.0
 """For the first answer: where nothing keeps the driver loaded, it takes seconds for each card."""
-LONGEST_PAUSE_S = 30.0
+MAX_PAUSE_S = 30.0
 STEADY_S = 60.0
 """A child that answered for so long is followed by the next after the shortest pause."""
 MAX_STUCK = 2
 """Children that were killed and are still there: stuck in the driver. With so many no other is started."""
-LONGEST_LINE = 16 << 20
+MAX_LINE = 16 << 20
 """Of the largest host with every list at its bound; anything longer is nonsense."""
-MOST_CARDS = 64
-MOST_XIDS = 1024
+MAX_CARDS = 64
+MAX_XIDS = 1024
 
 
 @dataclass(slots=True)
@@ -118,7 +118,7 @@ class Nvml:
                 lines = await self._run_child()
                 is_steady = lines > 1 and time.monotonic() - begin_s >= STEADY_S
                 self.restarts += 1
-            pause_s = self._period_s if is_steady else min(LONGEST_PAUSE_S, pause_s * 2)
+            pause_s = self._period_s if is_steady else min(MAX_PAUSE_S, pause_s * 2)
             await asyncio.sleep(pause_s)
 
     async def _run_child(self) -> int:
@@ -126,7 +126,7 @@ class Nvml:
         numbers = (str(self._period_s), str(self._timeout_s), json.dumps(self._totals))
         argv = (sys.executable, "-P", "-m", "hypervisor.nvml.probe", *numbers)
         child = await asyncio.create_subprocess_exec(
-            *argv, env=self._environment, stdout=asyncio.subprocess.PIPE, limit=LONGEST_LINE
+            *argv, env=self._environment, stdout=asyncio.subprocess.PIPE, limit=MAX_LINE
         )
         assert child.stdout is not None
         lines, has_said_why = 0, False
@@ -187,12 +187,12 @@ class Nvml:
         health.duration_s = float(data.get("duration_s", 0.0))
         health.errors.update(data.get("errors", {}))
         for uuid, xid in data.get("xids", ()):
-            if (uuid, xid) in health.xids or len(health.xids) < MOST_XIDS:
+            if (uuid, xid) in health.xids or len(health.xids) < MAX_XIDS:
                 health.xids[GpuUuid(uuid), int(xid)] += 1
             health.last_xid_at_ns[GpuUuid(uuid)] = now_ns
-        samples = tuple(s for row in data["gpus"][:MOST_CARDS] for s in samples_of(row))
+        samples = tuple(s for row in data["gpus"][:MAX_CARDS] for s in samples_of(row))
         health.listed = frozenset(sample.gpu.uuid for sample in samples)
-        health.failed = tuple(failed_card(row) for row in data.get("failed", ())[:MOST_CARDS])
+        health.failed = tuple(failed_card(row) for row in data.get("failed", ())[:MAX_CARDS])
         self._cards_failed(health.failed)
         self._sampled(samples)
         return True
@@ -221,7 +221,7 @@ def samples_of(row: dict[str, Any]) -> Iterator[GpuSample]:
     for part in (mig or {}).get("instances", ()):
         if not part["memory_bytes"]:
             continue  # nothing can be promised of it
-        place = MigPlace(card.gpu.uuid, part["index"], part["profile"])
+        place = MigLocation(card.gpu.uuid, part["index"], part["profile"])
         gpu = Gpu(GpuUuid(part["uuid"]), card.gpu.index, part["memory_bytes"], part["name"], mig=place)
         error = card.error or part["error"]
         yield sample_of({**part, "error": error, "lost": row.get("lost")}, gpu)

@@ -15,7 +15,7 @@ from typing import Any
 from hypervisor.nvml.processes import processes_on
 from hypervisor.nvml.raw import SUCCESS, Failed, Raw
 
-MOST_DEVICES = 64
+MAX_DEVICES = 64
 GPM_VERSION = 1
 GRAPHICS_UTIL, DRAM_BW_UTIL = 1, 10
 METRICS = {"busy": GRAPHICS_UTIL, "memory_busy": DRAM_BW_UTIL}
@@ -159,10 +159,10 @@ class MigReader:
 
     def _devices(self, handle: Any, uuid: str) -> list[dict[str, Any]]:
         count = self._raw.number("nvmlDeviceGetMaxMigDeviceCount", handle) or 0
-        if count > MOST_DEVICES:
+        if count > MAX_DEVICES:
             self._raw.errors["count"] += 1
         rows = []
-        for index in range(min(count, MOST_DEVICES)):
+        for index in range(min(count, MAX_DEVICES)):
             device = c_void_p()
             key = uuid, index
             try:

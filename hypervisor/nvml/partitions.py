@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from hypervisor.nvml.readings import MOST_BYTES, within
+from hypervisor.nvml.readings import MAX_BYTES, within
 from limiter.mig import MigGpu, MigInstance
 from limiter.vgpu import (
     ARR_MODES,
@@ -21,12 +21,12 @@ from limiter.vgpu import (
     VgpuInstance,
 )
 
-MOST_VGPUS = 256
-MOST_MIG = 64
-MOST_TEXT = 96
-MOST_ID = (1 << 32) - 1
-MOST_SLICE_NS = 10**9
-MOST_COUNT = 2.0**63
+MAX_VGPUS = 256
+MAX_MIG = 64
+MAX_TEXT = 96
+MAX_ID = (1 << 32) - 1
+MAX_SLICE_NS = 10**9
+MAX_COUNT = 2.0**63
 PERCENT = 0.01
 MODES: dict[int | None, HostMode] = {number: mode for mode, number in HOST_MODES.items()}
 ACTIVITY = {
@@ -44,7 +44,7 @@ def whole(value: Any, low: int, high: float) -> int | None:
 
 
 def text(value: Any) -> str:
-    return value[:MOST_TEXT] if isinstance(value, str) else ""
+    return value[:MAX_TEXT] if isinstance(value, str) else ""
 
 
 def rows_in(value: Any, most: int) -> Iterator[Mapping[str, Any]]:
@@ -59,9 +59,9 @@ def vgpu_host_of(row: Any, *, uuid: str, index: int, name: str) -> VgpuHost | No
         return None
     supported = row.get("arr_supported")
     policy, arr = whole(row.get("policy"), 0, max(POLICIES)), whole(row.get("arr"), 0, max(ARR_MODES))
-    slice_ns = whole(row.get("timeslice_ns"), 1, MOST_SLICE_NS)
+    slice_ns = whole(row.get("timeslice_ns"), 1, MAX_SLICE_NS)
     instances: dict[int, VgpuInstance] = {}
-    for told in rows_in(row.get("instances"), MOST_VGPUS):
+    for told in rows_in(row.get("instances"), MAX_VGPUS):
         instance = vgpu_of(told)
         if instance is not None:
             instances[instance.vgpu_id] = instance
@@ -74,19 +74,19 @@ def vgpu_host_of(row: Any, *, uuid: str, index: int, name: str) -> VgpuHost | No
         is_arr_supported=supported if isinstance(supported, bool) else None,
         policy=policy,
         timeslice_seconds=None if slice_ns is None else slice_ns / 1e9,
-        overruns=whole(row.get("overruns"), 0, MOST_COUNT),
+        overruns=whole(row.get("overruns"), 0, MAX_COUNT),
         instances=tuple(instances[number] for number in sorted(instances)),
     )
 
 
 def vgpu_of(row: Mapping[str, Any]) -> VgpuInstance | None:
     """Return a vGPU; None: it has no number."""
-    number = whole(row.get("id"), 0, MOST_ID)
+    number = whole(row.get("id"), 0, MAX_ID)
     if number is None:
         return None
     told = row.get("activity")
     activity = told if isinstance(told, dict) else {}
-    total = whole(row.get("memory_bytes"), 1, MOST_BYTES)
+    total = whole(row.get("memory_bytes"), 1, MAX_BYTES)
     is_active, state = row.get("active"), row.get("license")
     ratios = {field: within(activity.get(key), 0, 1, PERCENT) for field, key in ACTIVITY.items()}
     return VgpuInstance(
@@ -95,7 +95,7 @@ def vgpu_of(row: Mapping[str, Any]) -> VgpuInstance | None:
         type_name=text(row.get("type")),
         vm_id=text(row.get("vm_id")),
         **ratios,
-        memory_used_bytes=whole(row.get("memory_used_bytes"), 0, total or MOST_BYTES),
+        memory_used_bytes=whole(row.get("memory_used_bytes"), 0, total or MAX_BYTES),
         memory_total_bytes=total,
         is_active=is_active if isinstance(is_active, bool) else None,
         license_state=LICENSE_STATES.get(state, "") if isinstance(state, int) else "",
@@ -108,7 +108,7 @@ def mig_gpu_of(row: Any, *, uuid: str, index: int, name: str) -> MigGpu | None:
     if not isinstance(row, dict):
         return None
     instances: dict[int, MigInstance] = {}
-    for told in rows_in(row.get("instances"), MOST_MIG):
+    for told in rows_in(row.get("instances"), MAX_MIG):
         instance = mig_of(told)
         if instance is not None:
             instances[instance.index] = instance
@@ -123,17 +123,17 @@ def mig_gpu_of(row: Any, *, uuid: str, index: int, name: str) -> MigGpu | None:
 
 def mig_of(row: Mapping[str, Any]) -> MigInstance | None:
     """Return a MIG device; None: it has no number."""
-    index = whole(row.get("index"), 0, MOST_MIG)
+    index = whole(row.get("index"), 0, MAX_MIG)
     if index is None:
         return None
-    total = whole(row.get("memory_bytes"), 1, MOST_BYTES)
+    total = whole(row.get("memory_bytes"), 1, MAX_BYTES)
     return MigInstance(
         index=index,
         uuid=text(row.get("uuid")),
         profile=text(row.get("profile")),
-        gpu_instance_id=whole(row.get("gpu_instance"), 0, MOST_MIG),
-        compute_instance_id=whole(row.get("compute_instance"), 0, MOST_MIG),
-        memory_used_bytes=whole(row.get("memory_used_bytes"), 0, total or MOST_BYTES),
+        gpu_instance_id=whole(row.get("gpu_instance"), 0, MAX_MIG),
+        compute_instance_id=whole(row.get("compute_instance"), 0, MAX_MIG),
+        memory_used_bytes=whole(row.get("memory_used_bytes"), 0, total or MAX_BYTES),
         memory_total_bytes=total,
         utilization_ratio=within(row.get("busy"), 0, 1, PERCENT),
         memory_utilization_ratio=within(row.get("memory_busy"), 0, 1, PERCENT),

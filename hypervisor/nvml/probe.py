@@ -31,7 +31,7 @@ PATIENCE_S = 1.0
 """A card that takes longer has its last row in the line, so that the others' are not late."""
 FIRST_PATIENCE_S = 5.0
 """The same for the first line: where nothing keeps the driver loaded, it takes seconds for each card."""
-MOST_GPUS = 64
+MAX_GPUS = 64
 
 
 class Probe:
@@ -63,9 +63,9 @@ class Probe:
             count = pynvml.nvmlDeviceGetCount()
         except pynvml.NVMLError as error:
             return {"error": f"nvmlDeviceGetCount: {error}", "code": str(error.value)}
-        if count > MOST_GPUS:
+        if count > MAX_GPUS:
             self._errors["count"] += 1
-            count = MOST_GPUS
+            count = MAX_GPUS
         self._have_readers(count)
         for card in self._cards:
             card.begin()

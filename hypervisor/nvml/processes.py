@@ -9,13 +9,13 @@ from typing import Any
 
 from hypervisor.nvml.raw import Failed, Raw
 
-MOST_PROCESSES = 4096
+MAX_PROCESSES = 4096
 NOT_AVAILABLE = (1 << 64) - 1
 CALLS = ("nvmlDeviceGetComputeRunningProcesses_v3", "nvmlDeviceGetComputeRunningProcesses_v2")
 """Newest first; both have the same rows."""
 
 
-class Process(ctypes.Structure):
+class NvmlProcess(ctypes.Structure):
     _fields_ = (
         ("pid", c_uint),
         ("bytes", c_ulonglong),
@@ -28,7 +28,7 @@ def processes_on(raw: Raw, device: Any) -> list[list[int | None]] | None:
     """Return [pid, bytes] of the compute processes; None: not known. Bytes are None where not known."""
     for call in CALLS:
         try:
-            rows = raw.list(call, Process, MOST_PROCESSES, (device,))
+            rows = raw.list(call, NvmlProcess, MAX_PROCESSES, (device,))
         except Failed:
             return None
         if rows is not None:

@@ -13,12 +13,12 @@ from typing import Any
 from hypervisor.model import Readings
 from limiter.units import PERCENT
 
-MOST_WATTS = 5_000
-MOST_CELSIUS = 200
-MOST_MHZ = 20_000
-MOST_JOULES = 1e12
-MOST_BYTES = 1 << 48
-MOST_ERRORS = 1 << 53
+MAX_WATTS = 5_000
+MAX_CELSIUS = 200
+MAX_MHZ = 20_000
+MAX_JOULES = 1e12
+MAX_BYTES = 1 << 48
+MAX_ERRORS = 1 << 53
 
 THROTTLE_REASONS = {
     "gpu_idle": 0x1,
@@ -45,17 +45,17 @@ def within(value: Any, low: float, high: float, scale: float = 1.0) -> float | N
 
 def readings_of(row: Mapping[str, Any]) -> Readings:
     """Return the readings in a row as the probe prints it; an error in one hides no other."""
-    total = within(row.get("memory_bytes"), 1, MOST_BYTES)
-    most = total or MOST_BYTES
+    total = within(row.get("memory_bytes"), 1, MAX_BYTES)
+    most = total or MAX_BYTES
     return Readings(
         memory_total_bytes=total,
         memory_used_bytes=within(row.get("memory_used_bytes"), 0, most),
         memory_free_bytes=within(row.get("memory_free_bytes"), 0, most),
         utilization_ratio=within(row.get("utilisation_percent"), 0, 1, 1 / PERCENT),
         memory_utilization_ratio=within(row.get("memory_utilisation_percent"), 0, 1, 1 / PERCENT),
-        power_watts=within(row.get("power_mw"), 0, MOST_WATTS, 1e-3),
-        energy_joules=within(row.get("energy_mj"), 0, MOST_JOULES, 1e-3),
-        temperature_celsius=within(row.get("temperature_c"), -MOST_CELSIUS, MOST_CELSIUS),
+        power_watts=within(row.get("power_mw"), 0, MAX_WATTS, 1e-3),
+        energy_joules=within(row.get("energy_mj"), 0, MAX_JOULES, 1e-3),
+        temperature_celsius=within(row.get("temperature_c"), -MAX_CELSIUS, MAX_CELSIUS),
         encoder_utilization_ratio=within(row.get("encoder_percent"), 0, 1, 1 / PERCENT),
         decoder_utilization_ratio=within(row.get("decoder_percent"), 0, 1, 1 / PERCENT),
         ecc_errors=errors_of(row.get("ecc_errors")),
@@ -69,14 +69,14 @@ def readings_of(row: Mapping[str, Any]) -> Readings:
 def clocks_of(values: Any) -> dict[str, float]:
     if not isinstance(values, list):
         return {}
-    clocks = {domain: within(v, 0, MOST_MHZ) for domain, v in zip(DOMAINS, values, strict=False)}
+    clocks = {domain: within(v, 0, MAX_MHZ) for domain, v in zip(DOMAINS, values, strict=False)}
     return {domain: mhz * 1e6 for domain, mhz in clocks.items() if mhz is not None}
 
 
 def errors_of(values: Any) -> dict[str, int]:
     if not isinstance(values, list):
         return {}
-    counts = {kind: within(v, 0, MOST_ERRORS) for kind, v in zip(ECC_KINDS, values, strict=False)}
+    counts = {kind: within(v, 0, MAX_ERRORS) for kind, v in zip(ECC_KINDS, values, strict=False)}
     return {kind: int(count) for kind, count in counts.items() if count is not None}
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from hypervisor.nvml.raw import INSUFFICIENT_SIZE, SUCCESS, TEXT_BYTES, Failed, Raw, decoded
 from hypervisor.nvml.vgpu_types import (
-    MOST_LOG_ENTRIES,
+    MAX_LOG_ENTRIES,
     NEW_SAMPLES_VERSION,
     Accounting,
     Capabilities,
@@ -27,14 +27,14 @@ from hypervisor.nvml.vgpu_types import (
     State,
 )
 
-MOST_VGPUS = 256
-MOST_SAMPLES = MOST_VGPUS * 64
-MOST_PIDS = 1024
+MAX_VGPUS = 256
+MAX_SAMPLES = MAX_VGPUS * 64
+MAX_PIDS = 1024
 BEST_EFFORT, ARR_ON = 1, 2
 GRAPHICS = 1
 """The engine that kernels run on."""
 NOT_AVAILABLE = 0xFFFFFFFF
-LONGEST_SILENCE_US = 10_000_000
+MAX_SILENCE_US = 10_000_000
 """Without a new sample for so long, a vGPU's activity is not known any more."""
 UNKNOWN_DRIVERS = frozenset({"not available", "n/a", "unknown", "none"})
 DOUBLE, UNSIGNED, LONG_TYPES = 0, 1, (2, 3)
@@ -43,7 +43,7 @@ Activity = dict[str, float]
 FIELDS = ("sm", "memory", "encoder", "decoder")
 
 
-class Card:
+class VgpuPollState:
     """What is kept of a card between two polls."""
 
     def __init__(self) -> None:
@@ -61,12 +61,12 @@ class VgpuReader:
 
     def __init__(self, raw: Raw) -> None:
         self._raw = raw
-        self._cards: dict[str, Card] = {}
+        self._cards: dict[str, VgpuPollState] = {}
         self._types: dict[int, tuple[str, int | None]] = {}
 
     def of(self, handle: Any, uuid: str) -> dict[str, Any] | None:
         """Return the row of a card; None: it is no vGPU host, or has failed twice running."""
-        card = self._cards.setdefault(uuid, Card())
+        card = self._cards.setdefault(uuid, VgpuPollState())
         try:
             row = self._read(handle, card)
         except Failed:
@@ -85,11 +85,11 @@ class VgpuReader:
             card.kept = None
         return row
 
-    def _read(self, handle: Any, card: Card) -> dict[str, Any] | None:
+    def _read(self, handle: Any, card: VgpuPollState) -> dict[str, Any] | None:
         mode = c_int()
         if not self._raw.has("nvmlDeviceGetHostVgpuMode", handle, ctypes.byref(mode)):
             return None
-        ids = self._raw.list("nvmlDeviceGetActiveVgpus", c_uint, MOST_VGPUS, (handle,))
+        ids = self._raw.list("nvmlDeviceGetActiveVgpus", c_uint, MAX_VGPUS, (handle,))
         vgpus = list(dict.fromkeys(int(number) for number in ids or ()))
         activity = self._activity(handle, card, vgpus)
         return {
@@ -125,14 +125,14 @@ class VgpuReader:
         slice_ns = int(state.slice_ns) if has_slices else None
         return {"policy": int(state.policy), "arr": None, "timeslice_ns": slice_ns}
 
-    def _overruns(self, handle: Any, card: Card) -> int | None:
+    def _overruns(self, handle: Any, card: VgpuPollState) -> int | None:
         """Return how many slices in the log, since it was first read, ran for longer than they should."""
         log = self._raw.get("nvmlDeviceGetVgpuSchedulerLog", Log(), handle)
         if log is None:
             log = self._raw.get("nvmlDeviceGetVgpuSchedulerLog_v2", NewLog(engine=GRAPHICS), handle)
         if log is None:
             return card.overruns
-        entries = list(log.entries[: min(log.count, MOST_LOG_ENTRIES)])
+        entries = list(log.entries[: min(log.count, MAX_LOG_ENTRIES)])
         fresh = [entry for entry in entries if entry.stamp > card.log_stamp]
         card.log_stamp = max((entry.stamp for entry in fresh), default=card.log_stamp)
         over = sum(0 < entry.target_ns < entry.run_ns for entry in fresh)
@@ -141,7 +141,7 @@ class VgpuReader:
 
     # ---- activity ----
 
-    def _activity(self, handle: Any, card: Card, vgpus: list[int]) -> dict[int, Activity]:
+    def _activity(self, handle: Any, card: VgpuPollState, vgpus: list[int]) -> dict[int, Activity]:
         """Return what the driver sampled of each vGPU lately, in percent."""
         samples, kind = self._samples(handle, card.stamp_us)
         fresh: dict[int, list[Sample | NewSample]] = {}
@@ -155,7 +155,7 @@ class VgpuReader:
         card.seen = {
             number: (stamp, activity)
             for number, (stamp, activity) in card.seen.items()
-            if number in vgpus and card.stamp_us - stamp <= LONGEST_SILENCE_US
+            if number in vgpus and card.stamp_us - stamp <= MAX_SILENCE_US
         }
         return {number: activity for number, (_, activity) in card.seen.items()}
 
@@ -164,7 +164,7 @@ class VgpuReader:
         kind = c_int(UNSIGNED)
         before = (handle, c_ulonglong(since_us), ctypes.byref(kind))
         try:
-            samples = self._raw.list("nvmlDeviceGetVgpuUtilization", Sample, MOST_SAMPLES, before)
+            samples = self._raw.list("nvmlDeviceGetVgpuUtilization", Sample, MAX_SAMPLES, before)
         except Failed:
             return (), UNSIGNED
         return (samples, kind.value) if samples is not None else self._new_samples(handle, since_us)
@@ -175,7 +175,7 @@ class VgpuReader:
         call = "nvmlDeviceGetVgpuInstancesUtilizationInfo"
         if self._raw.call(call, handle, ctypes.byref(asked)) not in (SUCCESS, INSUFFICIENT_SIZE):
             return (), UNSIGNED
-        room = min(asked.count + 4, MOST_SAMPLES)
+        room = min(asked.count + 4, MAX_SAMPLES)
         asked.samples = (NewSample * room)()
         asked.count = room
         if self._raw.call(call, handle, ctypes.byref(asked)) != SUCCESS:
@@ -218,7 +218,7 @@ class VgpuReader:
         """Return a type's name and memory; they never change."""
         if number is None:
             return "", None
-        if number not in self._types and len(self._types) < MOST_VGPUS:
+        if number not in self._types and len(self._types) < MAX_VGPUS:
             room = ctypes.create_string_buffer(TEXT_BYTES)
             size = c_uint(TEXT_BYTES)
             kind = c_uint(number)
@@ -239,7 +239,7 @@ class VgpuReader:
         if not self._raw.number("nvmlVgpuInstanceGetAccountingMode", vgpu):
             return None
         try:
-            pids = self._raw.list("nvmlVgpuInstanceGetAccountingPids", c_uint, MOST_PIDS, (vgpu,))
+            pids = self._raw.list("nvmlVgpuInstanceGetAccountingPids", c_uint, MAX_PIDS, (vgpu,))
         except Failed:
             return None
         if pids is None:

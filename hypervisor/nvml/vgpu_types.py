@@ -6,7 +6,7 @@ from __future__ import annotations
 import ctypes
 from ctypes import POINTER, c_double, c_uint, c_ulonglong
 
-MOST_LOG_ENTRIES = 200
+MAX_LOG_ENTRIES = 200
 
 
 class Value(ctypes.Union):
@@ -83,7 +83,7 @@ class Log(ctypes.Structure):
         ("arr", c_uint),
         ("words", c_uint * 2),
         ("count", c_uint),
-        ("entries", LogEntry * MOST_LOG_ENTRIES),
+        ("entries", LogEntry * MAX_LOG_ENTRIES),
     )
 
 
@@ -104,7 +104,7 @@ class NewLog(ctypes.Structure):
         ("average", c_uint),
         ("slice_ns", c_uint),
         ("count", c_uint),
-        ("entries", NewLogEntry * MOST_LOG_ENTRIES),
+        ("entries", NewLogEntry * MAX_LOG_ENTRIES),
     )
 
 

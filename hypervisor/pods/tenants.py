@@ -16,7 +16,7 @@ from functools import partial
 from typing import Any
 
 from hypervisor.errors import Refused
-from hypervisor.model import NO_QUOTA, Gpu, Origin, PodPlace, TenantName
+from hypervisor.model import NO_QUOTA, Gpu, Origin, PodRef, TenantName
 from hypervisor.node.node import Node
 from hypervisor.node.registry import Tenant
 from hypervisor.pods.pod import Container, Difference, Pod, Pods, pod_of
@@ -233,7 +233,7 @@ class PodTenants:
 
     # ---- processes ----
 
-    def place(self, origin: Origin) -> PodPlace | None:
+    def place(self, origin: Origin) -> PodRef | None:
         """Return where a process of a pod belongs; None: it is in none. Raises Refused."""
         if origin.pod_uid is None:
             if origin.unknown_group:
@@ -251,13 +251,13 @@ class PodTenants:
             self._complain(pod, said)
             standing = self._node.registry.tenants.get(tenant_of(pod.uid))
             if standing is not None and (standing.workers or standing.is_adopted):
-                return PodPlace(standing.name, pod.namespace, pod.name)
+                return PodRef(standing.name, pod.namespace, pod.name)
             raise Refused(422, f"pod {pod.title}: {said.troubles[0]}")
         name = self.pods.container(pod.uid, origin.container_id)
         if name is None and said.containers:
             self._wanted()
             raise Refused(503, f"pod {pod.title}: the cluster does not say yet which container this is")
-        return PodPlace(tenant_in(pod, said, name or ""), pod.namespace, pod.name, name or "")
+        return PodRef(tenant_in(pod, said, name or ""), pod.namespace, pod.name, name or "")
 
     def _why_unknown(self, pod: Pod | None) -> str:
         if pod is not None:
@@ -265,26 +265,26 @@ class PodTenants:
         yet = "" if self._is_complete else " yet"
         return f"is not known here{yet}: neither the API server nor the kubelet names it"
 
-    def _joined(self, origin: Origin) -> PodPlace | None:
+    def _joined(self, origin: Origin) -> PodRef | None:
         """Return the place of a container that is in a tenant: it stays there, whatever its pod says now."""
         for tenant in self._node.registry.of_pod(origin.pod_uid or ""):
             is_there = tenant.workers or tenant.is_adopted
             if is_there and origin.container_id in tenant.containers:
                 namespace, _, name = tenant.pod.partition("/")
-                return PodPlace(tenant.name, namespace, name)
+                return PodRef(tenant.name, namespace, name)
         return None
 
-    def names(self, tenant: Tenant) -> PodPlace | None:
+    def names(self, tenant: Tenant) -> PodRef | None:
         """Return what the cluster calls a tenant's pod, and its container if all is in one."""
         if tenant.pod_uid is None:
             return None
         pod = self.pods.get(tenant.pod_uid)
         if pod is None:
             namespace, _, name = tenant.pod.partition("/")
-            return PodPlace(tenant.name, namespace, name) if name else None
+            return PodRef(tenant.name, namespace, name) if name else None
         known = {self.pods.container(pod.uid, container_id) for container_id in tenant.containers}
         container = known.pop() if len(known) == 1 else None
-        return PodPlace(tenant.name, pod.namespace, pod.name, container or "")
+        return PodRef(tenant.name, pod.namespace, pod.name, container or "")
 
     def invalid(self) -> list[Pod]:
         """Return the pods whose quotas cannot be followed."""

@@ -26,7 +26,7 @@ from limiter.quota import PriorityClass
 
 DIRECTORY = segment.DIRECTORY
 USAGE, POLICY = segment.PREFIX, segment.POLICY_PREFIX
-MOST_DEVICES = int(lib.GL_MAX_NODE_DEVICES)
+MAX_DEVICES = int(lib.GL_MAX_NODE_DEVICES)
 
 
 def uuid_bytes(gpu: GpuUuid) -> bytes:

@@ -8,7 +8,7 @@ import uuid
 from dataclasses import dataclass, replace
 from typing import Any
 
-from hypervisor.model import Gpu, GpuSample, GpuUuid, MigPlace
+from hypervisor.model import Gpu, GpuSample, GpuUuid, MigLocation
 from hypervisor.nvml.partitions import mig_gpu_of, vgpu_host_of
 from hypervisor.nvml.readings import readings_of
 from hypervisor.simulator.load import Wave, wave
@@ -61,7 +61,7 @@ def made_card(dice: random.Random, index: int, *, has_vgpu: bool, has_mig: bool)
             index,
             gigabytes * memory // 80,
             f"{name} MIG {profile}",
-            mig=MigPlace(gpu.uuid, number, profile),
+            mig=MigLocation(gpu.uuid, number, profile),
         )
         for number, profile, gigabytes in MIG_LAYOUT
     ]

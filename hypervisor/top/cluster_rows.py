@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hypervisor.top.history import History, ratio
-from hypervisor.top.model import CardView, NodeView, Totals, totals_of
+from hypervisor.top.model import CardView, ClusterTotals, NodeView, totals_of
 from hypervisor.top.row import Row, bar_cells, heat_style, memory_style, of_text
 from hypervisor.top.table import Cell, Column, Line, Style, Table, table_for
 from hypervisor.top.text import Glyphs, duration, number, percent, width_of
@@ -20,7 +20,7 @@ MAX_STRIPS = 16
 MIN_NAME, SURE_NAME, MAX_NAME = 8, 20, 48
 
 
-def totals_lines(totals: Totals, history: History, view: ViewState, width: int) -> list[Line]:
+def totals_lines(totals: ClusterTotals, history: History, view: ViewState, width: int) -> list[Line]:
     """Return what all nodes come to, in two lines."""
     glyphs = view.glyphs
     first = Line((f" {totals.up} up", "good"))
@@ -47,7 +47,7 @@ def totals_lines(totals: Totals, history: History, view: ViewState, width: int) 
     return [first.fitted(width, glyphs), second.fitted(width, glyphs)]
 
 
-def watts(totals: Totals) -> str:
+def watts(totals: ClusterTotals) -> str:
     if totals.power_w is None:
         return "- W"
     return f"{totals.power_w / 1000:.1f} kW" if totals.power_w >= 1000 else f"{totals.power_w:.0f} W"

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Hashable, Iterable, Sequence
 
-from hypervisor.top.model import NodeView, Totals
+from hypervisor.top.model import ClusterTotals, NodeView
 
 LENGTH = 240
 HOT_C = 100.0
@@ -21,7 +21,7 @@ class History:
         self._length = length
         self._series: dict[Hashable, Series] = {}
 
-    def note(self, nodes: Iterable[NodeView], totals: Totals) -> None:
+    def note(self, nodes: Iterable[NodeView], totals: ClusterTotals) -> None:
         """Take a look in. A node that has not answered leaves a gap."""
         fresh: dict[Hashable, float | None] = {
             ("", "util"): totals.utilization,

@@ -196,7 +196,7 @@ class NodeView:
 
 
 @dataclass(frozen=True, slots=True)
-class Totals:
+class ClusterTotals:
     """Nodes added up; None: not known of any card."""
 
     nodes: int = 0
@@ -216,13 +216,13 @@ class Totals:
     hottest_c: float | None = None
 
 
-def totals_of(nodes: tuple[NodeView, ...]) -> Totals:
+def totals_of(nodes: tuple[NodeView, ...]) -> ClusterTotals:
     """Add nodes up; a node that is down counts for nothing else."""
     shown = [node for node in nodes if node.health in ("up", "partial", "stale")]
     cards = [card for node in shown for card in node.cards]
     tenants = [(node.host, tenant) for node in shown for _, tenant in node.tenants()]
     used = [c.utilization for c in cards if c.utilization is not None]
-    return Totals(
+    return ClusterTotals(
         nodes=len(nodes),
         up=sum(node.health in ("up", "partial") for node in nodes),
         stale=sum(node.health == "stale" for node in nodes),

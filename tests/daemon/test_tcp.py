@@ -25,7 +25,7 @@ from hypervisor.api.server import VERSION
 from hypervisor.errors import Refused
 from hypervisor.host import process_files
 from hypervisor.host import tcp_peer as connections
-from hypervisor.host.tcp_endpoints import Ends
+from hypervisor.host.tcp_endpoints import TcpEndpoints
 from tests.conftest import Built, StartProcess, clean_environ
 from tests.daemon.conftest import Daemon, eventually, free_port, needs_root
 
@@ -183,7 +183,7 @@ input()
 
 # ---- looking for the caller ----
 
-ENDS = Ends(("10.1.0.5", 40000), ("10.0.0.1", 9000))
+ENDS = TcpEndpoints(("10.1.0.5", 40000), ("10.0.0.1", 9000))
 TABLE = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode\n"
 
 
@@ -212,7 +212,7 @@ def lay(
     (folder / "fd" / "3").symlink_to(f"socket:[{held}]")
 
 
-def find(ends: Ends, proc: Path) -> int:
+def find(ends: TcpEndpoints, proc: Path) -> int:
     return connections.find(ends, 7, 5000, connections.SocketHolders(proc), proc)
 
 
@@ -224,7 +224,7 @@ def test_the_caller_has_pid_start_time_and_the_other_end(tmp_path) -> None:
     (tmp_path / "self").mkdir()
     assert find(ENDS, tmp_path) == 100
     assert connections.holds(100, ENDS, tmp_path)
-    assert not connections.holds(101, Ends(ENDS.peer, ENDS.peer), tmp_path)
+    assert not connections.holds(101, TcpEndpoints(ENDS.peer, ENDS.peer), tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -259,7 +259,11 @@ def test_who_does_not_hold_the_connection_is_not_the_caller(tmp_path, changed) -
 
 @pytest.mark.parametrize(
     "ends",
-    [Ends(("10.1.0.6", 40000), ENDS.own), Ends(("10.1.0.5", 40001), ENDS.own), Ends(ENDS.peer, ENDS.peer)],
+    [
+        TcpEndpoints(("10.1.0.6", 40000), ENDS.own),
+        TcpEndpoints(("10.1.0.5", 40001), ENDS.own),
+        TcpEndpoints(ENDS.peer, ENDS.peer),
+    ],
 )
 def test_another_connection_of_the_process_does_not_count(tmp_path, ends) -> None:
     lay(tmp_path, 100, "100 7", 5000)
@@ -301,11 +305,11 @@ def test_ipv6_and_ipv4_in_ipv6_are_read_as_the_kernel_writes_them() -> None:
     assert connections.endpoint("0000000000000000FFFF00000100007F:0050") == ("127.0.0.1", 80)
     assert connections.endpoint("00000000000000000000000001000000:0001") == ("::1", 1)
     assert connections.endpoint("nonsense") == ("", 0)
-    assert Ends.of(("fe80::1%eth0", 1, 0, 2), ("::ffff:1.2.3.4", 2, 0, 0)) == Ends(
+    assert TcpEndpoints.of(("fe80::1%eth0", 1, 0, 2), ("::ffff:1.2.3.4", 2, 0, 0)) == TcpEndpoints(
         ("fe80::1", 1), ("1.2.3.4", 2)
     )
-    assert Ends.of("", "/run/x.sock") is None
-    assert Ends.of(None, None) is None
+    assert TcpEndpoints.of("", "/run/x.sock") is None
+    assert TcpEndpoints.of(None, None) is None
 
 
 def test_no_nonsense_ends_the_daemon(node, tenant) -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from hypervisor.deviceplugin import checkpoint, slices
 from hypervisor.deviceplugin.health import DeviceHealth
-from hypervisor.model import GpuUuid, Held
+from hypervisor.model import EffectiveQuota, GpuUuid
 from hypervisor.node.quota_policy import with_slices
 from limiter import quota
 from limiter.quota import Quota
@@ -72,16 +72,16 @@ def test_names_that_are_no_slices(name: str) -> None:
 
 def test_annotations_leave_the_rest_to_the_slices() -> None:
     of_slices = slices.quota_of(of(A, 0, 1), 10)
-    assert with_slices(None, of_slices) == Held(of_slices, "slices")
-    memory = with_slices(Held(quota.read({"GPULIMIT_MEMORY": "4GiB"}), "pod"), of_slices)
+    assert with_slices(None, of_slices) == EffectiveQuota(of_slices, "slices")
+    memory = with_slices(EffectiveQuota(quota.read({"GPULIMIT_MEMORY": "4GiB"}), "pod"), of_slices)
     assert memory is not None and memory.source == "pod"
     assert memory.quota.memory_bytes(CARD, uuid=A) == 4 << 30
     assert memory.quota.memory_bytes(CARD, uuid=B) == 0
     assert memory.quota.request_percent == 20
-    compute = with_slices(Held(quota.read({"GPULIMIT_COMPUTE": "50"}), "pod"), of_slices)
+    compute = with_slices(EffectiveQuota(quota.read({"GPULIMIT_COMPUTE": "50"}), "pod"), of_slices)
     assert compute is not None and compute.quota.memory == of_slices.memory
     assert compute.quota.compute_percent(uuid=A) == 50 and compute.quota.request_percent is None
-    operator = Held(Quota(weight=3), "api")
+    operator = EffectiveQuota(Quota(weight=3), "api")
     assert with_slices(operator, of_slices) is operator
     assert with_slices(None, None) is None
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from hypervisor.host.control_groups import ControlGroups
-from hypervisor.host.unregistered import look_at
+from hypervisor.host.unregistered import inspect
 from tests.conftest import ROOT, remove_segments
 from tests.daemon.conftest import Daemon, eventually, needs_root
 from tests.hostile.conftest import Groups, Hostile
@@ -297,7 +297,7 @@ say(pid=os.getpid())
 hear()
 """
     one = attack(text, uid=attacker_uid, group=home)
-    found = look_at(one.heard()["pid"], ControlGroups())
+    found = inspect(one.heard()["pid"], ControlGroups())
     assert found is not None
     assert (found.uid, found.pod_uid, found.container_id) == (attacker_uid, None, None)
     one.tell(None)

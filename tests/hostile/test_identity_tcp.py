@@ -16,7 +16,7 @@ import pytest
 from hypervisor.api.server import is_same
 from hypervisor.errors import Refused
 from hypervisor.host import process_files, tcp_peer
-from hypervisor.host.tcp_endpoints import Ends
+from hypervisor.host.tcp_endpoints import TcpEndpoints
 from tests.daemon.conftest import Daemon, eventually, free_port, needs_root
 from tests.hostile.conftest import Hostile
 
@@ -153,7 +153,7 @@ def test_a_daemon_that_may_not_see_others_files_says_what_it_needs() -> None:
         socket.create_server(("127.0.0.1", 0)) as server,
         socket.create_connection(server.getsockname()) as s,
     ):
-        ends = Ends(s.getsockname(), s.getpeername())
+        ends = TcpEndpoints(s.getsockname(), s.getpeername())
         ticks = process_files.stat_of(os.getpid()).start_ticks
         read_end, write_end = os.pipe()
         child = os.fork()

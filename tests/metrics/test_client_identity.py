@@ -9,11 +9,11 @@ import subprocess
 import sys
 
 from hypervisor.collector.ratio_file import RatioFile
-from hypervisor.collector.tenants import belongs
+from hypervisor.collector.tenants import is_member
 from hypervisor.host.control_groups import ControlGroups
 from hypervisor.host.names import Names
-from hypervisor.host.unregistered import Stranger, look_at
-from hypervisor.model import Held, TenantName
+from hypervisor.host.unregistered import UnregisteredProcess, inspect
+from hypervisor.model import EffectiveQuota, TenantName
 from hypervisor.node.registry import Tenant
 from limiter.quota import Quota
 
@@ -38,31 +38,31 @@ def test_a_strangers_own_word_is_heard_but_only_of_its_user() -> None:
         [sys.executable, "-c", "input()"], env={"GPULIMIT_TENANT": "team"}, stdin=subprocess.PIPE
     )
     try:
-        stranger = look_at(process.pid, ControlGroups())
+        stranger = inspect(process.pid, ControlGroups())
     finally:
         process.kill()
         process.communicate()
     assert stranger is not None
     assert (stranger.uid, stranger.tenant) == (os.geteuid(), "team")
-    assert look_at(process.pid, ControlGroups()) is None
+    assert inspect(process.pid, ControlGroups()) is None
     own = tenant("team", uid=os.geteuid())
-    assert belongs(stranger, own)
-    assert not belongs(stranger, tenant("team", uid=12345))
-    assert not belongs(stranger, tenant("other", uid=os.geteuid()))
+    assert is_member(stranger, own)
+    assert not is_member(stranger, tenant("team", uid=12345))
+    assert not is_member(stranger, tenant("other", uid=os.geteuid()))
 
 
 def test_in_pods_and_containers_the_kernels_word_counts() -> None:
-    in_pod = Stranger(1, 0, "uid-1", "c" * 64, "team")
-    assert belongs(in_pod, tenant("pod-uid-1", pod_uid="uid-1"))
-    assert not belongs(in_pod, tenant("pod-uid-2", pod_uid="uid-2"))
-    assert not belongs(in_pod, tenant("team"))
-    in_container = Stranger(1, 0, None, "c" * 64, "team")
-    assert belongs(in_container, tenant("container-cccccccccccc"))
-    assert not belongs(in_container, tenant("team"))
+    in_pod = UnregisteredProcess(1, 0, "uid-1", "c" * 64, "team")
+    assert is_member(in_pod, tenant("pod-uid-1", pod_uid="uid-1"))
+    assert not is_member(in_pod, tenant("pod-uid-2", pod_uid="uid-2"))
+    assert not is_member(in_pod, tenant("team"))
+    in_container = UnregisteredProcess(1, 0, None, "c" * 64, "team")
+    assert is_member(in_container, tenant("container-cccccccccccc"))
+    assert not is_member(in_container, tenant("team"))
 
 
 def tenant(name: str, *, uid: int = 0, pod_uid: str | None = None) -> Tenant:
-    return Tenant(TenantName(name), uid, Held(Quota(), "default"), Quota(), pod_uid=pod_uid)
+    return Tenant(TenantName(name), uid, EffectiveQuota(Quota(), "default"), Quota(), pod_uid=pod_uid)
 
 
 def test_a_ratio_file_that_goes_bad_leaves_what_it_said(tmp_path) -> None:

@@ -17,7 +17,7 @@ from hypervisor.nvml import mig as nvml_mig
 from hypervisor.nvml import vgpu_types as types
 from hypervisor.nvml.mig import GpmGet, MigReader
 from hypervisor.nvml.partitions import mig_gpu_of, vgpu_host_of
-from hypervisor.nvml.processes import Process, processes_on
+from hypervisor.nvml.processes import NvmlProcess, processes_on
 from hypervisor.nvml.raw import INSUFFICIENT_SIZE, NOT_FOUND, NOT_SUPPORTED, SUCCESS, Failed, Raw
 from hypervisor.nvml.vgpu import VgpuReader
 from hypervisor.nvml.vgpu_types import Accounting, LogEntry, NewSample, Sample
@@ -521,7 +521,7 @@ def test_a_profile_that_the_name_does_not_tell_is_made_of_its_parts(
 
 
 def test_processes_are_bounded_and_unknown_memory_is_not_a_number() -> None:
-    rows = [Process(pid=1, bytes=5), Process(pid=2, bytes=(1 << 64) - 1)]
+    rows = [NvmlProcess(pid=1, bytes=5), NvmlProcess(pid=2, bytes=(1 << 64) - 1)]
     call = {"nvmlDeviceGetComputeRunningProcesses_v2": listing(rows)}
     assert processes_on(Raw(Counter(), Library(**call)), HANDLE) == [[1, 5], [2, None]]
     errors: Counter[str] = Counter()
@@ -552,7 +552,7 @@ def test_processes_are_bounded_and_unknown_memory_is_not_a_number() -> None:
         (nvml_mig.Attributes, "c_nvmlDeviceAttributes"),
         (nvml_mig.GpmSupport, "c_nvmlGpmSupport_t"),
         (nvml_mig.GpmMetric, "c_nvmlGpmMetric_t"),
-        (Process, "c_nvmlProcessInfo_v2_t"),
+        (NvmlProcess, "c_nvmlProcessInfo_v2_t"),
     ],
     ids=lambda value: value if isinstance(value, str) else value.__name__,
 )

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from hypervisor.model import Gpu, GpuSample, GpuUuid, MigPlace, device_quota
+from hypervisor.model import Gpu, GpuSample, GpuUuid, MigLocation, device_quota
 from hypervisor.node.events import EventLog
 from hypervisor.node.inventory import Inventory
-from hypervisor.shm.segments import MOST_DEVICES, uuid_bytes
+from hypervisor.shm.segments import MAX_DEVICES, uuid_bytes
 from limiter import quota
 
 GIB = 1 << 30
@@ -23,7 +23,7 @@ def card(number: int) -> GpuSample:
 
 def device(number: int, *, of: GpuSample, index: int = 0) -> GpuSample:
     name = GpuUuid(f"MIG-{uuid.UUID(int=1000 + number)}")
-    return sample(Gpu(name, of.gpu.index, 10 * GIB, mig=MigPlace(of.gpu.uuid, index, "1g.10gb")))
+    return sample(Gpu(name, of.gpu.index, 10 * GIB, mig=MigLocation(of.gpu.uuid, index, "1g.10gb")))
 
 
 def sample(gpu: Gpu, **changed: Any) -> GpuSample:
@@ -60,14 +60,14 @@ def test_a_mig_device_that_is_gone_makes_room_when_there_is_none(
     inventory: Inventory, events: EventLog
 ) -> None:
     one = card(0)
-    here = [device(n, of=one) for n in range(MOST_DEVICES - 1)]
+    here = [device(n, of=one) for n in range(MAX_DEVICES - 1)]
     inventory.take((one, *here))
-    assert len(inventory.gpus) == MOST_DEVICES
+    assert len(inventory.gpus) == MAX_DEVICES
     late = device(500, of=one)
     in_use = here[0].gpu.uuid
     assert inventory.take((one, *here[2:], late), in_use={in_use})
     places = [gpu.uuid for gpu in inventory.gpus]
-    assert len(places) == MOST_DEVICES and places[0] == one.gpu.uuid
+    assert len(places) == MAX_DEVICES and places[0] == one.gpu.uuid
     assert places[1] == in_use, "somebody is on it"
     assert places[2] == late.gpu.uuid, "the place of the one that is gone"
     assert here[1].gpu.uuid not in inventory.samples and late.gpu.uuid in inventory.samples
@@ -77,11 +77,11 @@ def test_a_mig_device_that_is_gone_makes_room_when_there_is_none(
 def test_what_has_no_place_is_left_out_and_told_once(inventory: Inventory, events: EventLog) -> None:
     """Nobody gets anything of it: a policy without an entry for a GPU gives nothing."""
     one = card(0)
-    samples = (one, *(device(n, of=one) for n in range(MOST_DEVICES + 3)))
+    samples = (one, *(device(n, of=one) for n in range(MAX_DEVICES + 3)))
     for _ in range(3):
         inventory.take(samples)
-    assert len(inventory.gpus) == MOST_DEVICES
-    assert len(inventory.samples) == MOST_DEVICES
+    assert len(inventory.gpus) == MAX_DEVICES
+    assert len(inventory.samples) == MAX_DEVICES
     assert kinds(events)["gpu_left_out"] == 4
 
 

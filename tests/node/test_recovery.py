@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from hypervisor.model import DeviceQuota, Gpu, GpuUuid, Held, TenantName, device_quota
+from hypervisor.model import DeviceQuota, EffectiveQuota, Gpu, GpuUuid, TenantName, device_quota
 from hypervisor.node.events import EventLog
-from hypervisor.node.quota_policy import QuotaBook
-from hypervisor.node.recovery import Survival
+from hypervisor.node.quota_policy import QuotaSources
+from hypervisor.node.recovery import Recovery
 from hypervisor.node.registry import Registry, Tenant
-from hypervisor.node.state_store import Store
+from hypervisor.node.state_store import StateStore
 from limiter.quota import Quota, Rule
 
 GIB = 1 << 30
@@ -40,10 +40,10 @@ class Segments:
 
 
 def recovered(tmp_path: Path, tenant: Tenant, segments: Segments) -> Tenant:
-    registry = Registry(QuotaBook(admission="propose"), boot="boot", overcommit_percent=100)
+    registry = Registry(QuotaSources(admission="propose"), boot="boot", overcommit_percent=100)
     registry.book.api[tenant.name] = tenant.held.quota
     anything: Any = segments
-    Survival(Store(str(tmp_path)), registry, anything, anything, EventLog()).open(tenant)
+    Recovery(StateStore(str(tmp_path)), registry, anything, anything, EventLog()).open(tenant)
     return tenant
 
 
@@ -58,7 +58,7 @@ def recovered(tmp_path: Path, tenant: Tenant, segments: Segments) -> Tenant:
 def test_a_policy_that_a_container_could_write_raises_nothing(
     tmp_path: Path, is_read_only: bool, containers: set[str], memory: int
 ) -> None:
-    tenant = Tenant(TenantName("t"), 0, Held(SAVED, "api"), Quota(), containers=containers)
+    tenant = Tenant(TenantName("t"), 0, EffectiveQuota(SAVED, "api"), Quota(), containers=containers)
     segments = Segments({GPU: WRITTEN}, is_suspended=False, is_read_only=is_read_only)
     found = recovered(tmp_path, tenant, segments)
     assert device_quota(found.held.quota, GPU).memory_bytes == memory
@@ -66,12 +66,14 @@ def test_a_policy_that_a_container_could_write_raises_nothing(
 
 @pytest.mark.parametrize(("saved", "found", "after"), [(True, False, True), (False, True, True)])
 def test_such_a_policy_never_ends_a_suspension(tmp_path: Path, saved: bool, found: bool, after: bool) -> None:
-    tenant = Tenant(TenantName("t"), 0, Held(SAVED, "api"), Quota(), containers={"c"}, is_suspended=saved)
+    tenant = Tenant(
+        TenantName("t"), 0, EffectiveQuota(SAVED, "api"), Quota(), containers={"c"}, is_suspended=saved
+    )
     segments = Segments({GPU: device_quota(SAVED, GPU)}, is_suspended=found, is_read_only=False)
     assert recovered(tmp_path, tenant, segments).is_suspended == after
 
 
 def test_a_container_without_kubernetes_is_believed_no_more_than_a_pod(tmp_path: Path) -> None:
-    tenant = Tenant(TenantName("container-0123456789ab"), 0, Held(SAVED, "api"), Quota())
+    tenant = Tenant(TenantName("container-0123456789ab"), 0, EffectiveQuota(SAVED, "api"), Quota())
     segments = Segments({GPU: WRITTEN}, is_suspended=False, is_read_only=False)
     assert device_quota(recovered(tmp_path, tenant, segments).held.quota, GPU).memory_bytes == 2 * GIB

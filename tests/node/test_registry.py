@@ -10,9 +10,19 @@ from dataclasses import replace
 import pytest
 
 from hypervisor.errors import Refused
-from hypervisor.model import Claim, Gpu, GpuUuid, Held, Origin, ProcessKey, TenantName, Wish, device_quota
+from hypervisor.model import (
+    ClientHints,
+    EffectiveQuota,
+    Gpu,
+    GpuUuid,
+    Origin,
+    ProcessKey,
+    RegistrationRequest,
+    TenantName,
+    device_quota,
+)
 from hypervisor.node.places import Places
-from hypervisor.node.quota_policy import QuotaBook
+from hypervisor.node.quota_policy import QuotaSources
 from hypervisor.node.registry import MAX_WORKERS, Registry, Tenant
 from limiter import quota
 from limiter.quota import Quota
@@ -29,13 +39,15 @@ def said(**parts: object) -> Quota:
 
 def claim(
     pid: int, tenant: str = "a", *, ticks: int = 1, uid: int = 1000, pod: str | None = None, **parts: object
-) -> Claim:
+) -> RegistrationRequest:
     origin = Origin(uid, uid, container_id="c" * 64 if pod else None, pod_uid=pod, cgroup="0::/x")
-    return Claim(ProcessKey(pid, ticks), origin, Wish(pid, "python", tenant, said(**parts)))
+    return RegistrationRequest(
+        ProcessKey(pid, ticks), origin, ClientHints(pid, "python", tenant, said(**parts))
+    )
 
 
 def registry(*gpus: Gpu, **book: object) -> Registry:
-    made = Registry(QuotaBook(**book), boot="b")  # type: ignore[arg-type]
+    made = Registry(QuotaSources(**book), boot="b")  # type: ignore[arg-type]
     made.gpus = {gpu.uuid: gpu for gpu in gpus or (CARD,)}
     return made
 
@@ -60,7 +72,7 @@ def test_another_process_with_a_known_pid_means_that_the_first_has_gone() -> Non
 
 def test_a_view_becomes_a_worker_in_earnest() -> None:
     node = registry()
-    view = Claim(ProcessKey(10, 1), Origin(1000, 1000), Wish(tenant="a", is_view=True))
+    view = RegistrationRequest(ProcessKey(10, 1), Origin(1000, 1000), ClientHints(tenant="a", is_view=True))
     first, _ = node.register(view, now_ns=1)
     again, _ = node.register(claim(10), now_ns=2)
     assert first.is_view
@@ -89,14 +101,14 @@ def test_the_next_process_after_the_last_has_gone_starts_anew() -> None:
 
 def test_an_adopted_tenant_keeps_its_quota_when_its_processes_register_again() -> None:
     node = registry()
-    before = Held(said(memory="4GiB"), "environment")
+    before = EffectiveQuota(said(memory="4GiB"), "environment")
     node.adopt(Tenant(TenantName("a"), 1000, before, before.quota), now_ns=1)
     node.register(claim(11, memory="2GiB"), now_ns=2)
     assert node.tenants[TenantName("a")].held == before
 
 
 def test_strongest_word_wins() -> None:
-    book = QuotaBook(default=said(memory="1GiB"), config={"a": said(memory="2GiB")})
+    book = QuotaSources(default=said(memory="1GiB"), config={"a": said(memory="2GiB")})
     name, wish = TenantName("a"), said(memory="9GiB")
     assert book.decide(name, None, wish).source == "config"
     book.api[name] = said(memory="3GiB")
@@ -104,17 +116,17 @@ def test_strongest_word_wins() -> None:
     book.pods[name] = said(memory="4GiB")
     assert book.decide(name, POD, wish).source == "pod"
     assert book.decide(TenantName("b"), None, wish).source == "environment"
-    assert book.decide(TenantName("b"), None, Quota()) == Held(said(memory="1GiB"), "default")
+    assert book.decide(TenantName("b"), None, Quota()) == EffectiveQuota(said(memory="1GiB"), "default")
     assert book.decide(TenantName("b"), POD[:-1] + "2", wish).source == "default"
 
 
 def test_the_environment_only_lowers_what_others_said() -> None:
-    book = QuotaBook(config={"a": said(request=50, weight=100, priority="normal")})
+    book = QuotaSources(config={"a": said(request=50, weight=100, priority="normal")})
     lower = book.decide(TenantName("a"), None, said(request=20, weight=300, priority="low")).quota
     assert (lower.request_percent, lower.weight, lower.priority) == (20, 100, "low")
     higher = book.decide(TenantName("a"), None, said(request=90, priority="high")).quota
     assert (higher.request_percent, higher.priority) == (50, "normal")
-    assert QuotaBook(admission="fixed").decide(TenantName("b"), None, said(request=90)).quota == Quota()
+    assert QuotaSources(admission="fixed").decide(TenantName("b"), None, said(request=90)).quota == Quota()
 
 
 def test_an_environment_that_was_followed_has_had_its_say() -> None:
@@ -201,14 +213,18 @@ def test_pods_and_containers_are_tenants_whatever_they_wish() -> None:
     node = registry()
     worker, _ = node.register(claim(10, "a", pod=POD), now_ns=1)
     assert worker.tenant == f"pod-{POD}"
-    contained = Claim(ProcessKey(11, 1), Origin(0, 0, container_id="f" * 64), Wish(tenant="a"))
+    contained = RegistrationRequest(
+        ProcessKey(11, 1), Origin(0, 0, container_id="f" * 64), ClientHints(tenant="a")
+    )
     assert node.register(contained, now_ns=1)[0].tenant == "container-" + "f" * 12
 
 
 @pytest.mark.parametrize("wish", ["pod-x", "container-1", "../x", ".hidden", "a b", "é", "x" * 64, "a/b"])
 def test_names_that_cannot_be_are_refused(wish: str) -> None:
     with pytest.raises(Refused) as refusal:
-        registry().register(Claim(ProcessKey(1, 1), Origin(0, 0), Wish(tenant=wish)), now_ns=1)
+        registry().register(
+            RegistrationRequest(ProcessKey(1, 1), Origin(0, 0), ClientHints(tenant=wish)), now_ns=1
+        )
     assert refusal.value.status == 422
     assert str(refusal.value).isascii()
 
@@ -217,7 +233,7 @@ def test_processes_that_name_no_tenant_are_told_apart_by_user_and_cgroup() -> No
     node = registry()
     names = set()
     for number, (uid, group) in enumerate([(1, "0::/a"), (1, "0::/b"), (2, "0::/a"), (1, "0::/a")]):
-        one = Claim(ProcessKey(number + 10, 1), Origin(uid, uid, cgroup=group), Wish())
+        one = RegistrationRequest(ProcessKey(number + 10, 1), Origin(uid, uid, cgroup=group), ClientHints())
         names.add(node.register(one, now_ns=1)[0].tenant)
     assert len(names) == 3
 
@@ -247,7 +263,7 @@ def test_a_tenant_without_processes_holds_nothing() -> None:
 
 def test_a_tenant_that_was_taken_over_holds_what_it_has_until_its_processes_end() -> None:
     node = registry()
-    before = Held(said(request=60), "environment")
+    before = EffectiveQuota(said(request=60), "environment")
     node.adopt(Tenant(TenantName("a"), 1000, before, before.quota), now_ns=1)
     with pytest.raises(Refused, match="request of 60%"):
         node.register(claim(11, "b", request=60), now_ns=2)

@@ -10,9 +10,9 @@ from typing import Any, get_args
 
 import pytest
 
-from hypervisor.model import Held, Source, TenantName
+from hypervisor.model import EffectiveQuota, Source, TenantName
 from hypervisor.node import state_file
-from hypervisor.node.state_store import Saved, SavedTenant, Store, encoded_api, encoded_tenants
+from hypervisor.node.state_store import SavedState, SavedTenant, StateStore, encoded_api, encoded_tenants
 from limiter import quota
 
 A, B = TenantName("a"), TenantName("b")
@@ -23,12 +23,14 @@ def said(**parts: object) -> quota.Quota:
 
 
 def tenant(source: Source = "environment", **more: Any) -> SavedTenant:
-    return SavedTenant(1000, Held(said(memory="4GiB", compute=30), source), said(memory="4GiB"), **more)
+    return SavedTenant(
+        1000, EffectiveQuota(said(memory="4GiB", compute=30), source), said(memory="4GiB"), **more
+    )
 
 
-def reread(folder: Path) -> tuple[Saved, list[str]]:
-    saved, losses = Store(str(folder)).load()
-    return Saved(dict(saved.api), dict(saved.tenants)), [loss.text for loss in losses]
+def reread(folder: Path) -> tuple[SavedState, list[str]]:
+    saved, losses = StateStore(str(folder)).load()
+    return SavedState(dict(saved.api), dict(saved.tenants)), [loss.text for loss in losses]
 
 
 def asides(folder: Path) -> list[Path]:
@@ -37,13 +39,13 @@ def asides(folder: Path) -> list[Path]:
 
 @pytest.mark.parametrize("source", get_args(Source))
 def test_a_tenant_comes_back_whoever_said_its_quota(tmp_path: Path, source: Source) -> None:
-    saved = Saved({A: said(memory="3GiB", weight=7)}, {B: tenant(source, is_suspended=True, pod="n/p")})
-    Store(str(tmp_path)).save(saved)
+    saved = SavedState({A: said(memory="3GiB", weight=7)}, {B: tenant(source, is_suspended=True, pod="n/p")})
+    StateStore(str(tmp_path)).save(saved)
     assert reread(tmp_path) == (saved, [])
 
 
 def test_without_files_nothing_is_lost(tmp_path: Path) -> None:
-    assert reread(tmp_path / "not there") == (Saved(), [])
+    assert reread(tmp_path / "not there") == (SavedState(), [])
 
 
 @pytest.mark.parametrize(
@@ -60,17 +62,17 @@ def test_without_files_nothing_is_lost(tmp_path: Path) -> None:
     ],
 )
 def test_a_bad_entry_is_lost_alone_and_named(tmp_path: Path, entry: dict[str, Any], word: str) -> None:
-    Store(str(tmp_path)).save(Saved({A: said(memory="3GiB")}, {A: tenant(), B: tenant("slices")}))
+    StateStore(str(tmp_path)).save(SavedState({A: said(memory="3GiB")}, {A: tenant(), B: tenant("slices")}))
     path = tmp_path / "tenants.json"
     data = json.loads(path.read_text())
     data["tenants"]["a"] |= entry
     path.write_text(json.dumps(data))
     saved, (loss,) = reread(tmp_path)
-    assert saved == Saved({A: said(memory="3GiB")}, {B: tenant("slices")})
+    assert saved == SavedState({A: said(memory="3GiB")}, {B: tenant("slices")})
     assert "'a' of 'tenants'" in loss and word in loss
     (aside,) = asides(tmp_path)
     assert aside.name in loss
-    Store(str(tmp_path)).save(saved)
+    StateStore(str(tmp_path)).save(saved)
     assert json.loads(aside.read_text()) == data  # not overwritten
 
 
@@ -103,15 +105,15 @@ def test_a_bad_name_or_operator_s_quota_is_lost_alone(tmp_path: Path) -> None:
     ],
 )
 def test_a_damaged_file_is_kept_aside_and_the_other_holds(tmp_path: Path, text: str, word: str) -> None:
-    Store(str(tmp_path)).save(Saved({A: said(memory="3GiB")}, {A: tenant()}))
+    StateStore(str(tmp_path)).save(SavedState({A: said(memory="3GiB")}, {A: tenant()}))
     (tmp_path / "quotas.json").write_text(text)
     saved, (loss,) = reread(tmp_path)
-    assert saved == Saved({A: said(memory="3GiB")}, {A: tenant()})
+    assert saved == SavedState({A: said(memory="3GiB")}, {A: tenant()})
     assert word in loss
     (aside,) = asides(tmp_path)
     assert aside.name in loss
     assert ("version-2" in aside.name) == (word == "version 2")
-    Store(str(tmp_path)).save(saved)
+    StateStore(str(tmp_path)).save(saved)
     assert aside.read_text() == text
 
 
@@ -133,33 +135,33 @@ def lay(kind: str, path: Path) -> None:
 @pytest.mark.parametrize("name", ["quotas.json", "tenants.json"])
 def test_what_is_no_file_of_a_daemon_is_moved_away(tmp_path: Path, kind: str, name: str) -> None:
     lay(kind, tmp_path / name)
-    store = Store(str(tmp_path))
+    store = StateStore(str(tmp_path))
     _, (loss,) = store.load()
     assert name in loss.text
-    store.save(Saved({A: said(memory="3GiB")}, {A: tenant()}))
+    store.save(SavedState({A: said(memory="3GiB")}, {A: tenant()}))
     assert store.problem == ""
-    assert reread(tmp_path) == (Saved({A: said(memory="3GiB")}, {A: tenant()}), [])
+    assert reread(tmp_path) == (SavedState({A: said(memory="3GiB")}, {A: tenant()}), [])
     assert len(asides(tmp_path)) == 1
 
 
 def test_two_damaged_files_of_one_moment_are_both_kept(tmp_path: Path) -> None:
     for text in ("one", "two", "three"):
         (tmp_path / "tenants.json").write_text(text)
-        Store(str(tmp_path)).load()
+        StateStore(str(tmp_path)).load()
     assert sorted(path.read_text() for path in asides(tmp_path)) == ["one", "three", "two"]
 
 
 def test_nothing_is_written_over_what_cannot_be_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "quotas.json").write_text("precious")
-    store = Store(str(tmp_path))
+    store = StateStore(str(tmp_path))
     with monkeypatch.context() as refusing:
         refusing.setattr(Path, "rename", refuse)
         _, (loss,) = store.load()
         assert "nothing is saved" in loss.text
-        store.save(Saved({A: said(memory="3GiB")}))
+        store.save(SavedState({A: said(memory="3GiB")}))
         assert "cannot rename" in store.problem
     assert (tmp_path / "quotas.json").read_text() == "precious"
-    store.save(Saved({A: said(memory="3GiB")}))
+    store.save(SavedState({A: said(memory="3GiB")}))
     assert store.problem == ""
     assert [path.read_text() for path in asides(tmp_path)] == ["precious"]
 
@@ -175,9 +177,9 @@ def test_a_file_of_an_older_version_holds_operators_quotas_too(tmp_path: Path) -
         "tenants": encoded_tenants({A: tenant()}),
     }
     (tmp_path / "tenants.json").write_text(json.dumps(old))
-    assert reread(tmp_path) == (Saved({A: said(memory="3GiB")}, {A: tenant()}), [])
+    assert reread(tmp_path) == (SavedState({A: said(memory="3GiB")}, {A: tenant()}), [])
     # An older version was there in between: what it wrote is newer.
-    Store(str(tmp_path)).save(Saved({A: said(memory="5GiB")}))
+    StateStore(str(tmp_path)).save(SavedState({A: said(memory="5GiB")}))
     (tmp_path / "tenants.json").write_text(json.dumps(old))
     assert reread(tmp_path)[0].api == {A: said(memory="3GiB")}
 
@@ -193,22 +195,22 @@ def test_operators_quotas_are_on_the_disk_before_the_answer(
         real(fd)
 
     monkeypatch.setattr(os, "fsync", fsync)
-    store = Store(str(tmp_path))
-    store.save(Saved({A: said(memory="3GiB")}))
+    store = StateStore(str(tmp_path))
+    store.save(SavedState({A: said(memory="3GiB")}))
     assert synced == [str(tmp_path / ".quotas.json.new"), str(tmp_path)]
-    store.save(Saved({A: said(memory="3GiB")}, {A: tenant()}))
+    store.save(SavedState({A: said(memory="3GiB")}, {A: tenant()}))
     assert len(synced) == 2  # tenants change often, and none survives a power failure
 
 
 def test_a_save_that_fails_is_told_and_made_good(tmp_path: Path) -> None:
     folder = tmp_path / "state"
     folder.write_text("in the way")
-    store = Store(str(folder))
-    store.save(Saved({A: said(memory="3GiB")}))
+    store = StateStore(str(folder))
+    store.save(SavedState({A: said(memory="3GiB")}))
     assert "cannot write" in store.problem
     assert store.failures == 1
     folder.unlink()
-    store.save(Saved({A: said(memory="3GiB")}))
+    store.save(SavedState({A: said(memory="3GiB")}))
     assert store.problem == ""
     assert reread(folder)[0].api == {A: said(memory="3GiB")}
 
@@ -224,7 +226,7 @@ def test_the_rest_of_a_killed_daemon_is_no_trap(tmp_path: Path, kind: str) -> No
         rest.write_text("half")
     else:
         rest.symlink_to(victim)
-    store = Store(str(tmp_path))
-    store.save(Saved({A: said(memory="3GiB")}))
+    store = StateStore(str(tmp_path))
+    store.save(SavedState({A: said(memory="3GiB")}))
     assert store.problem == ""
     assert victim.read_text() == "precious"

@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import pytest
 
-from hypervisor.api.accounts import MAX_REQUEST_DELAY_S, Accounts, Limits
+from hypervisor.api.accounts import MAX_REQUEST_DELAY_S, Accounts, CallerLimits
 from hypervisor.errors import Refused
 
-LIMITS = Limits(connections=100, requests_per_s=10, descriptors=1024)
+LIMITS = CallerLimits(connections=100, requests_per_s=10, descriptors=1024)
 
 
 class Clock:
@@ -39,7 +39,7 @@ def test_the_last_descriptors_are_for_operators() -> None:
     refusal = accounts.refusal(accounts.of("user 1"), LIMITS.last_descriptor)
     assert refusal is not None and "no descriptors left" in refusal
     assert accounts.refusal(accounts.of("user 0", is_operator=True), LIMITS.last_descriptor) is None
-    few = Limits(connections=1 << 16, requests_per_s=1, descriptors=256)
+    few = CallerLimits(connections=1 << 16, requests_per_s=1, descriptors=256)
     assert few.connections_of_user == (256 - 64) // 4
 
 

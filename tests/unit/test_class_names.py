@@ -9,12 +9,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 # Older names that stand several times. May only shrink.
-TWICE = {
-    "Card": 2,
-    "Node": 2,
-    "Process": 2,
-    "Wish": 2,
-}
+TWICE = {}
 
 
 def class_names() -> Counter[str]:
