@@ -27,15 +27,20 @@ struct wire {
 	bool (*tick)(void);
 };
 
-static uint64_t inode_of(int fd)
+/* 0 or negative errno. */
+static int inode_of(int fd, uint64_t *inode)
 {
 	struct stat st;
-	return gl_syscall(SYS_fstat, fd, &st) == 0 && S_ISSOCK(st.st_mode) ? (uint64_t)st.st_ino : 0;
+	int r = (int)gl_syscall(SYS_fstat, fd, &st);
+	if (r == 0)
+		*inode = S_ISSOCK(st.st_mode) ? (uint64_t)st.st_ino : 0;
+	return r;
 }
 
 static bool still_ours(const struct wire *w)
 {
-	return w->inode && inode_of(w->fd) == w->inode;
+	uint64_t inode = 0;
+	return w->inode && inode_of(w->fd, &inode) == 0 && inode == w->inode;
 }
 
 /* Sleeps until the socket is ready.  0, -ETIMEDOUT, -ECANCELED, or -EBADF: the program has closed it. */
@@ -81,8 +86,10 @@ static int open_socket(struct wire *w, int family)
 		gl_close(w->fd);
 		w->fd = high;
 	}
-	w->inode = inode_of(w->fd);
-	return 0;
+	int r = inode_of(w->fd, &w->inode);
+	if (r != 0)
+		gl_close(w->fd); /* nothing ran since it was made */
+	return r;
 }
 
 /* TCP goes on by itself, and says how it went when the socket can be written to. */

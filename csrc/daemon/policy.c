@@ -48,7 +48,7 @@ static int map_file(int fd, const char *tenant, bool given)
 		return valid(daemon->policy, tenant) ? 0 : -EPROTO;
 	void *at = mmap(NULL, sizeof(struct gl_policy), PROT_READ, MAP_SHARED, fd, 0);
 	if (at == MAP_FAILED)
-		return -ENOMEM;
+		return -errno;
 	if (!valid(at, tenant)) {
 		munmap(at, sizeof(struct gl_policy));
 		return -EPROTO;

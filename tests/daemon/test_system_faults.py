@@ -43,13 +43,13 @@ def run(
     flags = ("-shared", "-fPIC", "-D_GNU_SOURCE", "-O1", "-ldl")
     injector = compile_c(SOURCES / "faults" / "calls.c", *flags, name="faults.so")
 
-    def go(fault: str = "none:0:1") -> Any:
+    def go(fault: str = "none:0:1", wait_s: int = 20) -> Any:
         env = daemon_env | {
             "LD_LIBRARY_PATH": str(built.sim),
             "LD_PRELOAD": f"{injector}:{built.library}",
             "GPULIMIT_SOCKET": str(run_dir / "daemon.sock"),
             "GPULIMIT_TENANT": tenant,
-            "GPULIMIT_WAIT": "0",
+            "GPULIMIT_WAIT": str(wait_s),
             "SYSTEM_FAULT": fault,
             "SYSTEM_CALLS": str(tmp_path / "calls"),
         }
@@ -75,6 +75,15 @@ def test_a_call_that_fails_leaves_the_quota_in_force_and_says_why(
                 assert os.strerror(error) in line, (nth, error, line)
             else:
                 assert answers[4:] == ["0", "2"] or name == "mmap", (nth, error, answers)
+
+
+@pytest.mark.parametrize("name", ["socket", "connect", "sendto", "recvmsg"])
+def test_a_call_that_always_fails_is_the_reason_that_is_given(run: Run, name: str) -> None:
+    for error in ERRORS:
+        ended = run(f"{name}:0:{error}", wait_s=0)
+        assert set(ended.stdout.split()) == {"800", "3"}
+        (line,) = ended.stderr.splitlines()
+        assert "does not answer" in line and os.strerror(error) in line, (error, line)
 
 
 @pytest.mark.parametrize("error", [errno.EAGAIN, errno.EPERM])
