@@ -221,8 +221,10 @@ static void charge(struct gl_meter *m, struct gl_launch *l)
 	l->charged_ns = charge_of(m, l->gpu, known ? gl_peek(&l->cost->cost_ns) : GL_UNKNOWN_NS);
 	l->unknown = !known;
 	gl_spend(m, l->gpu, l->charged_ns);
-	if (!l->stream)
+	if (!l->stream) {
+		gl_sample_apart_begin(m, l);
 		return;
+	}
 	gl_sample_begin(m, l);
 	if (!known && l->sampling)
 		gl_add(&l->cost->unsampled, 1);
@@ -250,6 +252,9 @@ CUresult gl_launch_begin(struct gl_launch *l, enum gl_launch_kind kind, uint64_t
 	if (r != CUDA_SUCCESS || capturing)
 		return capturing ? CUDA_SUCCESS : r;
 	l->gpu = gpu;
+	l->context = context;
+	l->handle = stream;
+	l->per_thread = is_per_thread(stream, per_thread);
 	l->cost = gl_cost_of(m, key);
 	if (l->stream)
 		gl_stream_settle(m, l->stream);
@@ -326,6 +331,8 @@ CUresult gl_launch_end(struct gl_launch *l, CUresult result)
 	if (GL_LIKELY(result == CUDA_SUCCESS)) {
 		if (l->stream)
 			after_launch(m, l);
+		else if (l->apart)
+			gl_sample_apart_end(m, l);
 		else
 			gl_sub(&l->gpu->account->outstanding_ns, l->charged_ns);
 		return result;

@@ -17,10 +17,14 @@ struct gl_launch {
 	struct gl_stream *stream; /* NULL: counted, not measured */
 	struct gl_cost *cost;
 	struct gl_gpu *gpu;       /* NULL: not charged (no context, or the stream is capturing) */
+	CUcontext context;        /* these three where there is no stream */
+	CUstream handle;
+	bool per_thread;
 	uint64_t charged_ns;
 	uint64_t before_ns;       /* set if sampling */
 	bool sampling;
 	bool unknown;             /* its cost is */
+	bool apart;               /* measured without a place in the table of streams */
 	bool light;               /* charged with its neighbours, a few at a time */
 };
 

@@ -67,3 +67,24 @@ void gl_sample_end(struct gl_meter *m, const struct gl_launch *l)
 		(void)gl_cost_learn(l->cost, gl_now_ns() - l->before_ns);
 	gl_unlock(&s->lock);
 }
+
+void gl_sample_apart_begin(struct gl_meter *m, struct gl_launch *l)
+{
+	if (gl_peek(&gl_self.capturing) || gl_bucket_free(m, l->gpu) || !gl_cost_wants_sample(l->cost))
+		return;
+	l->apart = true;
+	l->before_ns = gl_now_ns();
+}
+
+void gl_sample_apart_end(struct gl_meter *m, const struct gl_launch *l)
+{
+	struct gl_clock clock = {.context = l->context, .gpu = l->gpu, .coarse = 1};
+	struct gl_stream alone = {.context = l->context, .handle = l->handle, .clock = &clock, .launches = 1,
+				  .charged_ns = l->charged_ns, .first_ns = l->before_ns,
+				  .unknown = {l->cost, l->charged_ns, l->unknown}};
+	alone.thread = l->per_thread ? (uint64_t)gl_syscall(SYS_gettid) : 0;
+	if (gl_coarse_drain(m, &alone))
+		(void)gl_cost_learn(l->cost, gl_now_ns() - l->before_ns);
+	else
+		gl_sub(&l->gpu->account->outstanding_ns, alone.charged_ns);
+}

@@ -310,6 +310,10 @@ struct gl_launch;
 /* Before and after a launch, if it is to be measured: launch->sampling.  The stream's lock is held in between. */
 void gl_sample_begin(struct gl_meter *m, struct gl_launch *launch);
 void gl_sample_end(struct gl_meter *m, const struct gl_launch *launch);
+/* The same for a launch in a stream for which there is no room, where launches are held back: launch->apart.  It is waited
+ * for. */
+void gl_sample_apart_begin(struct gl_meter *m, struct gl_launch *launch);
+void gl_sample_apart_end(struct gl_meter *m, const struct gl_launch *launch);
 
 /* ---- idle.c ---- */
 

@@ -272,3 +272,15 @@ def test_cheap_launches_are_charged_a_few_at_a_time_and_where_they_ran(
     first, second = launch(2000, 0)
     assert 7500 - 32 < first <= 7500 + 16
     assert second <= 500
+
+
+def test_more_streams_than_can_be_measured_are_held_to_the_limit_too(
+    machine: Any, program: Program, start_process: Any
+) -> None:
+    """No launch's cost tells of another's: those of the streams for which there is no room are waited for."""
+    it = machine(GPULIMIT_COMPUTE="30")
+    process = start_process([program("compute/many_streams"), "3000", "8", "1500000"], env=it.environ)
+    assert process.stdout.readline() == "ready\n", process.stderr.read()
+    time.sleep(2.5)
+    assert it.shares(3)[0] < 30 + 2 * POINTS
+    assert process.wait(timeout=20) == 0
