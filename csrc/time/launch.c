@@ -203,6 +203,8 @@ static CUresult gpu_for(const struct gl_stream *s, CUcontext context, struct gl_
 	CUresult r = gl_enter(context, &pushed) ? REAL(cuCtxGetDevice)(&dev) : CUDA_ERROR_INVALID_CONTEXT;
 	gl_leave(pushed);
 	*gpu = r == CUDA_SUCCESS ? gl_gpu_of(dev) : NULL;
+	if (!*gpu)
+		gl_log(GL_WARN, "a launch is refused: the driver does not say on which device it would run (%d)", r);
 	return r != CUDA_SUCCESS ? r : *gpu ? CUDA_SUCCESS : GL_FAILED_RESULT;
 }
 
