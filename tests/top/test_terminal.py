@@ -88,6 +88,7 @@ def test_the_daemon_may_go_and_come_back(node, work, terminal, tenant) -> None:
     assert screen.wait() == 0
 
 
+@pytest.mark.timeout(240)
 def test_hostile_exporters_do_nothing_to_the_screen_but_are_counted(terminal) -> None:
     name = b"\x1b]0;owned\x07\x1b[2J\x1b[31mH\xc2\x9b1000"
     evil = (
