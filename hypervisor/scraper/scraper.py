@@ -12,6 +12,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Generic, TypeVar
 
 from hypervisor.scraper.errors import FetchError
@@ -64,6 +65,12 @@ class Scraper(Generic[K]):
             first_at_s = now_s + staggered(index, len(fresh), STAGGER_S)
             self.hosts[key] = TargetHealth(self._pace, first_at_s=first_at_s)
             self._tasks[key] = asyncio.create_task(self._go_on(key), name=f"scrape {key}")
+
+    def set_period(self, period_s: float) -> None:
+        """Ask at another pace from the next try on."""
+        self._pace = replace(self._pace, period_s=period_s)
+        for host in self.hosts.values():
+            host.pace = self._pace
 
     async def _go_on(self, key: K) -> None:
         host = self.hosts[key]

@@ -31,7 +31,7 @@ class TargetHealth(Generic[T]):
     """One exporter. `T` is what its pages are made into."""
 
     def __init__(self, pace: ScrapeTiming, *, first_at_s: float = 0.0) -> None:
-        self._pace = pace
+        self.pace = pace
         self._page: T | None = None
         self._is_asked = False
         self.next_at_s = first_at_s
@@ -45,7 +45,7 @@ class TargetHealth(Generic[T]):
 
     @property
     def state(self) -> State:
-        if self.failures > self._pace.kept_failures or (self.failures and self._page is None):
+        if self.failures > self.pace.kept_failures or (self.failures and self._page is None):
             return "down"
         return "new" if self._page is None else "late" if self.failures else "up"
 
@@ -71,24 +71,24 @@ class TargetHealth(Generic[T]):
         """The try has brought a page."""
         self._page, self.failures, self.reason = page, 0, ""
         self.last_page_at_s = now_s
-        self._ended(now_s, self._pace.period_s)
+        self._ended(now_s, self.pace.period_s)
 
     def failed(self, reason: str, now_s: float) -> None:
         """The try has failed. The first time it is asked again as usual; then the pauses double."""
         self.failures += 1
         self.reason = reason
         doublings = min(self.failures - 1, 30)
-        self._ended(now_s, min(self._pace.period_s * 2**doublings, self._longest_s))
+        self._ended(now_s, min(self.pace.period_s * 2**doublings, self._longest_s))
 
     @property
     def _longest_s(self) -> float:
-        return max(self._pace.longest_s, self._pace.period_s)
+        return max(self.pace.longest_s, self.pace.period_s)
 
     def _ended(self, now_s: float, pause_s: float) -> None:
         """From beginning to beginning, so that slow answers do not stretch the period; but never at once."""
         self._is_asked = False
         self.duration_s = now_s - self._began_at_s
-        self.next_at_s = max(self._began_at_s + pause_s, now_s + self._pace.period_s / 10)
+        self.next_at_s = max(self._began_at_s + pause_s, now_s + self.pace.period_s / 10)
 
 
 def staggered(index: int, count: int, over_s: float) -> float:

@@ -57,12 +57,22 @@ class Fleet:
     """Asks all hosts, each at its own pace, and makes nodes of their pages."""
 
     def __init__(self, hosts: Sequence[str], *, interval_s: float | None = None) -> None:
-        self.interval_s = interval_s or pace_for(len(hosts))
+        self._interval_s = interval_s or pace_for(len(hosts))
         self._hosts = tuple(hosts)
         self._urls = {host: url_of(host) for host in hosts}
         self._kept = {host: Kept() for host in hosts}
         self._client: aiohttp.ClientSession | None = None
         self._scraper: Scraper[str] | None = None
+
+    @property
+    def interval_s(self) -> float:
+        return self._interval_s
+
+    @interval_s.setter
+    def interval_s(self, seconds: float) -> None:
+        self._interval_s = seconds
+        if self._scraper is not None:
+            self._scraper.set_period(seconds)
 
     async def _get(self, host: str) -> bytes:
         if self._client is None:

@@ -11,10 +11,8 @@ from hypervisor.top.model import NodeView
 class NodeSource(Protocol):
     """Where nodes come from."""
 
-    @property
-    def interval_s(self) -> float:
-        """How often to look, unless the user says otherwise."""
-        ...
+    interval_s: float
+    """Seconds between two looks, unless the user says otherwise; changed where looks cost too much."""
 
     async def read(self) -> tuple[NodeView, ...]:
         """Return all nodes, whatever is wrong with them."""

@@ -15,10 +15,12 @@ from textual import events, on, work
 from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
 from textual.css.query import NoMatches
+from textual.timer import Timer
 from textual.widgets import Input
 
 from hypervisor.top.bars import OVERVIEW, keys_line, tab_at, tabs_line
 from hypervisor.top.cluster_rows import cluster_head, cluster_rows, totals_lines
+from hypervisor.top.cpu_budget import CpuBudget
 from hypervisor.top.history import History
 from hypervisor.top.model import NodeView, totals_of
 from hypervisor.top.node_rows import node_head, node_rows, process_head, process_rows
@@ -38,6 +40,7 @@ MAX_PROBLEM_LINES = 4
 SCROLL_BAR = 1
 ENDING = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM)
 ENDING_S = 3.0
+RESIZE_S = 0.3
 NODE_WAITING = NodeView(host="", health="new")
 
 
@@ -84,6 +87,10 @@ class TopApp(Changes, App[None]):
         self.interval_s = options.interval_s
         self.is_paused = False
         self._go = asyncio.Event()
+        self._usual_s = source.interval_s
+        self._budget = CpuBudget()
+        self._resized_at_s = 0.0
+        self._resizing: Timer | None = None
 
     def compose(self) -> ComposeResult:
         for name in ("status", "tabs", "totals", "problems", "head"):
@@ -125,6 +132,8 @@ class TopApp(Changes, App[None]):
             while True:
                 begin = time.monotonic()
                 self.take(await self.source.read())
+                if self.interval_s is None:
+                    self.source.interval_s = self._budget.interval_s(self._usual_s, time.process_time())
                 spent_s = time.monotonic() - begin
                 # Looks that take long come less often: half of the time at least is left to others.
                 pause_s = max(spent_s, (self.interval_s or self.source.interval_s) - spent_s)
@@ -237,6 +246,17 @@ class TopApp(Changes, App[None]):
         return "  ".join(words)
 
     def on_resize(self) -> None:
+        """Lay out for the new size: at once, but no more than a few times a second while it is changing."""
+        if self._resizing is not None:
+            return
+        left_s = self._resized_at_s + RESIZE_S - time.monotonic()
+        if left_s > 0:
+            self._resizing = self.set_timer(left_s, self._resize)
+        else:
+            self._resize()
+
+    def _resize(self) -> None:
+        self._resizing, self._resized_at_s = None, time.monotonic()
         self.draw()
 
     def change(self, **changed: object) -> None:

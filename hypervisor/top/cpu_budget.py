@@ -1,0 +1,34 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A bound on the CPU that looking costs: looks at very many cards come less often. Pure.
+
+The cost of a look grows with the cards, the tenants and the size of a page. The user's own interval is kept.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+MAX_SHARE = 0.018
+"""Bound on the part of one core, while nothing is typed."""
+LONGEST_S = 10.0
+LOOKS = 3
+
+
+class CpuBudget:
+    """Keeps what the last looks cost."""
+
+    def __init__(self) -> None:
+        self._costs_s: deque[float] = deque(maxlen=LOOKS)
+        self._used_s: float | None = None
+
+    def interval_s(self, usual_s: float, used_s: float) -> float:
+        """Return the interval to the next look; `used_s`: CPU that the process has used since its start.
+
+        The cheapest of the last looks counts: keys and a resized terminal cost CPU, too.
+        """
+        if self._used_s is not None:
+            self._costs_s.append(used_s - self._used_s)
+        self._used_s = used_s
+        if len(self._costs_s) < LOOKS:
+            return usual_s
+        return max(usual_s, min(LONGEST_S, min(self._costs_s) / MAX_SHARE))
