@@ -8,6 +8,8 @@
  *   it refuses the process        final; but where GPULIMIT_WAIT is set and the reason is what other tenants hold now, tried
  *                                 again for so long
  *
+ * What is not final is asked again, by one short try, when the process calls CUDA the next time (process.c).
+ *
  * A process that only calls NVML registers as a view: one short try, so that nvidia-smi never hangs; without an answer
  * it sees the card as it is, and a CUDA call later registers in earnest.  A view has no thread.
  */

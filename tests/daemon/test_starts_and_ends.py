@@ -16,6 +16,7 @@ import pytest
 from tests.daemon.conftest import eventually
 from tests.sim.conftest import points_library as points_library
 
+pytestmark = pytest.mark.timeout(180)  # a library may have to be built first
 SMALL = {"GPULIMIT_SIM_PROFILE": "small"}
 OUT_OF_MEMORY = 2
 STEPS = ("registered", "opened", "locked", "claimed", "joined")
