@@ -10,7 +10,7 @@ from collections import deque
 
 MAX_SHARE = 0.018
 """Bound on the part of one core, while nothing is typed."""
-LONGEST_S = 10.0
+LONGEST_S = 30.0
 LOOKS = 3
 
 
