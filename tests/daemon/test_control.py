@@ -227,7 +227,7 @@ def test_operators_over_tcp_need_their_token_and_cannot_register(daemon, client,
     ("options", "expected"),
     [
         ({"quantum": "1h"}, "--quantum: '1h'"),
-        ({"metrics_addr": "nowhere.invalid:1"}, "cannot listen there"),
+        ({"metrics_addr": "nowhere.invalid:1"}, "cannot listen on nowhere.invalid:1"),
         ({"socket": "/proc/x/y.sock"}, "socket: /proc/x/y.sock"),
         ({"socket_group": "no-such-group"}, "socket_group: no group"),
     ],
