@@ -51,8 +51,9 @@ MAX_SHARE_OFF, MAX_LOG_BYTES = 2.0, 1 << 20
 
 def dial(path: str | int) -> socket.socket:
     made = socket.socket(socket.AF_UNIX if isinstance(path, str) else socket.AF_INET)
-    made.settimeout(30)
+    made.setblocking(True)  # a full backlog is waited for
     made.connect(path if isinstance(path, str) else ("127.0.0.1", path))
+    made.settimeout(30)
     return made
 
 
@@ -286,6 +287,14 @@ def heartbeats(_: Node) -> Callable[[Callable[[], bool]], list[float]]:
     return work
 
 
+def hostile() -> int:
+    """The attacker of the moment: each attack is another user's, who owes nothing yet."""
+    return HOSTILE_UID + attacks_made
+
+
+attacks_made = 0
+
+
 # ---- attacks: each returns processes ----
 
 def attack_none(_: Node) -> list[Child]:
@@ -311,24 +320,24 @@ def hold(path: str | int, count: int, text: bytes) -> Callable[[Callable[[], boo
 
 def attack_headers(node: Node) -> list[Child]:
     text = b"POST /v1/workers HTTP/1.1\r\nX: "
-    return [Child(HOSTILE_UID, hold(place, 3000, text)) for place in (node.socket, node.port)]
+    return [Child(hostile(), hold(place, 3000, text)) for place in (node.socket, node.port)]
 
 
 def attack_slow(node: Node) -> list[Child]:
     text = request("GET", "/metrics") * 40
-    return [Child(HOSTILE_UID, hold(node.port, 200, text)), Child(HOSTILE_UID, hold(node.socket, 200, request("GET", "/v1/state") * 40))]
+    return [Child(hostile(), hold(node.port, 200, text)), Child(hostile(), hold(node.socket, 200, request("GET", "/v1/state") * 40))]
 
 
 def attack_requests(node: Node) -> list[Child]:
-    made = [Child(HOSTILE_UID, repeat(lambda: ask(node.socket, "GET", "/v1/state"))) for _ in range(8)]
-    made += [Child(HOSTILE_UID, repeat(lambda: ask(node.port, "GET", "/metrics"))) for _ in range(4)]
+    made = [Child(hostile(), repeat(lambda: ask(node.socket, "GET", "/v1/state"))) for _ in range(8)]
+    made += [Child(hostile(), repeat(lambda: ask(node.port, "GET", "/metrics"))) for _ in range(4)]
     pipelined = request("GET", "/v1/state") * 8000
 
     def flood() -> None:
         with dial(node.socket) as one:
             one.sendall(pipelined)
 
-    return [*made, Child(HOSTILE_UID, repeat(flood))]
+    return [*made, Child(hostile(), repeat(flood))]
 
 
 def attack_rubbish(node: Node) -> list[Child]:
@@ -340,7 +349,7 @@ def attack_rubbish(node: Node) -> list[Child]:
             one.sendall(b"\0\1\2 nonsense\r\n\r\n")
         ask(node.socket, "POST", "/v1/workers", b"[" * 60_000)
 
-    return [Child(HOSTILE_UID, repeat(odd)) for _ in range(4)]
+    return [Child(hostile(), repeat(odd)) for _ in range(4)]
 
 
 def fill(books: mmap.mmap, gpu: str) -> None:
@@ -384,7 +393,7 @@ def full_books(node: Node, number: int, *, rings: bool, asks: bool) -> Callable[
 
 def of_books(*, rings: bool = False, asks: bool = False) -> Callable[[Node], list[Child]]:
     def attack(node: Node) -> list[Child]:
-        made = [Child(HOSTILE_UID, full_books(node, n, rings=rings, asks=asks)) for n in range(TENANTS)]
+        made = [Child(hostile(), full_books(node, n, rings=rings, asks=asks)) for n in range(TENANTS)]
         time.sleep(2)
         return made
 
@@ -392,7 +401,7 @@ def of_books(*, rings: bool = False, asks: bool = False) -> Callable[[Node], lis
 
 
 def attack_all(node: Node) -> list[Child]:
-    made = [Child(HOSTILE_UID, full_books(node, n, rings=n % 2 == 0, asks=n % 2 == 1)) for n in range(TENANTS)]
+    made = [Child(hostile(), full_books(node, n, rings=n % 2 == 0, asks=n % 2 == 1)) for n in range(TENANTS)]
     time.sleep(2)
     return [*made, *attack_headers(node), *attack_slow(node), *attack_requests(node)[::4], *attack_rubbish(node)[:1]]
 
@@ -407,6 +416,8 @@ ATTACKS: dict[str, Callable[[Node], list[Child]]] = {
 # ---- measuring ----
 
 def measure(node: Node, name: str, seconds: float) -> dict[str, Any]:
+    global attacks_made
+    attacks_made += 1
     logged = node.log.stat().st_size
     attackers = ATTACKS[name](node)
     honest = {

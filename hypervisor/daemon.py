@@ -24,8 +24,9 @@ from aiohttp import web
 from hypervisor import log
 from hypervisor.api import callers
 from hypervisor.api.accounts import Accounts, CallerLimits, limits_of
+from hypervisor.api.fair_queue import FairQueue
 from hypervisor.api.guard import SERVER_OPTIONS, guarded
-from hypervisor.api.listener import ApiListener, Identify
+from hypervisor.api.listener import ApiListener, Identify, UserOf
 from hypervisor.api.request_stats import Traffic
 from hypervisor.api.server import Server
 from hypervisor.api.service import Api
@@ -74,6 +75,7 @@ class Daemon:
         settings = told.settings
         self.config = told
         self.accounts = Accounts(limits)
+        self.turns = FairQueue()
         self.listeners: list[ApiListener] = []
         self.loop = asyncio.get_running_loop()
         self.events = EventLog()
@@ -189,7 +191,7 @@ class Daemon:
 
     async def _listen(self) -> None:
         settings = self.config.settings
-        by_address = callers.over_tcp(self.accounts)
+        by_address = callers.user_over_tcp, callers.over_tcp(self.accounts)
         if settings.tcp_addr:
             app = self.server.tcp_application(*tcp_tokens(settings))
             server = await self._runner(self.traffic.watch(app))
@@ -205,7 +207,8 @@ class Daemon:
             warn_of_open_metrics(settings.metrics_addr)
         # Last: whoever finds the socket finds the rest.
         server = await self._runner(self.traffic.watch(self.server.unix_application()))
-        by_user = callers.over_unix(self.node.peers, self.accounts, self.node.is_operator)
+        account_of = callers.over_unix(self.node.peers, self.accounts, self.node.is_operator)
+        by_user = callers.user_over_unix, account_of
         listener = self.node.peers.listening(unix_socket(settings.socket))
         self._start_listener(listener, server, by_user, UNIX_BACKLOG)
 
@@ -219,12 +222,15 @@ class Daemon:
         return runner.server
 
     def _start_listener(
-        self, listener: socket.socket, server: web.Server, identify: Identify, backlog: int
+        self, listener: socket.socket, server: web.Server, callers_by: tuple[UserOf, Identify], backlog: int
     ) -> None:
+        user_of, identify = callers_by
         made = ApiListener(
             listener,
             server,
+            user_of=user_of,
             identify=identify,
+            turns=self.turns,
             accounts=self.accounts,
             timeout_s=self.config.settings.request_timeout / 1e9,
             refused=lambda: self.events.counts.update(["connection_refused"]),

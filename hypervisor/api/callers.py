@@ -24,6 +24,18 @@ class PeerLookup(Protocol):
     def of(self, connection: Any) -> Peer: ...
 
 
+def user_over_unix(connection: socket.socket) -> str:
+    """Return the user that opened a connection to the Unix socket."""
+    return f"user {credentials(connection)[1]}"
+
+
+def user_over_tcp(connection: socket.socket) -> str:
+    """Return the local user at the other end of a TCP connection, or the address."""
+    peer, own = connection.getpeername()[:2], connection.getsockname()[:2]
+    uid = owner_of(peer, own)
+    return f"user {uid} over TCP" if uid is not None else f"address {plain(peer[0])}"
+
+
 def over_unix(
     peers: PeerLookup, accounts: Accounts, is_operator: Callable[[Peer], bool]
 ) -> Callable[[socket.socket], CallerAccount]:
@@ -62,8 +74,8 @@ def over_tcp(accounts: Accounts) -> Callable[[socket.socket], CallerAccount]:
     """Return a function that finds the account of a TCP connection: the local user, or the address."""
 
     def find(connection: socket.socket) -> CallerAccount:
-        peer, own = connection.getpeername()[:2], connection.getsockname()[:2]
-        uid = owner_of(peer, own)
-        return accounts.of(f"user {uid} over TCP" if uid is not None else f"address {plain(peer[0])}")
+        user = user_over_tcp(connection)
+        accounts.charge(accounts.of(f"connections of {user}"), 1)
+        return accounts.of(user)
 
     return find

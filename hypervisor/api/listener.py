@@ -19,6 +19,7 @@ from collections.abc import Callable
 from typing import Any
 
 from hypervisor.api.accounts import MAX_STALLED, Accounts, CallerAccount
+from hypervisor.api.fair_queue import FairQueue
 from hypervisor.host.descriptors import OF_DESCRIPTORS, Spare, shortage_of
 from hypervisor.log import account_in_log
 
@@ -34,9 +35,11 @@ SWEEP_S = 0.5
 LINGER_S = 0.5
 MAX_LINGERING = 16
 """Refused connections that are kept open for LINGER_S."""
-SEND_BUFFER = 1 << 16
+MAX_READ = 1 << 14
+"""Bytes that are read, and parsed, at once."""
 GONE = (errno.ECONNABORTED, errno.EPROTO, errno.EPERM, errno.EINTR)
 Identify = Callable[[socket.socket], CallerAccount]
+UserOf = Callable[[socket.socket], str]
 
 
 class ApiConnection(asyncio.Protocol):
@@ -56,14 +59,24 @@ class ApiConnection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
+        if hasattr(transport, "max_size"):
+            transport.max_size = MAX_READ
         self._listener.connections.add(self)
         self._http.connection_made(transport)
 
     def data_received(self, data: bytes) -> None:
+        """Take what has come; it is parsed when it is this account's turn, and no more is read until then."""
         if not self._is_busy and not self._has_begun:
             self._has_begun = True
             self._due_s = time.monotonic() + self._listener.timeout_s
-        self._http.data_received(data)
+        assert self._transport is not None
+        self._transport.pause_reading()
+        self._listener.turns.put(self.account.name, lambda: self._parse(data))
+
+    def _parse(self, data: bytes) -> None:
+        if self._transport is not None:
+            self._transport.resume_reading()  # before: what parses may pause it for reasons of its own
+            self._http.data_received(data)
 
     def eof_received(self) -> bool | None:
         result: bool | None = self._http.eof_received()
@@ -86,6 +99,7 @@ class ApiConnection(asyncio.Protocol):
         self._http.resume_writing()
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self._transport = None
         self._listener.connections.discard(self)
         self._listener.accounts.closed(self.account, self)
         self._http.connection_lost(exc)
@@ -115,23 +129,30 @@ class ApiConnection(asyncio.Protocol):
 
 
 class ApiListener:
-    """One listening socket. `serve` makes the HTTP protocol of a connection; `identify` may raise OSError."""
+    """One listening socket. `serve` makes the HTTP protocol of a connection; `identify` may raise OSError.
+
+    `user_of` says at once, without looking at the peer's process, whose turn a new connection waits for.
+    """
 
     def __init__(
         self,
         listener: socket.socket,
         serve: Callable[[], Any],
         *,
+        user_of: UserOf,
         identify: Identify,
+        turns: FairQueue,
         accounts: Accounts,
         timeout_s: float,
         refused: Callable[[], None] = lambda: None,
     ) -> None:
         self.accounts = accounts
+        self.turns = turns
         self.timeout_s = timeout_s
         self.connections: set[ApiConnection] = set()
         self._socket = listener
         self._serve = serve
+        self._user_of = user_of
         self._identify = identify
         self._refused = refused
         self._loop = asyncio.get_running_loop()
@@ -176,14 +197,26 @@ class ApiListener:
                     self._pause(error)
                     return
                 continue
-            self._take(connection)
+            self._queue(connection)
             if time.monotonic() > end_s:
                 return
+
+    def _queue(self, connection: socket.socket) -> None:
+        """Let a connection wait for its user's turn, if not too many do."""
+        try:
+            connection.setblocking(False)
+            user = f"new connections of {self._user_of(connection)}"
+        except OSError:  # it has gone
+            connection.close()
+            return
+        if self.turns.waiting(user) >= self.accounts.limits.connections_of_user:
+            self._refuse(connection, user, f"too many {user}")
+            return
+        self.turns.put(user, lambda: self._take(connection))
 
     def _take(self, connection: socket.socket) -> None:
         """Serve a connection, or tell its peer why not."""
         try:
-            connection.setblocking(False)
             account = self._identify(connection)
         except Exception as error:  # not served: there is no account to charge
             why = shortage_of(error) or str(error)
