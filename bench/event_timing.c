@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Timing events round single launches, and what the host did meanwhile; a library for bracket.py.
+ * Timing events round single launches, and what the host did meanwhile; a library for event_timing.py.
  */
 #include <time.h>
 

@@ -12,7 +12,8 @@ static bool upload(struct gl_block *block, void *before)
 }
 
 /* The pool grows by what does not fit into its unused memory.  What an earlier launch of the same graph has left is
- * freed by the launch itself, or the driver refuses it. */
+ * freed by the launch itself, or the driver refuses it.  The driver counts what a graph has freed itself as used until
+ * it trims (seen on an H200), although another graph may take it: so this may be too much before a trim. */
 static uint64_t growth(struct gl_gpu *gpu, const struct gl_block *exec)
 {
 	cuuint64_t used = 0;
@@ -33,6 +34,19 @@ static uint64_t growth(struct gl_gpu *gpu, const struct gl_block *exec)
 	return want > charged ? want - charged : 0;
 }
 
+/* A refusal has trimmed the pool: then what is left in use is known, and less may do. */
+static int reserve_growth(struct gl_gpu *gpu, const struct gl_block *exec, uint64_t *need)
+{
+	uint64_t first = *need = growth(gpu, exec);
+	if (gl_reserve_uncounted(gpu, GL_MEM_GRAPH, first) == 0)
+		return 0;
+	*need = growth(gpu, exec);
+	if (*need < first)
+		return gl_reserve(gpu, GL_MEM_GRAPH, *need);
+	gl_count_refusal(gpu, first);
+	return -ENOMEM;
+}
+
 bool gl_graph_memory_launch_begin(CUgraphExec exec, struct gl_graph_launch *launch)
 {
 	launch->any = false;
@@ -43,8 +57,8 @@ bool gl_graph_memory_launch_begin(CUgraphExec exec, struct gl_graph_launch *laun
 		if (!gl_load(&gpu->graph_memory) ||
 		    !gl_block_get(GL_SPACE_GRAPH_EXEC, gl_graph_key(exec, (uint32_t)i), &block))
 			continue;
-		uint64_t need = growth(gpu, &block);
-		if (gl_reserve(gpu, GL_MEM_GRAPH, need) != 0) {
+		uint64_t need;
+		if (reserve_growth(gpu, &block, &need) != 0) {
 			while (i-- > 0) {
 				gl_release(&gl_self.gpu[i], GL_MEM_GRAPH, launch->need[i]);
 				if (launch->need[i])

@@ -2,7 +2,8 @@
  *
  * Memory of allocation nodes.  The address is fixed when the node is made; the card's memory is taken
  * when the graph is launched, into a pool of the device that keeps what was freed for the next launch
- * until it is trimmed.
+ * until it is trimmed.  Until then it counts as used, also what a graph has freed itself (as on an H200, driver
+ * 580.159.04).
  */
 #define _GNU_SOURCE
 #include <stdlib.h>
@@ -94,7 +95,7 @@ SIM_EXPORT CUresult cuDeviceGetGraphMemAttribute(CUdevice device, CUgraphMem_att
 	if (!sim_device_ok(device))
 		return CUDA_ERROR_INVALID_DEVICE;
 	switch (attribute) {
-	case CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT: *(cuuint64_t *)value = memory[device].used; return CUDA_SUCCESS;
+	case CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT: *(cuuint64_t *)value = memory[device].reserved; return CUDA_SUCCESS;
 	case CU_GRAPH_MEM_ATTR_USED_MEM_HIGH: *(cuuint64_t *)value = memory[device].used_high; return CUDA_SUCCESS;
 	case CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT: *(cuuint64_t *)value = memory[device].reserved; return CUDA_SUCCESS;
 	case CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH: *(cuuint64_t *)value = memory[device].reserved_high; return CUDA_SUCCESS;

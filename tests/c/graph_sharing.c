@@ -3,7 +3,7 @@
  * Graphs with allocation nodes share one pool of the driver's: they are charged what it holds, not the sum of what each
  * would need alone.  For a quota of 200 MiB on a card that counts to the byte.
  *
- * Usage: graph_sharing own_free | kept | trimmed | again | upload.  Exit status 0: all held.
+ * Usage: graph_sharing own_free | large | kept | trimmed | again | upload.  Exit status 0: all held.
  */
 #include "books.h"
 
@@ -14,11 +14,11 @@ static CUgraph graph[GRAPHS];
 static CUgraphExec exec[GRAPHS];
 static CUdeviceptr pointer[GRAPHS];
 
-static void make(int i, bool frees, unsigned long long flags)
+static void make_of(int i, size_t size, bool frees, unsigned long long flags)
 {
 	static CUmemAccessDesc access = {{CU_MEM_LOCATION_TYPE_DEVICE, 0}, 3};
 	CUDA_MEM_ALLOC_NODE_PARAMS params = {.poolProps = {.allocType = 1, .location = {CU_MEM_LOCATION_TYPE_DEVICE, 0}},
-					     .accessDescs = &access, .accessDescCount = 1, .bytesize = SIZE};
+					     .accessDescs = &access, .accessDescCount = 1, .bytesize = size};
 	CUgraphNode alloc, drop;
 	OK(cuGraphCreate(&graph[i], 0));
 	OK(cuGraphAddMemAllocNode(&alloc, graph[i], NULL, 0, &params));
@@ -26,6 +26,11 @@ static void make(int i, bool frees, unsigned long long flags)
 	if (frees)
 		OK(cuGraphAddMemFreeNode(&drop, graph[i], &alloc, 1, params.dptr));
 	OK(cuGraphInstantiateWithFlags(&exec[i], graph[i], flags));
+}
+
+static void make(int i, bool frees, unsigned long long flags)
+{
+	make_of(i, SIZE, frees, flags);
 }
 
 /* Graphs that free what they allocate: any number of them has room for one. */
@@ -41,6 +46,19 @@ static void own_free(void)
 	TRUE_BYTES(SIZE);
 	OK(cuDeviceGraphMemTrim(0));
 	TRUE_BYTES(0);
+}
+
+/* The same where two of them together would not fit. */
+static void large(void)
+{
+	for (int i = 0; i < GRAPHS; i++) {
+		make_of(i, 2 * SIZE, true, 0);
+		OK(cuGraphLaunch(exec[i], stream));
+		TRUE_BYTES(2 * SIZE);
+	}
+	for (int i = 0; i < GRAPHS; i++)
+		OK(cuGraphLaunch(exec[i], stream));
+	TRUE_BYTES(2 * SIZE);
 }
 
 /* Graphs that leave it: the launch that would pass the quota is refused, and no sooner. */
@@ -109,7 +127,7 @@ static void upload(void)
 static const struct {
 	const char *name;
 	void (*run)(void);
-} cases[] = {{"own_free", own_free}, {"kept", kept}, {"trimmed", trimmed}, {"again", again}, {"upload", upload}};
+} cases[] = {{"own_free", own_free}, {"large", large}, {"kept", kept}, {"trimmed", trimmed}, {"again", again}, {"upload", upload}};
 
 int main(int argc, char **argv)
 {

@@ -21,6 +21,7 @@ MIB = 1 << 20
 INSIDE = ("unshare", "--pid", "--fork", "--mount-proc")
 
 
+@pytest.mark.alone  # it reads how much of the card is free
 def test_the_driver_does_as_the_simulated_one(run_program: Any, card_env: dict[str, str]) -> None:
     run_program("driver_answers.py", "facts", env=card_env).verify()
 

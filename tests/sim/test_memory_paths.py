@@ -59,7 +59,7 @@ def test_books_equal_the_card_on_every_path_at_the_edge_of_the_quota(run: Run, p
     run("memory_paths", path, profile="small", memory="64MiB")
 
 
-@pytest.mark.parametrize("case", ["own_free", "kept", "trimmed", "again", "upload"])
+@pytest.mark.parametrize("case", ["own_free", "large", "kept", "trimmed", "again", "upload"])
 def test_graphs_are_charged_what_their_pool_holds(run: Run, case: str) -> None:
     run("graph_sharing", case, profile="small", memory="200MiB")
 

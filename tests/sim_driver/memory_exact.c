@@ -154,9 +154,11 @@ static void graph_memory(void)
 	EXPECT(CUDA_ERROR_INVALID_VALUE, cuGraphLaunch(exec, NULL)); /* not freed since */
 	OK(cuMemFreeAsync(params.dptr, NULL));
 	OK(cuDeviceGetGraphMemAttribute(0, CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT, &value));
-	SAME(0, value);
+	SAME(12345, value);
 	SAME(12345, used());
 	OK(cuDeviceGraphMemTrim(0));
+	OK(cuDeviceGetGraphMemAttribute(0, CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT, &value));
+	SAME(0, value);
 	SAME(0, used());
 	OK(cuGraphExecDestroy(exec));
 	OK(cuGraphAddMemFreeNode(&release, graph, &alloc, 1, params.dptr));
