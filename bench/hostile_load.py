@@ -40,6 +40,9 @@ HONEST_UID, HOSTILE_UID = 200_100, 200_200
 HONEST_NICE = -10
 """Of the daemon and of the processes that measure: waiting for a processor is not what is measured."""
 NAME = f"load-{os.getpid()}"
+PR_SET_PDEATHSIG = 1
+MAX_CHILD_S = 900
+"""Longest life of a process that this starts."""
 POLL_S = 2
 TENANTS, SLOTS = 32, 512
 MAX_MS = {"registration": 200, "scrape": 200, "longpoll_late": 100, "heartbeat": 250}
@@ -90,6 +93,12 @@ def prefer(pid: int) -> None:
         Path(f"/proc/{pid}/autogroup").write_text(str(HONEST_NICE))
 
 
+def end_with_parent() -> None:
+    """Let this process be killed when its parent ends, however that ends, and after MAX_CHILD_S in any case."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    signal.alarm(MAX_CHILD_S)
+
+
 def become(uid: int) -> None:
     os.setgroups([])
     os.setresgid(uid, uid, uid)
@@ -113,6 +122,7 @@ class Child:
             else:
                 os.setpgid(0, 0)
             become(uid)
+            end_with_parent()  # a change of user takes the first back
             ended = []
             signal.signal(signal.SIGTERM, lambda *_: ended.append(1))
             found = work(lambda: not ended)
@@ -170,7 +180,7 @@ class Node:
         command += ["--metrics-addr", f"127.0.0.1:{self.port}", "--state-segment", f"gpulimit.{NAME}"]
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
-                command, stdout=log, stderr=log, env=self.environment, start_new_session=True
+                command, stdout=log, stderr=log, env=self.environment, start_new_session=True, preexec_fn=end_with_parent
             )
         prefer(self.process.pid)
         end_s = time.monotonic() + 60
@@ -189,9 +199,9 @@ class Node:
 
     def _load(self, name: str, percent: int) -> subprocess.Popen[bytes]:
         command = [sys.executable, "-m", "limiter", "run", "--sim", "--tenant", f"{NAME}-{name}", "--request", str(percent)]
-        command += ["--weight", str(percent), "--", sys.executable, "-m", "limiter", "load", "--sim", "--seconds", "100000"]
+        command += ["--weight", str(percent), "--", sys.executable, "-m", "limiter", "load", "--sim", "--seconds", str(MAX_CHILD_S)]
         quiet = subprocess.DEVNULL
-        made = subprocess.Popen(command, env=self.environment, stdout=quiet, stderr=quiet, start_new_session=True)
+        made = subprocess.Popen(command, env=self.environment, stdout=quiet, stderr=quiet, start_new_session=True, preexec_fn=end_with_parent)
         prefer(made.pid)
         return made
 
@@ -469,6 +479,7 @@ def main() -> None:
     told = parser.parse_args()
     if os.geteuid() != 0:
         raise SystemExit("hostile_load.py: needs root, to be several users")
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)  # PR_SET_CHILD_SUBREAPER: nothing outlives the run
