@@ -22,7 +22,6 @@ from typing import Any
 
 import pytest
 
-from limiter import daemon_client as client
 from tests.conftest import ROOT, Built, remove_segments
 from tests.k8s.inside_node import total
 from tests.k8s.node import NAME, RealNode, digest
@@ -180,6 +179,24 @@ def manifests(plane: RealNode) -> Iterator[dict[str, Any]]:
     }
 
 
+def state_from_inside(plane: RealNode, pod: dict[str, Any]) -> dict[str, Any]:
+    """Return what the daemon answers an operator in its own container, as `kubectl exec` makes one.
+
+    These tests themselves run in a control group of no known layout, whose root is no operator in a cluster.
+    """
+    container = pod["status"]["containerStatuses"][0]["containerID"].removeprefix("containerd://")
+    program = (
+        "import json; from limiter import daemon_client; "
+        f"print(json.dumps(daemon_client.ask('GET', '/v1/state', path={str(RUN / 'hypervisor.sock')!r})))"
+    )
+    ctr = [str(PARTS / "ctr"), "-a", str(plane.folder / "containerd.sock"), "-n", "k8s.io", "task", "exec"]
+    argv = [*ctr, "--exec-id", "operator", container, str(Path(sys.executable).resolve()), "-c", program]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
 def test_the_daemon_set_serves_pods(plane: RealNode) -> None:
     from tests.k8s.test_real_deploy import create
 
@@ -210,7 +227,7 @@ def test_the_daemon_set_serves_pods(plane: RealNode) -> None:
             plane.says(small) == f"total {GIB} alloc 2" and plane.says(large) == f"total {3 * GIB} alloc 0"
         )
     )
-    state = client.ask("GET", "/v1/state", path=str(RUN / "hypervisor.sock"))
+    state = state_from_inside(plane, first)
     assert state["daemon"]["not_ready"] == []
     assert [
         e["text"] for e in state["events"] if e["kind"] in ("refused", "segment_failed", "files_not_sent")
