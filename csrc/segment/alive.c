@@ -12,24 +12,28 @@
 #endif
 enum { PAGE = 4096, LOCK_TRIES = 100, HIGH_NUMBER = 200 };
 
-static bool is_the_segments(int fd)
+/* 0: a descriptor is the segment's; -EBADF: it is another file's, or closed; or negative errno. */
+static int check(int fd)
 {
 	struct stat st;
-	return gl_syscall(SYS_fstat, fd, &st) == 0 && st.st_ino == gl_self.inode && st.st_dev == gl_self.device;
+	int r = (int)gl_syscall(SYS_fstat, fd, &st);
+	return r != 0 ? r : st.st_ino == gl_self.inode && st.st_dev == gl_self.device ? 0 : -EBADF;
 }
 
-void gl_alive_remember(int fd)
+int gl_alive_remember(int fd)
 {
 	struct stat st;
-	if (gl_syscall(SYS_fstat, fd, &st) != 0)
-		return;
+	int r = (int)gl_syscall(SYS_fstat, fd, &st);
+	if (r != 0)
+		return r;
 	gl_self.inode = st.st_ino;
 	gl_self.device = st.st_dev;
+	return 0;
 }
 
-bool gl_alive_has_file(void)
+int gl_alive_check_file(void)
 {
-	return is_the_segments(gl_self.fd);
+	return check(gl_self.fd);
 }
 
 /* Opens the file once more, as a description that no other process shares. */
@@ -85,7 +89,7 @@ bool gl_alive_reopen(const char *path)
 	int fd = gl_open(path, O_RDWR | O_NOFOLLOW | O_NONBLOCK, 0);
 	if (fd < 0)
 		return false;
-	int high = is_the_segments(fd) ? (int)gl_syscall(SYS_fcntl, fd, F_DUPFD_CLOEXEC, HIGH_NUMBER) : -1;
+	int high = check(fd) == 0 ? (int)gl_syscall(SYS_fcntl, fd, F_DUPFD_CLOEXEC, HIGH_NUMBER) : -1;
 	gl_close(fd);
 	if (high < 0)
 		return false;

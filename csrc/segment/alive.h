@@ -16,13 +16,13 @@
 #pragma GCC visibility push(hidden)
 
 /* The file that gl_self.fd is of from now on. */
-void gl_alive_remember(int fd);
+int gl_alive_remember(int fd); /* 0 or negative errno */
 /* Takes the lasting lock on gl_self's slot, whose bytes gl_slot_lock has locked.  All of this process's other record
  * locks on the file are dropped, but for that on the slot's first byte. */
 void gl_alive_keep(void);
-/* gl_self.fd is still the segment's: a program that closes all it finds may since have opened something else under the
+/* 0: gl_self.fd is still the segment's; -EBADF: not; or negative errno.  A program that closes all it finds may since have opened something else under the
  * number, and a lock on that says nothing about who lives. */
-bool gl_alive_has_file(void);
+int gl_alive_check_file(void);
 /* Opens the segment again after the program has closed it, if the file at the path is the one: true if it is. */
 bool gl_alive_reopen(const char *path);
 

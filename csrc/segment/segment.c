@@ -77,23 +77,40 @@ static void append_user(char path[128])
 	path[at] = 0;
 }
 
+enum name_state { NAME_FREE, NAME_OWN, NAME_INHABITED, NAME_FOREIGN };
+
+/* What has a name: a name_state, or negative errno if that cannot be told.  A call that fails for another reason must not
+ * be taken for a foreign file: the tenant would get a second segment, and its quota twice. */
+static int look_at_name(const char *path)
+{
+	int fd = gl_open(path, O_RDWR | O_NOFOLLOW | O_NONBLOCK, 0), r = fd;
+	if (fd >= 0) {
+		r = check_owner(fd);
+		if (r == 0)
+			r = inhabited(fd);
+		gl_close(fd);
+	}
+	switch (r) {
+	case 0: return NAME_OWN;
+	case 1: return NAME_INHABITED;
+	case -ENOENT: return NAME_FREE;
+	case -EACCES: case -EPERM: case -ELOOP: case -EISDIR: case -ENXIO: case -ENODEV: return NAME_FOREIGN;
+	default: return r;
+	}
+}
+
 /* Names are per user: where another user's segment, or anything else, has the plain name, this user's has one with its
  * number.  Which of the two it is stays so while processes live in it. */
-static void choose_name(char path[128])
+static int choose_name(char path[128])
 {
 	char own[128];
 	memcpy(own, path, sizeof own);
 	append_user(own);
-	int fd = gl_open(own, O_RDWR | O_NOFOLLOW | O_NONBLOCK, 0);
-	bool has_own = fd >= 0 && check_owner(fd) == 0 && inhabited(fd);
-	if (fd >= 0)
-		gl_close(fd);
-	fd = has_own ? -EEXIST : gl_open(path, O_RDWR | O_NOFOLLOW | O_NONBLOCK, 0);
-	bool taken = fd >= 0 ? check_owner(fd) != 0 : fd != -ENOENT && fd != -EMFILE && fd != -ENFILE;
-	if (fd >= 0)
-		gl_close(fd);
-	if (taken)
+	int with_number = look_at_name(own);
+	int plain = with_number < 0 || with_number == NAME_INHABITED ? NAME_FREE : look_at_name(path);
+	if (with_number == NAME_INHABITED || plain == NAME_FOREIGN)
 		memcpy(path, own, sizeof own);
+	return with_number < 0 ? with_number : plain < 0 ? plain : 0;
 }
 
 /* Not for a process that has the segment open: closing it here would drop its locks. */
@@ -107,8 +124,8 @@ static int join_path(char out[128])
 		tenant = automatic;
 	}
 	path_of(tenant, out, 128);
-	if (!daemons_tenant())
-		choose_name(out);
+	if (r == 0 && !daemons_tenant())
+		r = choose_name(out);
 	return r;
 }
 
@@ -283,9 +300,10 @@ static int attach_once(const char *path)
 	gl_self.fd = open_file(path);
 	if (gl_self.fd < 0)
 		return gl_self.fd;
-	gl_alive_remember(gl_self.fd);
+	int r = gl_alive_remember(gl_self.fd);
 	GL_TEST_POINT("joining-opened");
-	int r = lock_set_up(gl_self.fd);
+	if (r == 0)
+		r = lock_set_up(gl_self.fd);
 	if (r == 0 && removed(gl_self.fd))
 		r = -ESTALE;
 	GL_TEST_POINT("joining-locked");
@@ -345,13 +363,15 @@ int gl_segment_attach(bool again)
 	return r;
 }
 
-/* This process has the segment open: it still has, or it has opened the file again after the program closed it. */
-static bool take_file_again(void)
+/* Lets this process have the segment open: it still has, or it opens the file again after the program closed it. */
+static int take_file_again(void)
 {
 	char path[128];
-	if (gl_alive_has_file())
-		return true;
-	return join_path(path) == 0 && gl_alive_reopen(path);
+	int r = gl_alive_check_file();
+	if (r != -EBADF)
+		return r;
+	r = join_path(path);
+	return r != 0 ? r : gl_alive_reopen(path) ? 0 : -EBADF;
 }
 
 int gl_segment_reap(void)
@@ -359,7 +379,7 @@ int gl_segment_reap(void)
 	int cleared = 0;
 	uint32_t used = gl_peek(&gl_self.usage->header.slots_used);
 	gl_lock(&gl_self.reap_lock);
-	if (!take_file_again())
+	if (take_file_again() != 0)
 		used = 0;
 	for (uint32_t i = 0; i < used && i < GL_MAX_SLOTS; i++)
 		if ((int)i != gl_self.slot)
@@ -380,7 +400,7 @@ uint32_t gl_segment_pid(uint32_t slot)
 	const struct gl_slot *s = &gl_self.usage->slot[slot];
 	if ((int)slot == gl_self.slot)
 		return gl_self.pid;
-	if (gl_alive_has_file() && gl_syscall(SYS_fcntl, gl_self.fd, F_GETLK, &range) == 0)
+	if (gl_alive_check_file() == 0 && gl_syscall(SYS_fcntl, gl_self.fd, F_GETLK, &range) == 0)
 		return range.l_type == F_UNLCK || range.l_pid < 0 ? 0 : (uint32_t)range.l_pid;
 	return gl_peek(&s->pid_namespace) == gl_self.own->pid_namespace ? gl_peek(&s->pid) : 0;
 }
@@ -429,9 +449,10 @@ struct gl_device *gl_segment_device(const uint8_t uuid[16], uint64_t card_bytes,
 	if (device)
 		return device;
 	gl_lock(&gl_self.reap_lock);
-	bool has_file = take_file_again();
+	int r = take_file_again();
 	gl_unlock(&gl_self.reap_lock);
-	int r = has_file ? lock_set_up(gl_self.fd) : -EBADF;
+	if (r == 0)
+		r = lock_set_up(gl_self.fd);
 	if (r != 0) {
 		gl_self.entry_error = r;
 		return NULL;

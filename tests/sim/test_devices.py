@@ -32,7 +32,8 @@ def limits(program: Program, run_process: Any, limited_env: dict[str, str]) -> C
     def run(*arguments: str, **environ: str) -> Rows:
         env = limited_env | {"GPULIMIT_SIM_PROFILE": "mixed"} | environ
         ended = run_process([program("devices/limits"), *arguments], env=env, expect=0)
-        assert ended.stderr == ""
+        # A GPU that gets nothing, or too little for a context, is said once; nothing else is.
+        assert all("a context alone takes" in line for line in ended.stderr.splitlines())
         *lines, end = ended.stdout.splitlines()
         assert end == "end"
         rows = [line.split() for line in lines]
