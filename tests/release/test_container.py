@@ -152,8 +152,7 @@ def test_the_host_s_daemon_keeps_a_container_s_quota(
 ) -> None:
     """Through the mounted folder alone: the container has another /dev/shm and other pids."""
     config = tmp_path / "gpulimit.toml"
-    # 64 MiB are for a context that the container's own simulated NVML does not list under the host's pid.
-    config.write_text(f'[tenants.{tenant}]\nmemory = "{64 + 64}MiB"\n')
+    config.write_text(f'[tenants.{tenant}]\nmemory = "64MiB"\n')
     running = daemon("--config", str(config), "--sim", env=daemon_env | SMALL)
     arguments = engine.arguments("--tenant", tenant, GPULIMIT_SOCKET=running.socket)
     assert engine.run(arguments, "/mnt/reach handle", {"reach": reach}).split() == ["refused"]

@@ -65,7 +65,7 @@ def test_what_names_the_version_names_this_one() -> None:
     now = version.version()
     assert f"\n## {now}, " in (version.ROOT / "CHANGELOG.md").read_text()
     named = version.named()
-    assert {"README.md", "deploy/helm/gpulimit/Chart.yaml", "deploy/k8s/kustomization.yaml"} <= set(named)
+    assert {"README.md", "deploy/helm/gpulimit/Chart.yaml", "deploy/image/kustomization.yaml"} <= set(named)
     for name, found in named.items():
         assert now in found if name.startswith("docs/") else found == {now}, name
 
