@@ -56,10 +56,11 @@ demo-cluster: $(NATIVE)
 # Files side by side, most tests wait more than they compute; then, one by one, those that must be alone
 # (ALONE in tests/conftest.py). 5: no test of that kind was asked for.
 test: $(NATIVE) $(DEV)
-	@$(BIN)/python -m pytest -n $(JOBS) --dist loadfile --alone=no $(PYTEST); beside=$$?; \
-		[ $$beside -eq 0 ] || [ $$beside -eq 5 ] || exit $$beside; \
-		$(BIN)/python -m pytest --alone=only $(PYTEST); alone=$$?; \
-		[ $$alone -ne 5 ] || exit $$beside; exit $$alone
+	@# First those that see all tenants of this machine, before others leave some behind.
+	@$(BIN)/python -m pytest --alone=only $(PYTEST); alone=$$?; \
+		[ $$alone -eq 0 ] || [ $$alone -eq 5 ] || exit $$alone; \
+		$(BIN)/python -m pytest -n $(JOBS) --dist loadfile --alone=no $(PYTEST); beside=$$?; \
+		[ $$beside -ne 5 ] || exit $$alone; exit $$beside
 
 # Everything that CI runs, once its packages are there. The steps stop at the first that fails.
 check: lint test-k8s manifest-tools test
