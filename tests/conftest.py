@@ -35,6 +35,9 @@ PROCESS_TIMEOUT_S = 30.0
 ALONE = ("unit/test_child.py", "top/test_terminal.py", "release", "abi")
 """Tests that run beside no other: signals and terminal as of a shell, builds compared byte by byte."""
 
+for _name in ("COLUMNS", "LINES"):
+    os.environ.pop(_name, None)  # the caller's terminal; programs under test believe these before their own
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Built:
