@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What makes releases: wheels, the Debian package, man pages, completions, a bill of materials."""
+"""Builds releases: wheels, the Debian package, man pages, completions, a bill of materials."""

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Keeps docs/architecture.md true: its layers are those that import-linter checks, its folders those there.
+"""Generates parts of docs/architecture.md: layers from the import contracts, folders from the tree.
 
-python -m release.architecture            # writes the parts between the marks anew
-python -m release.architecture --check    # fails if they are not as they would be written
+python -m release.architecture            # rewrites the parts between the marks
+python -m release.architecture --check    # fails if a part is out of date
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def layers() -> list[list[str]]:
 
 
 def shown(module: str) -> str:
-    """Return a module as the picture has it: a package with a slash."""
+    """Return a module's name in the picture: a package ends in a slash."""
     path = ROOT / module.replace(".", "/")
     if not path.is_dir() and not path.with_suffix(".py").is_file():
         raise FileNotFoundError(f"pyproject.toml: the import contract names {module}, which is not there")
@@ -89,7 +89,7 @@ def contracts() -> str:
 
 
 def first_line(package: Path) -> str:
-    """Return what a package's docstring says first, up to its first full stop."""
+    """Return the first sentence of a package's docstring."""
     text = ast.get_docstring(ast.parse((package / "__init__.py").read_text(encoding="utf-8"))) or ""
     return re.split(r"\.(?:\s|$)|\n\n", " ".join(text.partition("\n\n")[0].split()))[0]
 
@@ -106,7 +106,7 @@ def folders() -> list[Path]:
 
 
 def table() -> str:
-    """Return the folders with what is in them."""
+    """Return the table of folders and their contents."""
     lines = ["| | |", "| --- | --- |"]
     for path in folders():
         name = str(path.relative_to(ROOT))
@@ -117,7 +117,7 @@ def table() -> str:
 
 
 def rewritten(text: str) -> str:
-    """Return the document with the parts between the marks as they should be.  Raises ValueError."""
+    """Return the document with fresh parts between the marks. Raises ValueError if a mark is missing."""
     for name, part in (("layers", picture()), ("contracts", contracts()), ("folders", table())):
         pattern = re.compile(MARKS.format(name=name), re.DOTALL)
         if not pattern.search(text):

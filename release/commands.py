@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The whole command line as one argparse tree, of which man pages and completions are made."""
+"""The whole command line as one argparse tree, from which man pages and completions are made."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class FoundParser(BaseException):
 
 
 def parser_of_program(package: str) -> argparse.ArgumentParser:
-    """Start a program as `python -m` does, up to where it reads its arguments; return what reads them."""
+    """Start a program as `python -m` does, up to its argument parsing; return its parser."""
 
     def found(parser: argparse.ArgumentParser, *_: object, **__: object) -> NoReturn:
         raise FoundParser(parser)
@@ -48,7 +48,8 @@ def parser_of_program(package: str) -> argparse.ArgumentParser:
         mock.patch.object(argparse.ArgumentParser, "parse_known_args", found),
         mock.patch.object(sys, "argv", [package, "--help"]),
     ):
-        # The module may be loaded already, by whoever calls this; it is run no further than its arguments.
+        # runpy warns if the caller has loaded the module already. Harmless: it runs only up to its argument
+        # parsing.
         warnings.simplefilter("ignore", RuntimeWarning)
         try:
             runpy.run_module(package, run_name="__main__", alter_sys=True)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which versions of other packages the Debian package carries: release/requirements.lock.
+"""Locks the versions of the packages that the Debian package carries, in release/requirements.lock.
 
-    python -m release.lock           # asks the package index and writes the file anew
+    python -m release.lock           # asks the package index and rewrites the file
     python -m release.lock --check   # fails if the file lacks a package that pyproject.toml needs
-    python -m release.lock --download DIR    # the locked wheels, of both processors
+    python -m release.lock --download DIR    # downloads the locked wheels of both processors
 
 The lock is for Python 3.11 on both processors, wheels only, every file by its SHA-256.
 """
@@ -32,7 +32,7 @@ HEADER = "# Made by `python -m release.lock`.\n"
 
 
 def normal(name: str) -> str:
-    """Return a package's name as indexes compare it."""
+    """Return a package's name in the normal form of package indexes."""
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
@@ -52,7 +52,7 @@ def platform_options(arch: str) -> list[str]:
 
 
 def resolve(folder: Path) -> dict[tuple[str, str], set[str]]:
-    """Download what is needed on each processor; return (name, version) -> hashes."""
+    """Download the wheels for each processor; return their hashes by (name, version)."""
     found: dict[tuple[str, str], set[str]] = defaultdict(set)
     for arch in ARCHITECTURES:
         target = folder / arch
@@ -92,7 +92,7 @@ def download(target: Path) -> None:
 
 
 def locked() -> dict[str, str]:
-    """Return name -> version as the file has them."""
+    """Return the locked version of each package."""
     rows = re.findall(r"^([a-z0-9-]+)==(\S+)", LOCK.read_text(encoding="utf-8"), re.MULTILINE)
     return dict(rows)
 

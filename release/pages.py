@@ -19,11 +19,11 @@ from release import commands
 from release.version import epoch_s, version
 
 SECTIONS = {"daemon": 8, "guest-agent": 8, "guest-collector": 8}
-"""Of commands that an administrator's machine runs, not a person."""
+"""Manual sections of the commands that run as services; the section of all others is 1."""
 
 
 def escape(text: str) -> str:
-    """Return text as troff prints it, a dash as the dash of an option."""
+    """Return text escaped for troff; a dash stays an ASCII dash, as options need."""
     text = text.replace("\\", "\\e").replace("-", "\\-").replace("'", "\\(aq").replace("`", "\\`")
     return "\n".join("\\&" + line if line.startswith((".", "\\(aq")) else line for line in text.split("\n"))
 

@@ -33,7 +33,7 @@ OLDEST_PYTHON = "cp311"
 
 
 class CannotBuild(Exception):
-    """What is missing, and how to get it."""
+    """A build that lacks something; the text names it and how to get it."""
 
 
 def compiler(arch: str) -> str:
@@ -60,7 +60,7 @@ def run(argv: Sequence[object], cwd: Path, env: dict[str, str]) -> None:
 
 
 def clean_environment() -> dict[str, str]:
-    """Return the environment for builds: nothing that would leave its mark on what is built."""
+    """Return the environment for builds, without variables that change the result."""
     dropped = ("CC", "CFLAGS", "CPPFLAGS", "LDFLAGS", "LDSHARED", "MAKEFLAGS", "GPULIMIT_")
     kept = {k: v for k, v in os.environ.items() if not k.startswith(dropped)}
     return kept | {"SOURCE_DATE_EPOCH": str(epoch_s()), "PYTHONHASHSEED": "0", "LC_ALL": "C.UTF-8"}
@@ -75,7 +75,7 @@ def source_distribution(out: Path, work: Path) -> Path:
 
 
 def repack(source: Path, target: Path) -> Path:
-    """Write a tar.gz anew: members in order, of root, of one date."""
+    """Rewrite a tar.gz reproducibly: members sorted, owned by root, with one date."""
     epoch = epoch_s()
     with (
         tarfile.open(source) as old,

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Makes cards and tenants out of facts: what the daemon shows as `observed`, or the same out of metrics.
+"""Builds cards and tenants from facts: the daemon's `observed` data, or the same data parsed from metrics.
 
-Pure. Facts are of another machine or another program: a field that is missing or of another type is not
-known, and hides no other.
+Pure. Facts come from another machine or program. A field that is missing or has another type is None. The
+other fields are unaffected.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from limiter.vgpu import ARR_MODES, POLICIES
 Facts = Mapping[str, Any]
 HOST_MODES = {"non_sriov": "non-SR-IOV", "sriov": "SR-IOV"}
 IDLE_REASONS = frozenset({"gpu_idle", "applications_clocks"})
-"""Reasons for low clocks that nobody needs to be told of."""
+"""Reasons for low clocks that are not shown: they are normal on an idle GPU."""
 
 
 def number_in(facts: Facts, name: str, most: float = math.inf) -> float | None:
-    """Return a number that is one and lies in 0..most."""
+    """Return a field as a number; None if it is not a number in 0..most."""
     value = facts.get(name)
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
@@ -65,7 +65,7 @@ def cards_of(observed: Facts) -> tuple[CardView, ...]:
 def placed(cards: Iterable[CardView], tenants: Mapping[str, Sequence[TenantView]]) -> list[CardView]:
     """Return the cards with tenants on them or on their MIG devices, by UUID.
 
-    A tenant may be known before its card has answered: then there is a card of which nothing else is known.
+    A tenant may be known before its card has answered. The card then has no other data.
     """
     found = [card.with_tenants(lambda uuid, _: tuple(tenants.get(uuid, ()))) for card in cards]
     known = {uuid for card in found for uuid, _ in card.on_parts()}
@@ -73,7 +73,7 @@ def placed(cards: Iterable[CardView], tenants: Mapping[str, Sequence[TenantView]
 
 
 def card_with(cards: Mapping[str, CardView], facts: Facts) -> CardView:
-    """Return the card that has instances; one that is told of only there is known by that."""
+    """Return the card that has MIG devices; a new card if only its MIG devices are reported."""
     uuid = text_in(facts, "gpu_uuid")
     index = whole(number_in(facts, "gpu_index"))
     return cards.get(uuid) or CardView(uuid, index, text_in(facts, "gpu_name"))
@@ -115,7 +115,7 @@ def card_of(gpu: Facts) -> CardView:
 
 
 def vgpu_host_of(host: Facts) -> VgpuHostView | None:
-    """Return how a card hosts vGPUs, in words; None: it does not."""
+    """Return a description of a card's vGPU hosting; None if it hosts no vGPUs."""
     mode = HOST_MODES.get(text_in(host, "host_mode"), "")
     if not mode and not list_in(host, "instances"):
         return None
@@ -202,7 +202,7 @@ def tenant_of(client: Facts) -> TenantView:
 
 
 def now_of(*, got: float | None, throttled: float | None, effective: float | None) -> Now:
-    """Return what a tenant does, as far as figures of the last window tell."""
+    """Return a tenant's activity, derived from the figures of the last window."""
     if effective == 0:
         return "suspended"
     if got:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The node by its daemon's word: what it answers to `GET /v1/state`, as the model."""
+"""Converts the daemon's answer to `GET /v1/state` into the model of a node."""
 
 from __future__ import annotations
 
@@ -15,13 +15,14 @@ from limiter.tenants import start_ticks
 
 MIG = "MIG-"
 WORKS = 0.001
-"""A part of a card that is work, and not the end of it."""
+"""Smallest share that counts as work; less is the tail of earlier work."""
 
 
 def cards_in(state: Facts, shares: Mapping[tuple[str, str], float] | None = None) -> tuple[CardView, ...]:
-    """Return all cards: figures as metrics have them, states and settings as they are now.
+    """Return all cards: figures from the last metrics snapshot, states and settings as of now.
 
-    `shares` are those that tenants had, by tenant and UUID; where there is none, that of metrics holds.
+    `shares` maps tenant and UUID to the tenant's share. A tenant without an entry has the share from the
+    metrics.
     """
     cards = {card.uuid: card for card in cards_of(map_in(state, "observed"))}
     for row in list_in(state, "gpus"):
@@ -41,7 +42,7 @@ def cards_in(state: Facts, shares: Mapping[tuple[str, str], float] | None = None
 
 
 def read_at_ns(state: Facts) -> int | None:
-    """Return when the daemon read the books, CLOCK_MONOTONIC."""
+    """Return the CLOCK_MONOTONIC time at which the daemon read the usage counters."""
     return whole(number_in(map_in(state, "daemon"), "at_ns"))
 
 
@@ -57,7 +58,7 @@ def spent_in(state: Facts) -> dict[tuple[str, str], int]:
 def with_state(
     tenants: tuple[TenantView, ...], said: Mapping[str, tuple[Facts, Facts]]
 ) -> tuple[TenantView, ...]:
-    """Return the tenants of one card with their state, and those that have not been observed yet."""
+    """Return the tenants of one card with their state, including those that no snapshot has observed."""
     seen = {tenant.key for tenant in tenants}
     fresh = (TenantView(n, n) for n, (_, gpu) in said.items() if n not in seen and gpu.get("present") is True)
     return tuple(now_known(tenant, said.get(tenant.key)) for tenant in (*tenants, *fresh))
@@ -71,7 +72,7 @@ def tenants_in(state: Facts) -> Iterator[tuple[Facts, Facts]]:
 
 
 def plain_card(row: Facts) -> CardView:
-    """Return a card of which only the daemon itself has heard so far."""
+    """Return a card that the daemon knows and no snapshot has observed yet."""
     used, total = number_in(row, "memory_used_bytes"), number_in(row, "memory_bytes")
     percent = number_in(row, "utilisation_percent", 100)
     return CardView(
@@ -85,7 +86,7 @@ def plain_card(row: Facts) -> CardView:
 
 
 def now_known(tenant: TenantView, said: tuple[Facts, Facts] | None) -> TenantView:
-    """Return a tenant with what the daemon says of it besides figures; None: it limits itself."""
+    """Return a tenant with its state from the daemon; `said` is None if the tenant limits itself."""
     if said is None:
         return tenant
     of, gpu = said
@@ -109,7 +110,7 @@ def now_known(tenant: TenantView, said: tuple[Facts, Facts] | None) -> TenantVie
 
 
 def now_of(tenant: TenantView, of: Facts, gpu: Facts) -> Now:
-    """Return what a tenant does. It runs if it had the card in the last window or has work on it now."""
+    """Return a tenant's activity. It runs if it used the card in the last window or has work on it now."""
     if of.get("suspended") is True:
         return "suspended"
     if (tenant.got or 0) > WORKS or gpu.get("turn") is True or number_in(gpu, "outstanding_ns"):
@@ -122,7 +123,7 @@ def now_of(tenant: TenantView, of: Facts, gpu: Facts) -> Now:
 
 
 def held_in(state: Facts) -> Iterator[ProcessUse]:
-    """Yield the processes on cards, by the books and by the driver."""
+    """Yield the processes on cards, from the usage segments and from NVML."""
     indexes = {text_in(row, "uuid"): whole(number_in(row, "index")) for row in list_in(state, "gpus")}
     owners: dict[int, str] = {}
     for tenant in list_in(state, "tenants"):
@@ -146,7 +147,7 @@ def held_in(state: Facts) -> Iterator[ProcessUse]:
     on_parts = {(pid, indexes.get(uuid)) for pid, uuid, _ in rows if uuid.startswith(MIG)}
     for pid, uuid, row in rows:
         if not uuid.startswith(MIG) and (pid, indexes.get(uuid)) in on_parts:
-            continue  # NVML names it with its MIG device, and with the card once more
+            continue  # NVML lists the process twice: with its MIG device and with the card
         yield ProcessUse(
             pid=pid,
             card=uuid,
@@ -161,7 +162,7 @@ def shown_name(tenant: Facts) -> str:
 
 
 def problems_in(state: Facts) -> tuple[str, ...]:
-    """Return what keeps the daemon from its work, and what its operators should know."""
+    """Return the daemon's failures and the warnings for its operators."""
     said = map_in(state, "daemon")
     reasons, warnings = said.get("not_ready"), said.get("warnings")
     return (
@@ -171,7 +172,7 @@ def problems_in(state: Facts) -> tuple[str, ...]:
 
 
 def is_in_sight(state: Facts) -> bool:
-    """Whether the daemon's pids mean the same here: from another pid namespace they would name others."""
+    """True if the daemon's pids name the same processes here: both run in one pid namespace."""
     daemon = map_in(state, "daemon")
     pid = whole(number_in(daemon, "pid"))
     return bool(pid) and start_ticks(pid or 0) == whole(number_in(daemon, "start_ticks"))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Many nodes, by their metrics. A node is known by the address that it is asked at, never by what it says."""
+"""Scrapes many nodes. A node's identity is the address that top connects to, never a label of its page."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from hypervisor.top.scraped import facts_of
 from hypervisor.top.text import clean
 
 FIRST_WAIT_S = 1.0
-"""How long the first look waits for answers; those that come later are in the next."""
+"""Time that the first reading waits for answers; later answers appear in the next reading."""
 PACES = ((10, 2.0), (50, 3.0), (100, 4.0))
 SLOWEST_S = 6.0
 REASONS = {
@@ -38,23 +38,23 @@ REASONS = {
 
 
 def pace_for(hosts: int) -> float:
-    """Return how many seconds are between two looks at so many hosts."""
+    """Return the seconds between two readings of so many hosts."""
     return next((seconds for most, seconds in PACES if hosts <= most), SLOWEST_S)
 
 
 @dataclass(slots=True)
 class Kept:
-    """What is kept of a host."""
+    """State of one host between readings."""
 
     page: Page | None = None
-    """The page that `node` was made of."""
+    """Page that `node` was built from."""
     node: NodeView | None = None
     dropped: Counter[str] = field(default_factory=Counter)
-    """Of all its pages."""
+    """Samples that were left out, over all pages of the host, by reason."""
 
 
 class Fleet:
-    """Asks all hosts, each at its own pace, and makes nodes of their pages."""
+    """Scrapes all hosts, each with its own period, and builds nodes from their pages."""
 
     def __init__(self, hosts: Sequence[str], *, interval_s: float | None = None) -> None:
         self._interval_s = interval_s or pace_for(len(hosts))
@@ -88,7 +88,7 @@ class Fleet:
             self._scraper = self._start()
             self._scraper.watch(self._hosts)
             await asyncio.sleep(FIRST_WAIT_S)
-        # In a thread, so that keys are answered meanwhile.
+        # In a thread: the screen reacts to keys meanwhile.
         return await asyncio.to_thread(self._nodes, self._scraper)
 
     async def read_once(self) -> tuple[NodeView, ...]:
@@ -136,7 +136,7 @@ def failures_of(patience: TargetHealth[Page]) -> tuple[str, ...]:
 
 
 def losses(dropped: Counter[str]) -> tuple[str, ...]:
-    """Return what was left out of a node's pages, in one line."""
+    """Return one line that counts the samples left out of a node's pages."""
     if not dropped.total():
         return ()
     worst = ", ".join(reason.replace("_", " ") for reason, _ in dropped.most_common(2))
@@ -144,7 +144,7 @@ def losses(dropped: Counter[str]) -> tuple[str, ...]:
 
 
 def node_of(host: str, page: Page, before: NodeView | None) -> tuple[NodeView, Counter[str]]:
-    """Return a node by its page, and what was left out."""
+    """Return the node of a page, and the counts of what was left out."""
     known = [card.uuid for card in before.cards] if before is not None else ()
     facts = facts_of(page, known)
     cards = cards_of(facts.observed)
@@ -166,7 +166,7 @@ def node_of(host: str, page: Page, before: NodeView | None) -> tuple[NodeView, C
 
 
 def processes_of(rows: list[dict[str, object]], cards: tuple[CardView, ...]) -> tuple[ProcessView, ...]:
-    """Return the processes that pages with debug labels tell of."""
+    """Return the processes of a page; only pages with debug labels have them."""
     indexes = {uuid: card.index for card in cards for uuid, _ in card.on_parts()}
     found = []
     for row in list_in({"rows": rows}, "rows"):

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `gpulimit top` shows: nodes, their cards, and what is on each card.
+"""Values that `gpulimit top` shows: nodes, their cards, and the tenants and processes on each card.
 
-All frozen. None: not known, and then shown as a dash and left out of sums. Text is fit for a terminal
-already (`text.clean`); ratios are 0-1, memory is in bytes.
+All are frozen. None means not known: it is shown as a dash and left out of sums. `text.clean` has already
+made text safe for a terminal. Ratios are 0-1, memory is in bytes.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import Literal
 
 Now = Literal["runs", "waits", "idle", "suspended", "waits mem", "no procs", "?"]
 Health = Literal["up", "partial", "stale", "down", "new"]
-"""partial: it answers, but not all of it works; stale: its last answer is shown; down: that is too old, or
-there was none; new: it has not been asked yet."""
+"""partial: the node answers, but some component fails. stale: the last answer is shown. down: the last answer
+is too old, or there was none. new: the node has not been asked yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,9 +22,9 @@ class TenantView:
     """A tenant on a card."""
 
     key: str
-    """Its name for the daemon; empty: the node does not say it."""
+    """The daemon's name for the tenant; empty if the node does not report it."""
     name: str
-    """namespace/pod where there is one."""
+    """namespace/pod for a pod's tenant, else the tenant's name."""
     now: Now = "?"
     enforcement: str = ""
     """enforced, standalone, degraded or off."""
@@ -37,7 +37,7 @@ class TenantView:
     priority: str = ""
     memory_bytes: float | None = None
     quota_bytes: float | None = None
-    """None: not known, or none is set."""
+    """None if not known, or if no quota is set."""
     is_over_quota: bool = False
     is_throttled: bool | None = None
     waited_s: float | None = None
@@ -50,7 +50,7 @@ class TenantView:
 
     @property
     def has_used(self) -> bool:
-        """Whether it holds anything on the card, or ever ran there."""
+        """True if the tenant holds memory on the card or has ever run there."""
         return bool(self.memory_bytes or self.gpu_s or self.got)
 
 
@@ -63,7 +63,7 @@ class ProcessView:
     """UUID."""
     card_index: int | None = None
     tenant: str = ""
-    """Empty: under no quota."""
+    """Empty if the process is under no quota."""
     user: str = ""
     command: str = ""
     memory_bytes: float | None = None
@@ -87,7 +87,7 @@ class Vgpu:
 
 @dataclass(frozen=True, slots=True)
 class VgpuHostView:
-    """How a card hosts vGPUs, in words."""
+    """Description of a card's vGPU hosting."""
 
     mode: str = ""
     policy: str = ""
@@ -100,7 +100,7 @@ class Mig:
     """A MIG device on a card."""
 
     key: str
-    """UUID, or its number in the card where that is not known."""
+    """UUID, or the number of the MIG device on its card if the UUID is not known."""
     profile: str = ""
     gpu_instance: str = ""
     compute_instance: str = ""
@@ -129,7 +129,7 @@ class CardView:
     temperature_c: float | None = None
     clock_hz: float | None = None
     held_down_by: tuple[str, ...] = ()
-    """Why clocks are held down; being idle is not told."""
+    """Reasons for reduced clocks, without idleness."""
     is_lost: bool = False
     error: str = ""
     ecc_uncorrected: int = 0
@@ -162,30 +162,30 @@ class CardView:
     def with_tenants(
         self, change: Callable[[str, tuple[TenantView, ...]], tuple[TenantView, ...]]
     ) -> CardView:
-        """Return the card with other tenants on it and on its MIG devices."""
+        """Return a copy of the card with these tenants on it and on its MIG devices."""
         migs = tuple(replace(mig, tenants=change(mig.key, mig.tenants)) for mig in self.migs)
         return replace(self, tenants=change(self.uuid, self.tenants), migs=migs)
 
 
 @dataclass(frozen=True, slots=True)
 class NodeView:
-    """A node at one moment. A card is known by (host, uuid): two hosts may show the same UUID."""
+    """A node at one moment. The key of a card is (host, uuid): two hosts may show the same UUID."""
 
     host: str
     health: Health = "new"
     at_s: float = 0.0
-    """When its figures were true, CLOCK_MONOTONIC."""
+    """CLOCK_MONOTONIC time at which the figures were read."""
     cards: tuple[CardView, ...] = ()
     processes: tuple[ProcessView, ...] = ()
     problems: tuple[str, ...] = ()
     has_daemon: bool = True
     may_change: bool = False
-    """Its daemon lets this user suspend tenants and set quotas."""
+    """True if the daemon lets this user suspend tenants and set quotas."""
     sees_all: bool = True
-    """Otherwise its daemon shows this user's own tenants only."""
+    """False if the daemon shows this user only the user's own tenants."""
     version: str = ""
     dropped: int = 0
-    """Samples and texts of it that were not taken over."""
+    """Number of the node's samples and texts that were left out."""
 
     def tenants(self) -> Iterator[tuple[CardView, TenantView]]:
         """Yield all tenants with their card."""
@@ -197,7 +197,7 @@ class NodeView:
 
 @dataclass(frozen=True, slots=True)
 class ClusterTotals:
-    """Nodes added up; None: not known of any card."""
+    """Sums over nodes; None if no card reports the value."""
 
     nodes: int = 0
     up: int = 0
@@ -217,7 +217,7 @@ class ClusterTotals:
 
 
 def totals_of(nodes: tuple[NodeView, ...]) -> ClusterTotals:
-    """Add nodes up; a node that is down counts for nothing else."""
+    """Return the sums over nodes. A node that is down only counts as down."""
     shown = [node for node in nodes if node.health in ("up", "partial", "stale")]
     cards = [card for node in shown for card in node.cards]
     tenants = [(node.host, tenant) for node in shown for _, tenant in node.tenants()]
@@ -229,7 +229,7 @@ def totals_of(nodes: tuple[NodeView, ...]) -> ClusterTotals:
         down=sum(node.health == "down" for node in nodes),
         cards=len(cards),
         bad_cards=sum(card.is_bad for card in cards),
-        # A tenant on several cards is one.
+        # A tenant on several cards counts once.
         tenants=len({(host, tenant.name) for host, tenant in tenants}),
         waiting=len({(host, tenant.name) for host, tenant in tenants if tenant.is_throttled}),
         unregistered=sum(card.unregistered or 0 for card in cards),

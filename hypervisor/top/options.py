@@ -29,12 +29,12 @@ MIN_S, MAX_S = 0.2, 3600.0
 
 @dataclass(frozen=True, slots=True)
 class TopOptions:
-    """What was asked for."""
+    """Parsed command line."""
 
     is_once: bool = False
     form: str = "text"
     hosts: tuple[str, ...] = ()
-    """Addresses as they are shown; empty: this node."""
+    """Addresses in the form that is shown; empty for this node."""
     interval_s: float | None = None
     filter: Filter = EVERYTHING
     sort: str = "name"
@@ -105,7 +105,7 @@ def options_of(arguments: Sequence[str]) -> TopOptions:
 
 
 def hosts_of(listed: str | None, hostfile: str | None) -> tuple[str, ...]:
-    """Return addresses, each once. Raises UsageError, which names the place of a bad one."""
+    """Return the addresses without duplicates. Raises UsageError, which names the place of a bad address."""
     found: dict[str, None] = {}
     for position, text in enumerate((listed or "").split(","), 1) if listed is not None else ():
         found[address_of(text.strip(), f"--hosts, entry {position}")] = None
@@ -126,7 +126,7 @@ def hosts_of(listed: str | None, hostfile: str | None) -> tuple[str, ...]:
 
 
 def address_of(text: str, where: str) -> str:
-    """Return an address as it is shown: the usual port and page are left out."""
+    """Return an address in the form that is shown, without the default port and path."""
     try:
         url = url_of(text)
     except AddressError as error:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Processes on the cards of this node: who they are by /proc, and what part of a card each had."""
+"""Identifies the processes on this node's cards by /proc, and computes each one's share of its card."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MAX_COMMAND = 512
 
 @dataclass(frozen=True, slots=True)
 class ProcessUse:
-    """What is known of a process on a card before /proc has been asked."""
+    """A process on a card, before its /proc entries are read."""
 
     pid: int
     card: str
@@ -30,19 +30,19 @@ class ProcessUse:
 
 
 class ProcessReader:
-    """Keeps what differences need; `proc` is where processes are looked up."""
+    """Reads processes from the /proc at `proc`, and keeps the previous counters to compute shares."""
 
     def __init__(self, proc: Path = PROC) -> None:
         self._proc = proc
         self.can_see_them = True
-        """Pids are those of this pid namespace; otherwise /proc is somebody else's."""
+        """True if the pids belong to this pid namespace. If not, /proc describes other processes."""
         self._names = Names()
         self._spent: Spent[tuple[int, str]] = Spent()
 
     def look(self, held: Iterable[ProcessUse], *, now_ns: int) -> tuple[ProcessView, ...]:
-        """Return the processes; one that is named twice, by driver and books, is one.
+        """Return the processes. A process that both NVML and the usage segments report appears once.
 
-        Books were read at `now_ns`.
+        `now_ns` is the time at which the usage segments were read.
         """
         rows = merged(held)
         shares = self._spent.shares(
@@ -78,7 +78,7 @@ class ProcessReader:
 
 
 def merged(held: Iterable[ProcessUse]) -> dict[tuple[int, str], ProcessUse]:
-    """Return what is held by process and card; of two rows the first that knows a field counts."""
+    """Return the rows merged by process and card. Each field comes from the first row that has it."""
     rows: dict[tuple[int, str], ProcessUse] = {}
     for row in held:
         key = row.pid, row.card

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Another node's metrics as facts, in the shape of what a daemon shows as `observed`. Pure.
+"""Converts another node's metrics into facts in the shape of a daemon's `observed` data. Pure.
 
-Names are ours, nvshare's or all-smi's; where a page has several, ours hold. What a page says of its own host
-is not used: whose page it is, is known from whom it was asked of.
+Metric names are gpulimit's, nvshare's or all-smi's. If a page has several of them, gpulimit's win. Host
+labels of a page are ignored: the scraped address identifies the host.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from limiter.partition_metrics import PartitionReader
 MAX_CARDS, MAX_CLIENTS, MAX_PROCESSES = 256, 4096, 4096
 MIG = "MIG-"
 HOST = "the host that was asked"
-"""Stands for it where instances are collected, so that what they say of their host is not used."""
+"""Replaces the host in collected instances, so that their host labels are ignored."""
 Labels = dict[str, str]
 Key = tuple[str, ...]
 ALL_SMI_GPU = {
@@ -36,7 +36,7 @@ ALL_SMI_GPU = {
 
 
 def translations() -> list[dict[str, tuple[str, float]]]:
-    """Return what names mean in the catalogue's terms, and times what; the first table is of the best."""
+    """Return tables from a foreign name to the catalogue's name and a factor, the preferred table first."""
     own = {metric.full_name: (name, 1.0) for name, metric in CATALOGUE.items()}
     nvshare = {alias.name: (alias.source, 1 / alias.scale) for alias in ALIASES["nvshare"]}
     return [own, nvshare, ALL_SMI_GPU]
@@ -56,18 +56,18 @@ SECTIONS = {
 
 @dataclass(slots=True)
 class Facts:
-    """What a page says, and what of it was left out, by reason."""
+    """Facts of one page, and the counts of samples left out, by reason."""
 
     observed: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     processes: list[dict[str, Any]] = field(default_factory=list)
     values: dict[str, float] = field(default_factory=dict)
-    """Of the node as a whole."""
+    """Values of the node as a whole, by name."""
     version: str = ""
     dropped: Counter[str] = field(default_factory=Counter)
 
 
 class Shelf:
-    """Things by key, up to a number; those that were there before have the room first."""
+    """A bounded map. Keys of the previous page have priority over new ones."""
 
     def __init__(self, most: int, reason: str, dropped: Counter[str], before: Collection[Key] = ()) -> None:
         self.things: dict[Key, dict[str, Any]] = {}
@@ -76,7 +76,7 @@ class Shelf:
         self._reason, self._dropped = reason, dropped
 
     def get(self, key: Key, fresh: Callable[[], dict[str, Any]]) -> dict[str, Any] | None:
-        """Return the thing; None, counted, if there is no room for a new one."""
+        """Return the value of a key; None, and count it as dropped, if there is no room for a new key."""
         subject = self.things.get(key)
         if subject is None:
             if key not in self._before:
@@ -89,7 +89,7 @@ class Shelf:
 
 
 class PageReading:
-    """One page in the reading. `known` are the cards of the page before."""
+    """Parser state of one page. `known` holds the cards of the previous page."""
 
     def __init__(self, known: Collection[str] = ()) -> None:
         self.facts = Facts()
@@ -105,10 +105,10 @@ class PageReading:
         }
 
     def read(self, page: Page) -> Facts:
-        """Return what the page says."""
+        """Return the facts of the page."""
         others = [table for table in TRANSLATIONS[1:] if not table.keys().isdisjoint(page.samples)]
         done: set[tuple[str, str]] = set()
-        """What of a card a better table has told."""
+        """Pairs of card and name that a preferred table has set."""
         for table in (TRANSLATIONS[0], *others):
             told: set[tuple[str, str]] = set()
             for said, series in page.samples.items():
@@ -118,7 +118,7 @@ class PageReading:
                 take = self._take.get(SECTIONS.get(name, ""), self._node)
                 for pairs, raw in series.items():
                     if raw != raw:
-                        continue  # not a number: not known
+                        continue  # NaN means not known
                     labels = dict(pairs)
                     if others:
                         where = name, uuid_in(labels)
@@ -185,7 +185,7 @@ class PageReading:
             self._process(name, labels, value)
 
     def _process(self, name: str, labels: Labels, value: float) -> None:
-        """Take up a process, which only pages with debug labels tell of."""
+        """Add a process; only pages with debug labels have them."""
         pid = labels["host_pid"]
         uuid = uuid_in(labels)
         process = self._processes.get(
@@ -200,9 +200,7 @@ class PageReading:
         self._pods.append((name, labels, value))
 
     def _add_pods(self, mig_gpus: list[dict[str, Any]]) -> None:
-        """Add what the pod view says, which names cards by their index, MIG devices by two, and adds
-        containers up.
-        """
+        """Add the pod view: it names cards by index, MIG devices by two indexes, and sums over containers."""
         uuids = {str(card["index"]): key[0] for key, card in self._cards.things.items()}
         uuids |= {f"{g['gpu_index']}:{m['index']}": m["uuid"] for g in mig_gpus for m in g["instances"]}
         clients: dict[Key, list[dict[str, Any]]] = {}
@@ -235,7 +233,7 @@ class PageReading:
 
 
 def uuid_in(labels: Labels) -> str:
-    """Return what a card is known by; exporters of before, and some of now, name it otherwise or not."""
+    """Return a card's key. Older exporters, and some current ones, use other labels or none."""
     uuid = labels.get("gpu_uuid") or labels.get("uuid")
     if uuid:
         return uuid
@@ -281,7 +279,7 @@ def fresh_client(uuid: str, labels: Labels) -> dict[str, Any]:
 
 
 def add(values: dict[str, float], name: str, value: float) -> None:
-    """Add one process's figure to its tenant's; flags and what does not add up, by the biggest."""
+    """Add one process's value to its tenant's. Flags and values that cannot be summed keep the maximum."""
     before = values.get(name)
     if before is None:
         values[name] = value
@@ -290,5 +288,5 @@ def add(values: dict[str, float], name: str, value: float) -> None:
 
 
 def facts_of(page: Page, known: Collection[str] = ()) -> Facts:
-    """Return what a page says; `known` are the UUIDs of the cards of the page before."""
+    """Return the facts of a page; `known` holds the UUIDs of the previous page's cards."""
     return PageReading(known).read(page)

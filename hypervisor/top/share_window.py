@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Shares of GPU time between two looks that are far enough apart to mean something. Pure."""
+"""Computes shares of GPU time between two readings that are far enough apart to be meaningful. Pure."""
 
 from __future__ import annotations
 
@@ -11,21 +11,22 @@ T = TypeVar("T")
 K = TypeVar("K", bound=Hashable)
 
 APART_S = 1.0
-"""Who has the turn has all of the card, and work is charged as a whole: a shorter time says little."""
+"""Shortest window. The holder of a turn has the whole card and work is charged when it ends, so a shorter
+window mostly shows noise."""
 MIN_NS = 950_000_000
-"""Timers and answers shift looks; those of one a second are far enough apart."""
+"""APART_S less the jitter of timers and answers, so that readings once a second qualify."""
 MAX_LOOKS = 256
-"""Kept at once, whatever their times say."""
+"""Bound on kept readings, independent of their times."""
 
 
 class ShareWindow(Generic[T]):
-    """Keeps looks as long as later ones are compared with them."""
+    """Keeps readings as long as later readings are compared with them."""
 
     def __init__(self) -> None:
         self._looks: deque[tuple[int, T]] = deque(maxlen=MAX_LOOKS)
 
     def swap(self, at_ns: int, look: T) -> tuple[int, T] | None:
-        """Keep a look, and return the newest that is a window older, with its time; None: there is none."""
+        """Keep a reading. Return the newest one that is a window older, with its time; None if none is."""
         looks = self._looks
         while len(looks) > 1 and at_ns - looks[1][0] >= MIN_NS:
             looks.popleft()
@@ -35,15 +36,15 @@ class ShareWindow(Generic[T]):
 
 
 class Spent(Generic[K]):
-    """Makes shares of counters of GPU time that only grow."""
+    """Computes shares from monotonic counters of GPU time."""
 
     def __init__(self) -> None:
         self._window: ShareWindow[Mapping[K, int]] = ShareWindow()
 
     def shares(self, at_ns: int, spent_ns: Mapping[K, int]) -> dict[K, float]:
-        """Return what part of the time since a window ago each one had, 0-1; `at_ns` is when they were read.
+        """Return each key's share (0-1) of the last window; `at_ns` is the time of the reading.
 
-        Who was not there then, or has begun anew since, is left out.
+        A key is left out if the older reading lacks it, or if its counter has been reset since.
         """
         found = self._window.swap(at_ns, dict(spent_ns))
         if found is None:
@@ -57,5 +58,5 @@ class Spent(Generic[K]):
 
 
 def share(spent_ns: int, wall_ns: int) -> float:
-    """Return a share; nobody has more than the whole card."""
+    """Return a share of wall time, at most 1: the whole card."""
     return min(1.0, spent_ns / wall_ns)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `gpulimit top` reads nodes from."""
+"""Interface of the sources that `gpulimit top` reads nodes from."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from hypervisor.top.model import NodeView
 
 
 class NodeSource(Protocol):
-    """Where nodes come from."""
+    """A source of nodes: the local daemon, this node without a daemon, or scraped hosts."""
 
     interval_s: float
-    """Seconds between two looks, unless the user says otherwise; changed where looks cost too much."""
+    """Default seconds between two readings; raised if readings take too long."""
 
     async def read(self) -> tuple[NodeView, ...]:
-        """Return all nodes, whatever is wrong with them."""
+        """Return all nodes, including those with problems."""
         ...
 
     async def close(self) -> None: ...

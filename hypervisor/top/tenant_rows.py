@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tenants on a card as lines of a table. Pure."""
+"""Renders a card's tenants as rows of a table. Pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from hypervisor.top.view_state import ViewState
 INDENT = 4
 BAR, MEMORY_BAR = 10, 8
 MIN_NAME, SURE_NAME, MAX_NAME = 12, 24, 48
-"""How wide names are: as the longest is, within these; beyond the second only where there is room."""
+"""Bounds of the name column. Its width is that of the longest name. It exceeds SURE_NAME only if there is
+room."""
 TITLES = {"name": "TENANT", "share": "GOT", "memory": "MEMORY", "waited": "WAITED"}
 NOW_STYLES: dict[str, Style] = {
     "runs": "good",
@@ -27,7 +28,7 @@ STATE_STYLES: dict[str, Style] = {"off": "bad", "degraded": "warn", "standalone"
 
 
 def now_cell(tenant: TenantView) -> Cell:
-    """Return what a tenant does; that its limits do not hold is more important."""
+    """Return the cell of a tenant's activity; limits that do not hold take precedence."""
     if tenant.enforcement == "off":
         return "UNLIMITED", "bad"
     if tenant.problem or tenant.enforcement == "degraded":
@@ -115,7 +116,7 @@ def tenant_table(node: NodeView, width: int, glyphs: Glyphs) -> Table[TenantView
 
 
 def marks(view: ViewState) -> dict[str, str]:
-    """Return what is put behind the title that is sorted by."""
+    """Return the mark behind the title of the sort column."""
     is_up = (view.sort == "name") is not view.is_reversed
     arrows = ("▲", "▼") if view.glyphs.due != "|" else ("^", "v")
     return {TITLES[view.sort]: arrows[0] if is_up else arrows[1]}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Text and numbers as cells of a terminal. Pure."""
+"""Formats text and numbers for cells of a terminal. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ UNITS = ("", "K", "M", "G", "T", "P")
 
 
 def clean(text: object, most: int = LONGEST) -> str:
-    """Return what a terminal shows as one line and nothing else: what could steer it becomes "?"."""
+    """Return text that is safe on one line of a terminal: each control character becomes "?"."""
     plain = str(text)[:most]
     if plain.isprintable():
         return plain
@@ -32,14 +32,14 @@ def cells_of(character: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Glyphs:
-    """What a terminal can show beyond letters and digits."""
+    """Symbols of a terminal's character set."""
 
     blocks: str
-    """Of a bar, from nothing to full."""
+    """Cells of a bar, from empty to full."""
     rest: str
-    """Of a bar, where it is not full."""
+    """Cell of the empty part of a bar."""
     sparks: str
-    """Of a graph, from low to high."""
+    """Cells of a graph, from low to high."""
     ellipsis: str
     folded: str
     unfolded: str
@@ -61,7 +61,7 @@ class Glyphs:
         return full, self.rest * (width - len(full))
 
     def graph(self, values: Iterable[float | None], width: int) -> str:
-        """Return the last `width` ratios, the newest on the right; gaps are where nothing was known."""
+        """Return the last `width` ratios as a graph, the newest on the right; None leaves a gap."""
         last = list(values)[-width:] if width > 0 else []
         top = len(self.sparks) - 1
         text = "".join(" " if v is None else self.sparks[min(top, max(0, int(v * (top + 1))))] for v in last)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How the user wants to see things: order, filter, what is folded. Pure."""
+"""The user's choice of order, filter and folded cards, and its application to nodes. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hypervisor.top.model import CardView, NodeView, ProcessView, TenantView
 from hypervisor.top.text import UNICODE, Glyphs
 
 SORTS = ("name", "share", "memory", "waited")
-"""What tenants and processes can be sorted by."""
+"""Sort keys of tenants and processes."""
 NODE_SORTS = ("name", "util", "memory", "temp", "state")
 MAX_FILTER = 200
 CONDITION = re.compile(r"(!?)([a-z]+)(>=|<=|=|>|<|:)(.+)")
@@ -21,14 +21,14 @@ WORDS = ("name", "user", "state", "gpu", "node", "cmd")
 
 @dataclass(frozen=True, slots=True)
 class FilterSubject:
-    """What a filter looks at: words by field, and numbers as people write them (percent, °C, W)."""
+    """Fields that a filter tests: text by name, and numbers in the shown units (percent, °C, W)."""
 
     words: dict[str, str] = field(default_factory=dict)
     numbers: dict[str, float | None] = field(default_factory=dict)
 
 
 class FilterError(ValueError):
-    """A filter that means nothing; `str()` says why."""
+    """A filter that cannot be parsed; `str()` gives the reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,19 +144,19 @@ def process_subject(process: ProcessView) -> FilterSubject:
 
 @dataclass(frozen=True, slots=True)
 class ViewState:
-    """What the user has chosen."""
+    """The user's choices."""
 
     sort: str = "name"
     node_sort: str = "name"
     is_reversed: bool = False
     filter: Filter = EVERYTHING
     folded: frozenset[tuple[str, str]] = frozenset()
-    """(host, uuid) of cards whose tenants are not shown."""
+    """(host, uuid) of the cards whose tenants are hidden."""
     is_compact: bool | None = None
-    """A line for each card; None: where they would not all fit otherwise."""
+    """True to show one line per card; None to do so only if the cards do not fit otherwise."""
     has_processes: bool = True
     has_all: bool = False
-    """Also tenants and processes on cards where they hold nothing and never ran."""
+    """True to also show tenants and processes on cards where they hold nothing and never ran."""
     glyphs: Glyphs = UNICODE
 
 
@@ -168,9 +168,9 @@ def users_of(node: NodeView) -> frozenset[str]:
 def tenants_shown(
     node: NodeView, card: CardView, tenants: Iterable[TenantView], view: ViewState, users: frozenset[str]
 ) -> list[TenantView]:
-    """Return those that the filter means of the tenants on a card or a MIG device of it, in order.
+    """Return the matching tenants of a card or of one of its MIG devices, in order.
 
-    One that uses other cards only is left out, unless all are wanted. `users`: see users_of.
+    A tenant that only uses other cards is left out, unless `has_all` is set. `users`: see users_of.
     """
     kept = [
         tenant
@@ -188,8 +188,8 @@ def tenants_shown(
 
 
 def cards_shown(node: NodeView, view: ViewState) -> list[tuple[CardView, dict[str, list[TenantView]]]]:
-    """Return the cards that the filter means, or on which there is something that it means, with that by
-    UUID of the card or MIG device.
+    """Return the cards that match the filter or hold a matching tenant, each with its tenants by UUID of the
+    card or MIG device.
     """
     users = users_of(node)
     shown = [
@@ -221,7 +221,7 @@ def processes_shown(node: NodeView, view: ViewState) -> list[ProcessView]:
 
 
 def nodes_shown(nodes: Sequence[NodeView], view: ViewState) -> list[NodeView]:
-    """Return the nodes that the filter means, or on which there is something that it means."""
+    """Return the nodes that match the filter, or that hold a matching card or tenant."""
     kept = [n for n in nodes if view.filter.holds(node_subject(n)) or cards_shown(n, view)]
     order = {"down": 0, "stale": 1, "partial": 2, "new": 3, "up": 4}
     keys: dict[str, Callable[[NodeView], float]] = {

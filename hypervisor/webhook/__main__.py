@@ -30,7 +30,7 @@ from limiter.errors import GpulimitError, QuotaError
 
 logger = logging.getLogger(__name__)
 LOOK_S = 10.0
-"""How often files, Secret and configuration are looked at."""
+"""Seconds between two checks of files, Secret and configuration."""
 RETRY_S = 1.0
 PREFIX = "GPULIMIT_WEBHOOK_"
 T = TypeVar("T")
@@ -78,7 +78,7 @@ def read(parse: Callable[[str], T], value: str, key: str) -> T:
 
 
 def rules_of(options: argparse.Namespace) -> Rules:
-    """Return how pods are treated. Raises ConfigError."""
+    """Return the admission rules. Raises ConfigError if an option is invalid."""
     card_bytes = None
     if options.card_memory:
         try:
@@ -133,7 +133,7 @@ async def serve(options: argparse.Namespace) -> None:
 
 
 async def first_step(step: Step, stopping: asyncio.Event) -> None:
-    """Try until the certificate is there: the API server may not be yet."""
+    """Retry until the certificate exists: the API server may not be up yet."""
     while not stopping.is_set():
         try:
             await step()
@@ -173,7 +173,7 @@ async def listen(
 
 
 async def look_after(tls: Tls, step: Step | None) -> None:
-    """Follow changes of the certificate; what cannot be read changes nothing."""
+    """Reload the certificate when it changes. A file that cannot be read leaves the current one in use."""
     try:
         if step is not None:
             await step()

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is changed in a pod, or said against it, before it is stored. Pure.
+"""Computes the patches, warnings or refusal for a pod before the API server stores it. Pure.
 
-Only what the node cannot do later: ask for slices where annotations name a quota and nothing asks for a
-card, set LD_PRELOAD where an image must not lose its own, and refuse what could not be limited.
+The webhook only does what the node cannot do later. It requests slices if annotations name a quota and no
+container requests a card. It sets LD_PRELOAD if an image must keep its own. It refuses pods that cannot be
+limited.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from limiter.quota import Quota
 from limiter.units import PERCENT
 
 LD_PRELOAD = f"{PREFIX}ld-preload"
-"""Annotation: what the image preloads itself, by comma; the library then comes by LD_PRELOAD, too."""
+"""Annotation: the image's own preloaded libraries, comma-separated; gpulimit's is then added to LD_PRELOAD
+too."""
 GPU_PREFIXES = ("nvidia.com/", "amd.com/", "gpu.intel.com/")
 EPHEMERAL = "ephemeralContainers"
 THOUSANDTHS = 1000
@@ -27,21 +29,21 @@ THOUSANDTHS = 1000
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """How pods are treated."""
+    """The webhook's settings for pods."""
 
     resource: str = "gpulimit.io/gpu"
     per_gpu: int = 10
     card_bytes: int | None = None
-    """Memory of the cluster's cards, to count slices for quotas in bytes; None: not known."""
+    """Memory of one card of the cluster, to convert quotas in bytes to slices; None if not known."""
     may_be_privileged: bool = False
-    """Pods with slices may have containers that see every card of the node."""
+    """True to admit pods with slices whose containers see every card of the node."""
     hides_others: bool = False
-    """Containers that ask for no card are told so, whatever their image says."""
+    """True to hide all cards from containers that request none, whatever their image's environment says."""
 
 
 @dataclass(slots=True)
 class AdmissionResult:
-    """What becomes of a pod."""
+    """Patches and warnings for a pod, or its refusal."""
 
     patches: list[dict[str, Any]] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
@@ -49,7 +51,7 @@ class AdmissionResult:
 
 
 def review(item: Mapping[str, Any], rules: Rules) -> AdmissionResult:
-    """Return the verdict on a pod that is to be made. Raises ValueError for what is no pod."""
+    """Return the admission result for a pod to be created. Raises ValueError if the object is not a pod."""
     # A pod from a template has no name and no UID yet.
     meta = {"uid": "new", "name": "new", **{k: v for k, v in mapping(item.get("metadata")).items() if v}}
     pod = pod_of({**item, "metadata": meta})
@@ -80,14 +82,14 @@ def review(item: Mapping[str, Any], rules: Rules) -> AdmissionResult:
 
 
 def judge_debugging(item: Mapping[str, Any], before: Mapping[str, Any], rules: Rules) -> AdmissionResult:
-    """Return the verdict on ephemeral containers added to a pod; `before` is the pod without them."""
+    """Return the admission result for ephemeral containers; `before` is the pod without them."""
     verdict = AdmissionResult()
     spec = mapping(item.get("spec"))
     known = {text(one.get("name")) for one in mappings(mapping(before.get("spec")).get(EPHEMERAL))}
     has_slices = any(asks_for(one, rules.resource) for _, one in containers_in(spec))
     for at, one in containers_in(spec, (EPHEMERAL,)):
         if text(one.get("name")) in known:
-            continue  # the API server lets nothing of it change
+            continue  # the API server forbids changes to an existing ephemeral container
         if has_slices and not rules.may_be_privileged:
             verdict.refusal = verdict.refusal or privilege_of(one)
         if rules.hides_others:
@@ -98,7 +100,7 @@ def judge_debugging(item: Mapping[str, Any], before: Mapping[str, Any], rules: R
 def containers_in(
     spec: Mapping[str, Any], kinds: tuple[str, ...] = ("initContainers", "containers")
 ) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Yield containers with their place in the spec. Sidecars are init containers that stay."""
+    """Yield containers with their place in the spec. Sidecars are init containers that keep running."""
     for key in kinds:
         for number, one in enumerate(mappings(spec.get(key))):
             yield f"/spec/{key}/{number}", one
@@ -123,10 +125,10 @@ def asks_for_any(container: Mapping[str, Any]) -> bool:
 def slices_of(
     pod: Pod, containers: list[tuple[str, Mapping[str, Any]]], rules: Rules, verdict: AdmissionResult
 ) -> dict[str, int]:
-    """Return how many slices are to be asked for, by a container's place.
+    """Return the number of slices to request, by a container's place.
 
-    Where any container asks itself, all is as its author wants it. A quota for the pod as a whole is for its
-    first container: the node gives others nothing.
+    Empty if any container requests slices itself: the author has decided. A quota for the whole pod belongs
+    to its first container: the node gives the other containers nothing.
     """
     if any(asks_for(one, rules.resource) or asks_for_any(one) for _, one in containers):
         return {}
@@ -145,7 +147,7 @@ def slices_of(
 
 
 def count(quota: Quota, rules: Rules, verdict: AdmissionResult) -> int:
-    """Return how many slices a quota is worth: enough for its memory and for its request."""
+    """Return the number of slices that cover a quota's memory and its request."""
     percent = float(quota.request_percent or 0)
     for rule in quota.memory:
         if rule.is_share:
@@ -164,7 +166,7 @@ def count(quota: Quota, rules: Rules, verdict: AdmissionResult) -> int:
 
 
 def forbidden_access(spec: Mapping[str, Any]) -> str:
-    """Return what in a pod reaches past its cards; "": nothing."""
+    """Return the setting of a pod that gives access to cards beyond its own; "" if there is none."""
     for _, one in containers_in(spec, ("initContainers", "containers", EPHEMERAL)):
         if privilege := privilege_of(one):
             return privilege
@@ -202,5 +204,5 @@ def resource_patches(
 
 
 def escaped(key: str) -> str:
-    """Return a key as JSON Pointer has it."""
+    """Return a key escaped for JSON Pointer."""
     return key.replace("~", "~0").replace("/", "~1")

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The webhook's certificate, where nobody else provides one: made, kept in a Secret so that all replicas
-have the same, and its authority written into the webhook's configuration, where the API server looks.
+"""Makes the webhook's certificate if no other tool provides one.
+
+A Secret holds it, so that all replicas use the same one. Its authority goes into the webhook's configuration,
+from which the API server reads it.
 """
 
 from __future__ import annotations
@@ -23,15 +25,15 @@ logger = logging.getLogger(__name__)
 VALID = datetime.timedelta(days=365)
 RENEWED_BEFORE = datetime.timedelta(days=90)
 SKEW = datetime.timedelta(hours=1)
-"""Clocks of other machines may be behind."""
+"""Certificates are valid from this long ago: clocks of other machines may be behind."""
 NOT_FOUND, CONFLICT = 404, 409
 CERTIFICATE, KEY, AUTHORITY = "tls.crt", "tls.key", "ca.crt"
 
 
 def make(service: str, *, now: datetime.datetime) -> dict[str, bytes]:
-    """Return a new authority, and a certificate of its for NAME.NAMESPACE, by the names of a Secret's files.
+    """Return a new authority and its certificate for NAME.NAMESPACE, by the file names of a Secret.
 
-    The authority's key is thrown away: it has signed all that it ever will.
+    The authority's key is discarded after this one signature.
     """
     authority_key, key = ec.generate_private_key(ec.SECP256R1()), ec.generate_private_key(ec.SECP256R1())
     issuer = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "gpulimit webhook")])
@@ -88,7 +90,7 @@ def builder(
 
 
 def is_good(files: dict[str, bytes], service: str, *, now: datetime.datetime) -> bool:
-    """Whether a certificate is for the service and will be for a while."""
+    """True if a certificate names the service and stays valid for RENEW_BEFORE."""
     try:
         certificate = x509.load_pem_x509_certificate(files[CERTIFICATE])
         names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
@@ -102,7 +104,7 @@ def is_good(files: dict[str, bytes], service: str, *, now: datetime.datetime) ->
 
 
 class Keeper:
-    """Keeps Secret, configuration and the files in `folder` in step."""
+    """Keeps Secret, webhook configuration and the files in `folder` consistent."""
 
     def __init__(
         self, client: Client, *, service: str, secret: str, configuration: str, folder: Path
@@ -117,14 +119,16 @@ class Keeper:
         self._folder = folder
 
     async def step(self) -> None:
-        """Make the certificate if there is none, or if it ends soon; write the files and tell the API server.
-        Raises KubeError, OSError.
+        """Make the certificate if it is missing or expires soon; write the files and update the
+        configuration.
+
+        Raises KubeError if the API server fails, OSError if a file cannot be written.
         """
         now = datetime.datetime.now(datetime.UTC)
         version, files = await self._read()
         if not is_good(files, self._service, now=now):
             await self._write(make(self._service, now=now), version)
-            # Whoever was first, it is the stored one that counts.
+            # Another replica may have stored its own first. The stored certificate is the one in use.
             _, files = await self._read()
         for name in (CERTIFICATE, KEY):
             write(self._folder / name, files[name])
@@ -162,7 +166,7 @@ class Keeper:
         except KubeError as error:
             if error.status != CONFLICT:
                 raise
-            return  # another replica was first
+            return  # another replica has stored it first
         logger.info("made a certificate for %s.svc, valid for %d days", self._service, VALID.days)
 
     async def _tell(self, bundle: str) -> None:
@@ -179,7 +183,7 @@ class Keeper:
 
 
 def write(path: Path, content: bytes) -> None:
-    """Put a file into place in one step, readable by its owner alone."""
+    """Replace a file atomically; only its owner can read it."""
     if path.exists() and path.read_bytes() == content:
         return
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -5,8 +5,8 @@ examples:
   LD_PRELOAD=$(gpulimit lib) GPULIMIT_MEMORY=4GiB python train.py
   gpulimit lib --install /srv/gpulimit      # a folder for containers; again after an upgrade
 
---install never overwrites a library that somebody may have mapped: each build has its own file name there,
-and libgpulimit.so is a link that is switched in one step.  libgpupath.so lies beside it.
+--install never overwrites a library that a running program may have mapped: each build has its own file name
+in the folder, and libgpulimit.so is a link that is switched in one step.  libgpupath.so lies beside it.
 """
 
 from __future__ import annotations

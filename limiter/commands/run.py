@@ -9,9 +9,10 @@ examples:
   gpulimit run --sim --memory 1GiB --report -- gpulimit load        # on the simulated driver
   docker run $(gpulimit run --container --memory 4GiB --image IMAGE) IMAGE python train.py
 
-Without --tenant each run is a tenant of its own, with its children.  A quota that cannot be read is refused
-with exit status 2 before the program starts.  Preloading is cooperative: a program that is statically linked,
-setuid, or clears LD_PRELOAD is not limited; `--report` tells whether the program came under quota.
+Without --tenant, each run is its own tenant, which includes its child processes.  An invalid quota ends the
+command with exit status 2 before the program starts.  Preloading is cooperative: a program that is statically
+linked or setuid, or that clears LD_PRELOAD, is not limited.  `--report` tells whether the program came under
+quota.
 """
 
 from __future__ import annotations
@@ -50,9 +51,10 @@ QUOTA_OPTIONS = (
 )
 
 DRIVER_NODES = ("/dev/nvidiactl", "/dev/dxg", "/dev/nvhost-gpu", "/dev/nvgpu")
-"""Files of the driver on servers and desktops, in WSL, on Jetson; where one is, the driver is there."""
+"""The driver's device files on servers and desktops, in WSL, on Jetson. One of them exists if a driver is
+loaded."""
 
-# Flag, and how argparse reads it.
+# Flag, and its keyword arguments for argparse.
 CONTAINER_OPTIONS: dict[str, dict[str, Any]] = {
     "--engine": {"choices": ("docker", "podman"), "help": "with --container: whose arguments (docker)"},
     "--image": {"metavar": "IMAGE", "help": "with --container: keep what this image preloads"},
@@ -107,14 +109,14 @@ def run(options: argparse.Namespace) -> int:
 
 
 def refuse_without_container(options: argparse.Namespace) -> None:
-    """Raise UsageError if an option was given that only containers have."""
+    """Raise UsageError if an option was given that needs --container."""
     for flag in CONTAINER_OPTIONS:
         if getattr(options, flag.removeprefix("--").replace("-", "_")):
             raise UsageError(f"run: {flag} goes with --container")
 
 
 def print_arguments(options: argparse.Namespace) -> int:
-    """Print what starts a container under the quota, one argument a line."""
+    """Print the arguments that start a container under the quota, one per line."""
     from limiter import container, image, library_install
 
     if options.command or options.report:
@@ -152,9 +154,10 @@ def program_of(words: Sequence[str]) -> list[str]:
 
 
 def set_quota(variables: MutableMapping[str, str], options: argparse.Namespace) -> bool:
-    """Put the options into the environment and check all of it; True if the tenant's name was made up.
+    """Write the options to the environment and check all of it; return True if the tenant's name was
+    generated.
 
-    Raises QuotaError naming the option, or the variable that was inherited.
+    Raises QuotaError, which names the option or the inherited variable.
     """
     flags: dict[str, str] = {}
     for name, variable, _, _ in QUOTA_OPTIONS:
@@ -170,14 +173,14 @@ def set_quota(variables: MutableMapping[str, str], options: argparse.Namespace) 
 
 
 def note_what_needs_the_daemon(options: argparse.Namespace) -> None:
-    """Say so when an option was given that nothing acts on yet."""
+    """Print a note if an option was given that only a daemon acts on."""
     given = [f"--{name}" for name in ("request", "weight", "priority") if getattr(options, name) is not None]
     if given and not daemon_client.answers():
         print(f"gpulimit: no daemon here, so {', '.join(given)} has no effect; limits hold", file=sys.stderr)
 
 
 def note_what_is_not_limited(variables: Mapping[str, str], *, own_tenant: bool) -> None:
-    """Say so when there is no quota, neither in the options nor in the environment nor a daemon's."""
+    """Print a note if neither the options, the environment nor a daemon set a quota."""
     said = quota.read(variables)
     if own_tenant and not replace(said, tenant=None).is_set and not daemon_client.may_be_there():
         print(
@@ -187,7 +190,7 @@ def note_what_is_not_limited(variables: Mapping[str, str], *, own_tenant: bool) 
 
 
 def note_missing_driver() -> None:
-    """Say so when there is no CUDA driver: then the program finds no GPU, and nothing is to be limited."""
+    """Print a note if there is no CUDA driver: the program then finds no GPU."""
     if any(Path(node).exists() for node in DRIVER_NODES):
         return
     try:
@@ -201,7 +204,7 @@ def note_missing_driver() -> None:
 
 
 def supervise(command: Sequence[str], variables: dict[str, str], *, report: bool, own_tenant: bool) -> int:
-    """Run the program, then show what it used and remove the tenant if nobody else can know its name."""
+    """Run the program, report its usage if asked, and remove the tenant if this run generated its name."""
     from limiter.run_report import TICK_MS, Watcher
 
     tenant = variables["GPULIMIT_TENANT"]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the user can change: a tenant of this node, through the daemon's socket, after being asked."""
+"""Changes to a tenant of this node through the daemon's socket, after a confirmation."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Changes(Base):
         self.notify(text, severity="error", timeout=8, markup=False)
 
     def tenant_chosen(self) -> str | None:
-        """Return the tenant under the cursor, if it can be changed from here; else say why not."""
+        """Return the tenant under the cursor; None, and show the reason, if it cannot be changed here."""
         row, node = self.query_one("#main", Rows).chosen, self.shown
         why = why_not(row, node, has_many=self.has_many)
         if why:
@@ -98,7 +98,7 @@ class Changes(Base):
             await self.tell("PUT", target, wanted, f"the quota of {tenant} is set")
 
     async def tell(self, method: str, target: str, body: object, done: str) -> None:
-        """Ask the daemon to do something, and say how it went."""
+        """Send a request to the daemon and show the result."""
         try:
             await asyncio.to_thread(daemon_client.ask, method, target, body)
         except GpulimitError as error:
@@ -109,7 +109,7 @@ class Changes(Base):
 
 
 def why_not(row: Row | None, node: NodeView | None, *, has_many: bool) -> str:
-    """Return why nothing can be changed; empty: it can."""
+    """Return the reason that the row cannot be changed; empty if it can."""
     if has_many:
         return "a node's tenants are changed on the node itself: run `gpulimit top` there"
     if row is None or row.kind != "tenant":
@@ -124,7 +124,7 @@ def why_not(row: Row | None, node: NodeView | None, *, has_many: bool) -> str:
 
 
 def said_in(answer: Any) -> dict[str, str]:
-    """Return the quota in an answer, as a person would type it."""
+    """Return the quota of an answer in the form that a user types."""
     said = answer.get("quota") if isinstance(answer, Mapping) else None
     parts = said if isinstance(said, Mapping) else {}
     return {str(k): typed(str(v).removeprefix("*=")) for k, v in parts.items() if k != "tenant"}
@@ -143,6 +143,6 @@ def typed(text: str) -> str:
 
 
 def difference(before: Mapping[str, str], after: Mapping[str, str]) -> str:
-    """Return what a change comes to, a line for each part of the quota."""
+    """Return the difference between two quotas, one line per changed field."""
     names = [name for name in {**before, **after} if before.get(name) != after.get(name)]
     return "\n".join(f"{name}: {before.get(name, 'none')} → {after.get(name, 'none')}" for name in names)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The screen: reads nodes again and again, keeps what the user has chosen, and lays lines out."""
+"""The interactive screen: reads the nodes periodically, keeps the user's choices and draws the lines."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ class TopApp(Changes, App[None]):
         yield Fixed(id="keys", theme=self.palette)
 
     def on_load(self) -> None:
-        """End by these signals as by a key, so that the terminal is as it was."""
+        """End on these signals as on the quit key, so that the terminal is restored."""
         loop = asyncio.get_running_loop()
         for number in ENDING:
             loop.add_signal_handler(number, self.end_by, number)
@@ -114,7 +114,7 @@ class TopApp(Changes, App[None]):
     def end_by(self, number: int) -> None:
         """End with the status of a program that a signal has ended."""
         self.exit(return_code=128 + number)
-        # Nothing can be written to a terminal that has gone away: the program ends all the same.
+        # The terminal may be gone and refuse output. The program ends all the same.
         asyncio.get_running_loop().call_later(ENDING_S, os._exit, 128 + number)
 
     def on_mount(self) -> None:
@@ -127,7 +127,7 @@ class TopApp(Changes, App[None]):
 
     @work(exclusive=True, group="nodes")
     async def watch_nodes(self) -> None:
-        """Look for ever."""
+        """Read the nodes periodically until the task is cancelled."""
         try:
             while True:
                 begin = time.monotonic()
@@ -135,7 +135,7 @@ class TopApp(Changes, App[None]):
                 if self.interval_s is None:
                     self.source.interval_s = self._budget.interval_s(self._usual_s, time.process_time())
                 spent_s = time.monotonic() - begin
-                # Looks that take long come less often: half of the time at least is left to others.
+                # A slow reading lengthens the interval, so that top is idle at least half of the time.
                 pause_s = max(spent_s, (self.interval_s or self.source.interval_s) - spent_s)
                 self._go.clear()
                 try:
@@ -147,11 +147,11 @@ class TopApp(Changes, App[None]):
             await self.source.close()
 
     def look_now(self) -> None:
-        """Look again at once: something was changed."""
+        """Read the nodes at once, after a change."""
         self._go.set()
 
     def take(self, nodes: tuple[NodeView, ...]) -> None:
-        """Take a look over, unless the screen is held still."""
+        """Show a new reading, unless the screen is paused."""
         self.history.note(nodes, totals_of(nodes))
         if not self.is_paused:
             self.nodes = nodes
@@ -159,7 +159,7 @@ class TopApp(Changes, App[None]):
 
     @property
     def shown(self) -> NodeView | None:
-        """The node that is shown; None: all of them are."""
+        """The node that is shown; None if all are."""
         if not self.has_many:
             return self.nodes[0] if self.nodes else NODE_WAITING
         return next((node for node in self.nodes if node.host == self.tab), None)
@@ -170,11 +170,11 @@ class TopApp(Changes, App[None]):
         self.query_one(f"#{name}", Fixed).show(lines, self.palette)
 
     def draw(self) -> None:
-        """Lay everything out anew."""
+        """Draw the whole screen."""
         try:
             self._draw()
         except NoMatches:
-            return  # the screen is not there yet, or no longer
+            return  # the screen is not mounted yet, or already closed
 
     def _draw(self) -> None:
         width, node = self.size.width, self.shown
@@ -216,7 +216,7 @@ class TopApp(Changes, App[None]):
         self._show_processes([process_head(view, room)], processes if process_height else [])
 
     def _process_height(self, count: int) -> int:
-        """Return how many lines of processes are shown: all, but at most a third of the screen."""
+        """Return the number of process lines to show: all, but at most a third of the screen."""
         return min(count, self.size.height // 3) if self.size.height >= 14 else 0
 
     def _show_processes(self, head: list[Line], rows: list[Row]) -> None:
@@ -246,7 +246,7 @@ class TopApp(Changes, App[None]):
         return "  ".join(words)
 
     def on_resize(self) -> None:
-        """Lay out for the new size: at once, but no more than a few times a second while it is changing."""
+        """Draw for the new size: at once, but only a few times a second while the size is changing."""
         if self._resizing is not None:
             return
         left_s = self._resized_at_s + RESIZE_S - time.monotonic()
@@ -260,7 +260,7 @@ class TopApp(Changes, App[None]):
         self.draw()
 
     def change(self, **changed: object) -> None:
-        """Choose to see things in another way."""
+        """Change view settings, and draw."""
         self.view = replace(self.view, **changed)  # type: ignore[arg-type]
         self.draw()
 
@@ -303,7 +303,7 @@ class TopApp(Changes, App[None]):
 
     def action_theme(self) -> None:
         if self.palette == "ansi":
-            return  # the terminal's own colours are neither
+            return  # the terminal's own colours are neither light nor dark
         self.palette = "light" if self.palette == "dark" else "dark"
         self.theme = TEXTUAL_THEMES[self.palette]
         self.draw()
@@ -360,7 +360,7 @@ class TopApp(Changes, App[None]):
         try:
             self.change(filter=filter_of(event.value))
         except FilterError:
-            return  # it is not typed to its end yet
+            return  # the filter is not complete yet
 
     @on(Input.Submitted, "#filter")
     def keep_filter(self, event: Input.Submitted) -> None:

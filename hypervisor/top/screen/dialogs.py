@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is asked before something is changed, and the help."""
+"""Dialogs: the confirmation of a change, the quota form, and the help."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Confirm(ModalScreen[bool]):
 
 
 class QuotaForm(ModalScreen[dict[str, str] | None]):
-    """Asks for a tenant's whole quota; None: it stays as it is."""
+    """Asks for a tenant's whole quota; the result is None if the user cancels."""
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "leave", show=False)]
 
@@ -89,7 +89,7 @@ class QuotaForm(ModalScreen[dict[str, str] | None]):
         self.query_one("#memory").focus()
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
-        # After what was typed before Enter, which is on its way to the field still if it came at once.
+        # Deferred: characters typed just before Enter may not have reached the field yet.
         event.input.call_later(self._set)
 
     def on_button_pressed(self, event: Button.Pressed) -> None:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What styles look like. Every foreground has a contrast of 4.5 to 1 at least on its background.
+"""Colours of the styles. Each foreground has a contrast of at least 4.5 to 1 on its background.
 
-With `ansi` the terminal's own colours are used, and what matters is bold or reversed besides: that also holds
-on a terminal without colours.
+`ansi` uses the terminal's own colours. There, important text is also bold or reversed, so that it stands out
+on a terminal without colours too.
 """
 
 from __future__ import annotations
@@ -66,12 +66,12 @@ CHOSEN: Mapping[str, Style] = {
     "light": Style(bgcolor="#d5e4f0"),
     "ansi": Style(reverse=True),
 }
-"""The line that the cursor is on, where the keyboard is."""
+"""Style of the cursor's line in the focused table."""
 TEXTUAL_THEMES = {"dark": "gpulimit-dark", "light": "gpulimit-light", "ansi": "ansi-dark"}
 
 
 def theme(name: str, background: str, panel: str) -> Theme:
-    """Return what textual's own parts look like beside a palette of given colours."""
+    """Return the textual theme for a palette with the given colours."""
     styles = PALETTES[name]
 
     def colour(style: Name) -> str:
@@ -96,14 +96,15 @@ def theme(name: str, background: str, panel: str) -> Theme:
 
 
 def themes() -> tuple[Theme, ...]:
-    """Return the two that textual does not have."""
+    """Return the two themes that textual does not provide."""
     return theme("dark", "#101418", "#1c2329"), theme("light", "#fafafa", "#e8ecef")
 
 
 def guess(environment: Mapping[str, str]) -> str:
-    """Return the theme that goes with what a terminal says of itself.
+    """Return the theme that fits the terminal's environment variables.
 
-    One with few colours, or none, gets its own: shades would become one. "15;0" is light on dark.
+    A terminal with few or no colours gets `ansi`: shades would look alike there. COLORFGBG "15;0" is light on
+    dark.
     """
     term = environment.get("TERM", "")
     is_rich = environment.get("COLORTERM", "") in ("truecolor", "24bit") or term.endswith(MANY_COLOURS)
