@@ -21,6 +21,9 @@ TURN_IDLE_TIMEOUT_NS = int(lib.GL_TURN_IDLE_TIMEOUT_NS)
 MAX_USAGE_STEP_NS = int(lib.GL_MAX_USAGE_STEP_NS)
 """Upper bound of the GPU time that one tenant is charged between two readings of its counters."""
 
+GANG_OFF = "off"
+"""Value of `SchedParams.gang` of a tenant that is never taken for a gang."""
+
 
 @dataclass(frozen=True, slots=True)
 class SchedulerConfig:
@@ -44,6 +47,10 @@ class SchedParams:
     priority: int = PriorityClass.NORMAL
     """A `limiter.quota.PriorityClass`."""
     is_suspended: bool = False
+    gang: str = ""
+    """Id of the gang, the same for all of its tenants and GPUs. Empty: a gang if the library sees one.
+    `GANG_OFF`: no gang.
+    """
 
 
 class TenantUsage(NamedTuple):
