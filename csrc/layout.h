@@ -21,7 +21,7 @@
 #define GL_USAGE_MAGIC 0x55544d4c555047
 #define GL_POLICY_MAGIC 0x594c4f504c5047
 #define GL_STATE_MAGIC 0x544154534c5047
-#define GL_LAYOUT_VERSION 3
+#define GL_LAYOUT_VERSION 4
 #define GL_HEARTBEAT_NS 500000000
 #define GL_MAX_DEVICES 16      /* GPUs that one tenant uses */
 #define GL_MAX_NODE_DEVICES 64 /* cards and MIG devices of a node */
@@ -36,6 +36,12 @@ enum gl_priority {
 	GL_PRIORITY_LOW = 1,
 	GL_PRIORITY_NORMAL = 2,
 	GL_PRIORITY_HIGH = 3 /* inside its request it preempts the lower ones */
+};
+
+enum gl_gang_mode {
+	GL_GANG_AUTO = 0,  /* a tenant is a gang by itself once its processes are seen to wait for each other */
+	GL_GANG_OFF = 1,   /* never */
+	GL_GANG_NAMED = 2  /* from the start, with all tenants of the same name */
 };
 
 enum gl_launch_kind {
@@ -167,7 +173,7 @@ struct gl_policy {
 	uint64_t heartbeat_ns;       /* CLOCK_MONOTONIC; older than GL_HEARTBEAT_NS: the daemon is away */
 	uint64_t daemon_start_ns;    /* CLOCK_REALTIME; tells one daemon from the next */
 	uint32_t commands;           /* futex: bumped when a command waits for some process of the tenant */
-	uint32_t reserved0;
+	uint32_t gang;               /* enum gl_gang_mode */
 	uint64_t reserved[5];
 	struct gl_policy_device device[64];
 };
@@ -201,6 +207,23 @@ struct gl_cover {
 	uint64_t fine[256], coarse[256];
 };
 
+/* The tenant's processes as one, if they wait for each other on the GPU (gang.c): their limit opens and closes for all
+ * at the same moments.  GPU time here is time in which at least one of the gang's devices works. */
+struct gl_gang {
+	uint32_t devices;            /* a bit for each entry on which a process waits for others; only grows */
+	uint32_t is_closed;          /* 1: the limit is used up; launches wait until enough is granted again */
+	uint32_t wake;               /* futex: bumped when it opens */
+	uint32_t reserved0;
+	uint64_t granted_ns;         /* granted by the wall clock at the limit; only grows */
+	uint64_t granted_at_ns;      /* CLOCK_MONOTONIC stamp up to which granted_ns has been filled */
+	uint64_t spent_ns;           /* only grows */
+	uint64_t released;           /* launches let go, whatever the limit and the turn, since running work waited for them */
+	uint64_t released_at_ns;     /* CLOCK_MONOTONIC of the last one */
+	uint64_t forgiven_ns;        /* time of work that waited for held launches, beyond its cost: not in spent_ns */
+	uint64_t reserved[8];
+	struct gl_cover cover;
+};
+
 /* Device memory that several processes of the tenant may hold (shares.c). */
 struct gl_share {
 	uint64_t key;                /* by which an importer finds it */
@@ -220,6 +243,7 @@ struct gl_usage {
 	struct gl_slot slot[512];
 	struct gl_cover cover[16];   /* as in device */
 	struct gl_share share[512];
+	struct gl_gang gang;
 };
 /* cffi: end */
 
@@ -229,6 +253,7 @@ _Static_assert(sizeof(struct gl_account) % 64 == 0, "layout");
 _Static_assert(sizeof(struct gl_policy_device) % 64 == 0, "layout");
 _Static_assert(sizeof(struct gl_state_gpu) % 64 == 0, "layout");
 _Static_assert(sizeof(struct gl_slot) % 64 == 0, "layout");
+_Static_assert(sizeof(struct gl_gang) % 64 == 0, "layout");
 _Static_assert(GL_MAX_DEVICES == sizeof((struct gl_usage *)0)->device / sizeof(struct gl_device), "layout");
 _Static_assert(GL_MAX_DEVICES == sizeof((struct gl_usage *)0)->cover / sizeof(struct gl_cover), "layout");
 _Static_assert(GL_MAX_SHARES == sizeof((struct gl_usage *)0)->share / sizeof(struct gl_share), "layout");

@@ -23,6 +23,7 @@ STRUCTURES = (
     "gl_slot",
     "gl_cover",
     "gl_share",
+    "gl_gang",
     "gl_usage",
     "gl_policy_device",
     "gl_policy",
@@ -43,6 +44,7 @@ CONSTANTS = (
     *("GL_KERNEL", "GL_COOPERATIVE", "GL_GRAPH", "GL_CAPTURED", "GL_LAUNCH_KINDS"),
     *("GL_MEM_PLAIN", "GL_MEM_MANAGED", "GL_MEM_ARRAY", "GL_MEM_POOL", "GL_MEM_VMM", "GL_MEM_GRAPH"),
     *("GL_MEM_OVERHEAD", "GL_MEM_KINDS"),
+    *("GL_GANG_AUTO", "GL_GANG_OFF", "GL_GANG_NAMED"),
     *("GL_PRIORITY_LOW", "GL_PRIORITY_NORMAL", "GL_PRIORITY_HIGH"),
 )
 
