@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How programs end."""
+"""Runs a program and turns its errors into an exit status."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from limiter.errors import GpulimitError
 
 
 def run_program(name: str, start: Callable[[], None]) -> int:
-    """Run to the end; return the exit status. What a person can put right is one line, not a traceback."""
+    """Run a program; return its exit status. A user-fixable error prints one line, not a traceback."""
     try:
         start()
     except GpulimitError as error:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The values that the parts of the daemon pass to each other. All frozen; units are in the names."""
+"""Values that the daemon's packages pass to each other. All are frozen; units are in the names."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from limiter.vgpu import VgpuHost
 TenantName = NewType("TenantName", str)
 WorkerId = NewType("WorkerId", str)
 GpuUuid = NewType("GpuUuid", str)
-"""As NVML says it: "GPU-3430f778-…", or of a MIG device "MIG-4c6b71e0-…"."""
+"""NVML's UUID: "GPU-3430f778-…" for a card, "MIG-4c6b71e0-…" for a MIG device."""
 
 Source = Literal["pod", "api", "config", "slices", "default", "environment"]
-"""Who said the quota that holds, strongest first."""
+"""Origin of the quota in force, strongest first."""
 
 NO_QUOTA = Quota()
 
@@ -27,7 +27,7 @@ Admission = Literal["propose", "fixed", "deny"]
 
 @dataclass(frozen=True, slots=True)
 class Readings:
-    """One card at one moment; None: not known."""
+    """NVML's readings of one card at one moment. None if not known."""
 
     memory_total_bytes: float | None = None
     memory_used_bytes: float | None = None
@@ -40,11 +40,11 @@ class Readings:
     encoder_utilization_ratio: float | None = None
     decoder_utilization_ratio: float | None = None
     ecc_errors: Mapping[str, int] = field(default_factory=dict)
-    """Corrected and uncorrected, since the driver was loaded."""
+    """Corrected and uncorrected errors since the driver was loaded."""
     clocks_hertz: Mapping[str, float] = field(default_factory=dict)
     throttle_reasons: Mapping[str, int] = field(default_factory=dict)
     processes: Mapping[int, int | None] | None = None
-    """By host pid, bytes."""
+    """Bytes of each process by host pid; bytes are None if not known."""
     driver_version: str | None = None
 
 
@@ -53,83 +53,83 @@ NONE = Readings()
 
 @dataclass(frozen=True, slots=True)
 class MigLocation:
-    """Where a MIG device is."""
+    """Card and place of a MIG device."""
 
     card: GpuUuid
     index: int
-    """NVML's number of it within its card."""
+    """NVML's number of the MIG device on its card."""
     profile: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """One GPU of the node: a card, or a MIG device, which has tenants, quotas and GPU time of its own."""
+    """One GPU of the node: a card or a MIG device. Each has its own tenants, quotas and GPU time."""
 
     uuid: GpuUuid
     index: int
-    """In NVML's order; of a MIG device, its card's."""
+    """Index in NVML's order; for a MIG device, its card's index."""
     memory_bytes: int
     name: str = ""
     minor: int | None = None
-    """Of its device file, /dev/nvidia<minor>; None: not known."""
+    """Number of its device file, /dev/nvidia<minor>; None if not known."""
     mig: MigLocation | None = None
 
     @property
     def digits(self) -> str:
-        """The UUID without what it begins with: CUDA and the books do not tell cards from MIG devices."""
+        """UUID without its prefix: CUDA and the segments do not distinguish cards from MIG devices."""
         return self.uuid.partition("-")[2]
 
     @property
     def quota_index(self) -> int | None:
-        """The number by which a quota can name it: numbers name cards, never a MIG device of theirs."""
+        """Number by which a quota can name this GPU; None for a MIG device: numbers only name cards."""
         return None if self.mig is not None else self.index
 
     @property
     def label(self) -> str:
-        """Return "0", or of a MIG device "0:2", its number in its card."""
+        """Return "0" for card 0, "0:2" for MIG device 2 of card 0."""
         return f"{self.index}:{self.mig.index}" if self.mig is not None else str(self.index)
 
 
 @dataclass(frozen=True, slots=True)
 class GpuSample:
-    """What NVML says about a GPU at one moment."""
+    """NVML's answer about a GPU at one moment."""
 
     gpu: Gpu
     memory_used_bytes: int
     utilisation_percent: int | None
-    """None: not supported."""
+    """None if not supported."""
     pids: tuple[tuple[int, int], ...]
-    """(host pid, bytes) of processes on it."""
+    """(host pid, bytes) of the processes on the GPU."""
     error: str = ""
-    """What went wrong, if it did; then the rest is of the last good answer."""
+    """Failure of the last reading, or ""; after a failure, the other fields hold the last good answer."""
     is_lost: bool = False
-    """NVML says that the card has fallen off the bus."""
+    """True if NVML reports that the card has fallen off the bus."""
     readings: Readings = NONE
-    """All that it says, checked, for metrics."""
+    """Checked readings for metrics."""
     vgpu: VgpuHost | None = None
-    """Of a card that virtual machines have parts of."""
+    """vGPUs of the card; None if it hosts none."""
     mig: MigGpu | None = None
-    """Of a card that knows MIG, in that mode or not."""
+    """MIG state of a card that supports MIG, whether the mode is on or off; None for other cards."""
     mig_error: str = ""
-    """Why MIG devices of it cannot be read."""
+    """Reason that the card's MIG devices cannot be read, or ""."""
     memory_source: str = "nvml"
     """Source of the card's memory total: "nvml", or where that has none "cuda" or "option"."""
 
 
 @dataclass(frozen=True, slots=True)
 class FailedCard:
-    """A card that NVML counts and of which no sample can be had: no tenant gets anything of it."""
+    """A card that NVML counts but cannot sample. No tenant can use it."""
 
     index: int
     uuid: GpuUuid
-    """Empty if not even that is known."""
+    """Empty if not known either."""
     error: str
     is_lost: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessKey:
-    """A process, told apart from a later one with the same pid."""
+    """Identity of a process, distinct from a later process with the same pid."""
 
     host_pid: int
     start_ticks: int
@@ -137,54 +137,55 @@ class ProcessKey:
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where a process comes from, by the kernel's word."""
+    """User, pod, container and cgroup of a process, as the kernel reports them."""
 
     uid: int
     gid: int
     container_id: str | None = None
     pod_uid: str | None = None
     cgroup: str = ""
-    """Its path; tells a service or login session from another."""
+    """Path of its cgroup, which distinguishes services and login sessions."""
     unknown_group: str = ""
-    """The path of it that an unknown runtime's container may have; empty: it has none, or is in one."""
+    """Cgroup path that may belong to a container of an unknown runtime; empty if the origin is certain."""
 
     @property
     def is_contained(self) -> bool:
-        """It is in a pod or container, whose tenant it then is, whatever user it runs as."""
+        """True if the process is in a pod or container. Its tenant is then the pod's, whatever its user."""
         return self.pod_uid is not None or self.container_id is not None
 
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """The process at the other end of a connection, by the kernel's word: it lived when this was made."""
+    """Process at the other end of a connection, as the kernel reports it. It was alive at that moment."""
 
     key: ProcessKey
     origin: Origin
     groups: frozenset[int] = frozenset()
     is_of_the_node: bool = False
-    """It runs in no pod and no container, but for the daemon's own, in its pid and user namespaces."""
+    """True if it runs outside pods and containers, or in the daemon's own, in the daemon's pid and user
+    namespaces."""
     namespace_pid: int = 0
-    """The pid that it has in its own, innermost namespace."""
+    """Pid in its own, innermost pid namespace."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClientHints:
-    """What a process says about itself: hints, and a quota that it proposes."""
+    """Claims of a process about itself: hints, and a proposed quota."""
 
     pid: int = 0
-    """In its own namespace."""
+    """Pid in the process's own namespace."""
     name: str = ""
     tenant: str = ""
     quota: Quota = NO_QUOTA
     is_view: bool = False
-    """It only asks NVML so far."""
+    """True if the process has only used NVML so far."""
     start_ticks: int = 0
-    """When it started; where the kernel does not say who is calling, it is found by this and its pid."""
+    """Start time. Together with the pid it identifies the caller where the kernel does not name it (TCP)."""
 
 
 @dataclass(frozen=True, slots=True)
 class PodRef:
-    """A pod as the cluster calls it, or one container of it that has a quota of its own."""
+    """The cluster's name of a pod, or of one of its containers that has its own quota."""
 
     tenant: TenantName
     namespace: str
@@ -198,20 +199,20 @@ class PodRef:
 
 @dataclass(frozen=True, slots=True)
 class RegistrationRequest:
-    """A process that wants to be registered."""
+    """A process's request to be registered."""
 
     key: ProcessKey
     origin: Origin
     wish: ClientHints = ClientHints()
     place: PodRef | None = None
-    """Where the cluster says that it runs."""
+    """The cluster's name of the process's pod; None if it is in none."""
     at_s: float = 0.0
-    """Unix time at which it came; 0 if not known."""
+    """Unix time of the request; 0 if not known."""
 
 
 @dataclass(frozen=True, slots=True)
 class Registration:
-    """What a registered process is told."""
+    """Answer to a registered process."""
 
     worker: WorkerId
     host_pid: int
@@ -219,8 +220,8 @@ class Registration:
     usage: str
     policy: str
     source: str
-    """Who said the quota: "environment" is the process's own, which then has had its say; "tenant"
-    another's.
+    """Origin of the quota. "environment": the process's own environment set it, and later changes replace it.
+    "tenant": another process's environment set it.
     """
 
 
@@ -240,7 +241,7 @@ class Worker:
 
 @dataclass(frozen=True, slots=True)
 class EffectiveQuota:
-    """A quota, and who said it."""
+    """The quota in force, and its source."""
 
     quota: Quota
     source: Source
@@ -248,21 +249,21 @@ class EffectiveQuota:
 
 @dataclass(frozen=True, slots=True)
 class DeviceQuota:
-    """A quota on one GPU, with nothing left open."""
+    """A quota on one GPU, with every field set."""
 
     memory_bytes: int
-    """The card's whole memory: no limit."""
+    """The card's whole memory if there is no limit."""
     is_memory_limited: bool
     compute_percent: int
     request_percent: int
     weight: int
     priority: Priority
     memory_wait_ns: int = 0
-    """How long an allocation may wait for memory; 0: it is refused at once."""
+    """Longest time that an allocation may wait for memory; 0 if it is refused at once."""
 
 
 def device_quota(quota: Quota, gpu: Gpu) -> DeviceQuota:
-    """Return what a quota means on one GPU."""
+    """Return a quota applied to one GPU."""
     memory = quota.memory_bytes(gpu.memory_bytes, index=gpu.quota_index, uuid=gpu.uuid)
     return DeviceQuota(
         memory_bytes=gpu.memory_bytes if memory is None else memory,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The node's state as data, for `GET /v1/state` and whoever shows it. Pure."""
+"""Converts the node's state to JSON data for `GET /v1/state` and its clients. Pure."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from limiter.segment import Process, Usage
 
 
 def quota_data(held: EffectiveQuota) -> dict[str, Any]:
-    """Return a quota in the words in which it is set."""
+    """Return a quota in the form in which it is set."""
     said = {k.removeprefix("GPULIMIT_").lower(): v for k, v in held.quota.environ().items()}
     return {"source": held.source, "quota": said}
 
@@ -27,7 +27,7 @@ def tenant_data(
     usage: Usage | None,
     shares: Mapping[GpuUuid, Mapping[TenantName, TenantShare]],
 ) -> dict[str, Any]:
-    """Return a tenant; `usage` None: its books cannot be read."""
+    """Return a tenant; `usage` is None if its usage segment cannot be read."""
     processes = {p.holder_pid: p for p in (usage.processes if usage is not None else ()) if p.is_alive}
     return {
         "tenant": tenant.name,
@@ -51,7 +51,7 @@ def tenant_data(
 def worker_data(
     worker: Worker, process: Process | None, usage: Usage | None, gpus: Iterable[GpuUuid]
 ) -> dict[str, Any]:
-    """Return a process, with what it has on each GPU by its tenant's books."""
+    """Return a process with its usage of each GPU, from its tenant's usage segment."""
     names = {gpu.partition("-")[2]: gpu for gpu in gpus}
     devices = usage.devices if usage is not None else ()
     uuids = {d.entry: names[d.uuid] for d in devices if d.uuid in names}
@@ -116,7 +116,7 @@ def gpu_of_tenant(
 
 
 def memory_waiting(usage: Usage | None, entry: int) -> int:
-    """Return how many processes of a tenant have an allocation that waits for memory."""
+    """Return the number of a tenant's processes with an allocation that waits for memory."""
     processes = usage.processes if usage is not None else ()
     return sum(
         any(a.entry == entry and a.memory_waiting for a in process.accounts)
@@ -145,11 +145,11 @@ def gpu_data(sample: GpuSample, tenants: int) -> dict[str, Any]:
 
 
 def processes_data(samples: Iterable[GpuSample]) -> list[dict[str, Any]]:
-    """Return the processes on each GPU by NVML's word; bytes are None where it does not know them."""
+    """Return the processes that NVML lists on each GPU; bytes are None if NVML does not report them."""
     return [
         {"uuid": sample.gpu.uuid, "host_pid": pid, "memory_bytes": used}
         for sample in samples
-        # A card in MIG mode names the processes of its MIG devices once more.
+        # A card in MIG mode lists the processes of its MIG devices a second time.
         if not sample.error and not (sample.mig is not None and sample.mig.is_enabled)
         for pid, used in (sample.readings.processes or {}).items()
     ]
@@ -160,10 +160,10 @@ def event_data(events: Iterable[Event]) -> list[dict[str, Any]]:
 
 
 def observed_data(seen: Snapshot, tenants: Container[str] | None) -> dict[str, Any]:
-    """Return what metrics are made of, values by the catalogue's names; `tenants` None: everybody's.
+    """Return the values behind the metrics, by the catalogue's names; `tenants` is None for all tenants.
 
-    What is not known is not there. Who sees some tenants only sees no virtual machines, and of MIG devices
-    those that these are on.
+    A value that is not known is left out. A caller that may see only some tenants gets no virtual machines,
+    and only the MIG devices of these tenants.
     """
     clients = [c for c in seen.clients if tenants is None or c.who.tenant in tenants]
     data: dict[str, Any] = {

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The HTTP calls, on the Unix socket and over TCP: workers register and ask for commands, operators look
-and change.
+"""Serves the HTTP calls on the Unix socket and over TCP.
 
-The caller is taken from the connection, not from what is said, each time and after all that may take long: a
-process may leave a connection to others and end. All bodies are bounded and all fields checked
-here; what is decided, the node decides.
+Workers register and poll for commands. Operators read the state and change quotas. The connection identifies
+the caller, never the request's text. It is identified for each request, and again after each long wait: a
+process may pass its connection to another process and end. This module bounds all bodies and checks all
+fields. The node makes the decisions.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ MAX_WAIT_S = 60.0
 LONG_WAIT_S = 10.0
 MAX_TEXT = 256
 VERSION = int(lib.GL_LAYOUT_VERSION)
-"""Of the layout that daemon and library share; a library that was built with another one is refused."""
+"""Version of the shared-memory layout. The daemon refuses a library with another version."""
 WORKERS = "/v1/workers"
 
 
 class NodeApi(Protocol):
-    """What the calls need."""
+    """The part of the node that the calls use."""
 
     def peer(self, connection: Any) -> Peer: ...
     def register(self, connection: Any, wish: ClientHints, caller: Peer | None = None) -> Registration: ...
@@ -57,7 +57,7 @@ class NodeApi(Protocol):
 
 
 class Server:
-    """Both applications: for the Unix socket, and the operators' part of it for TCP."""
+    """Both applications: the one for the Unix socket, and the one for TCP."""
 
     def __init__(self, node: NodeApi) -> None:
         self._node = node
@@ -71,10 +71,11 @@ class Server:
         return app
 
     def tcp_application(self, operators: str, processes: str) -> web.Application:
-        """Return all calls, for whoever bears the right token; "": nobody.
+        """Return the application for TCP: the two tokens of operators and processes; "" disables that set of
+        calls.
 
-        Processes' calls have a token of their own, which allows nothing else. It does not say who they are:
-        that is found out.
+        The processes' token allows only registration and its follow-up calls. It does not identify the
+        process: the daemon looks up the holder of the connection.
         """
 
         @web.middleware
@@ -184,7 +185,7 @@ class Server:
         return web.json_response({"commands": [shown]}, headers=headers)
 
     async def _next(self, worker_id: WorkerId, after: int, wait_s: float) -> Command | None:
-        """Return the next command, waiting for one. Raises Refused if the worker goes meanwhile."""
+        """Wait for the worker's next command and return it. Raises Refused if the worker ends meanwhile."""
         command = self._node.next_command(worker_id, after)
         if command is not None or wait_s == 0:
             return command
@@ -206,16 +207,16 @@ class Server:
         return self._node.next_command(worker_id, after)
 
     def wake(self, worker_id: WorkerId) -> None:
-        """Let a worker's question be answered now: there is a command, or the worker is gone."""
+        """Answer a worker's long poll now: there is a command, or the worker is gone."""
         for rung in self._waiting.get(worker_id, ()):
             rung.set()
 
     def longpolls(self) -> int:
-        """Return how many questions wait for an answer."""
+        """Return the number of waiting long polls."""
         return sum(len(waiting) for waiting in self._waiting.values())
 
     def drain(self) -> None:
-        """Answer all questions now, since the daemon is about to end."""
+        """Answer all long polls now: the daemon is about to end."""
         self._is_draining = True
         for waiting in list(self._waiting.values()):
             for rung in waiting:
@@ -234,7 +235,7 @@ class Server:
         return self._node.peer(connection_of(request))
 
     async def _own_worker(self, request: web.Request) -> Worker:
-        """Return the worker in the path, which must be the caller. Raises Refused."""
+        """Return the worker in the path. Raises Refused if it is not the caller."""
         worker = self._node.worker(WorkerId(request.match_info["id"]))
         if worker is None:
             raise Refused(404, "no such worker: register again")
@@ -255,7 +256,7 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 @web.middleware
 async def refusals(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Turn refusals into answers, with the same line in header and body."""
+    """Turn a Refused exception into an answer with the same line in header and body."""
     try:
         return await handler(request)
     except Refused as error:
@@ -265,9 +266,10 @@ async def refusals(request: web.Request, handler: Handler) -> web.StreamResponse
 
 
 def end_of_wait(now_s: float, wait_s: float) -> float:
-    """Return when a question is answered at the latest: a long wait ends on a whole second, with others'.
+    """Return the latest time to answer a long poll. Long waits are rounded to a whole second, so that they
+    end together.
 
-    Many answers at once cost a quarter of what they cost one by one.
+    Many answers at once cost a quarter of the same answers one by one.
     """
     end_s = now_s + wait_s
     return float(math.floor(end_s)) if wait_s >= LONG_WAIT_S else end_s
@@ -282,7 +284,7 @@ def connection_of(request: web.Request) -> Any:
 
 
 def ends_of(request: web.Request) -> TcpEndpoints | None:
-    """Return the ends of a TCP connection; None: it is a Unix socket, whose peer the kernel names."""
+    """Return the ends of a TCP connection; None for a Unix socket, whose peer the kernel names."""
     transport = request.transport
     if transport is None:
         raise Refused(403, "the caller has gone")
@@ -290,13 +292,15 @@ def ends_of(request: web.Request) -> TcpEndpoints | None:
 
 
 def is_same(given: str, expected: str) -> bool:
-    """Whether two texts are the same, in a time that does not tell where they differ or how long they are."""
+    """True if two texts are equal. The time does not depend on their lengths or on where they differ."""
     one, other = (hashlib.sha256(t.encode(errors="surrogateescape")).digest() for t in (given, expected))
     return hmac.compare_digest(one, other)
 
 
 async def body_of(request: web.Request) -> dict[str, Any]:
-    """Return the JSON object in a body. Raises Refused; aiohttp refuses what is too large."""
+    """Return the JSON object in a body. Raises Refused if it is none; aiohttp refuses a body that is too
+    large.
+    """
     try:
         data = json.loads(await request.read())
     except (ConnectionError, web.RequestPayloadError) as error:
@@ -309,7 +313,7 @@ async def body_of(request: web.Request) -> dict[str, Any]:
 
 
 def text_in(said: Mapping[str, Any], key: str) -> str:
-    """Return a text field, cleaned of what could steer a terminal."""
+    """Return a text field without control characters, which could steer a terminal."""
     value = said.get(key, "")
     if not isinstance(value, str) or len(value) > MAX_TEXT:
         raise Refused(422, f"{key} must be text of at most {MAX_TEXT} characters")
@@ -351,7 +355,7 @@ def quota_in(said: Mapping[str, Any]) -> quota.Quota:
 
 
 def change_in(said: Mapping[str, Any]) -> QuotaChange:
-    """Return the parts in {"memory": "4GiB", "request": null}; null takes a part out."""
+    """Return the changed fields in {"memory": "4GiB", "request": null}; null removes a field."""
     cleared = [key for key, value in said.items() if value in (None, "", "none")]
     for key in cleared:
         if key not in FIELDS:
@@ -360,7 +364,7 @@ def change_in(said: Mapping[str, Any]) -> QuotaChange:
 
 
 def wish_in(said: Mapping[str, Any]) -> ClientHints:
-    """Return what a process says about itself. Raises Refused."""
+    """Return a process's claims about itself. Raises Refused if a field is invalid."""
     try:
         said_quota = quota.read(texts_in(said, "environment"))
     except QuotaError as error:

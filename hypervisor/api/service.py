@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the HTTP calls are answered with: the node's facts as data, cut to what the caller may see.
+"""Builds the answers to the HTTP calls: the node's state, reduced to the part that the caller may see.
 
-Operators see all; a tenant's process sees its own tenant and the GPUs.
+Operators see everything. A tenant's process sees its own tenant and the GPUs.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from limiter.tenants import start_ticks
 
 
 class Api:
-    """The calls, on a node; `seen` gives what metrics are made of."""
+    """The calls on a node; `seen` returns the last metrics snapshot."""
 
     def __init__(self, node: Node, arbitration: Dispatcher, seen: Callable[[], Snapshot]) -> None:
         self._node = node
@@ -72,9 +72,9 @@ class Api:
         return self._node.is_operator(peer)
 
     async def state(self, peer: Peer | None) -> dict[str, Any]:
-        """Return everything that the caller may see; `peer` None: an operator.
+        """Return the state that the caller may see; `peer` is None for an operator.
 
-        Books are read tenant by tenant, and other work of the loop is done between two.
+        Usage segments are read tenant by tenant; the event loop runs other tasks in between.
         """
         node = self._node
         sees_all = peer is None or node.is_operator(peer)
@@ -110,7 +110,7 @@ class Api:
         return state
 
     def _is_own(self, tenant: Tenant, peer: Peer | None) -> bool:
-        """Whether a peer is a process of the tenant, or of the tenant's user, outside pods and containers."""
+        """True if a peer is a process of the tenant or, outside pods and containers, of the tenant's user."""
         if peer is None or any(w.key == peer.key for w in tenant.workers.values()):
             return peer is not None
         is_plain = not tenant.name.startswith(CONTAINED)
@@ -125,7 +125,7 @@ class Api:
         return data
 
     def _usage(self, tenant: Tenant) -> Usage | None:
-        """Return a tenant's books with its registered processes; None if they cannot be read."""
+        """Return a tenant's usage with its registered processes; None if the segment cannot be read."""
         opened = self._node.tenancy.open_tenants.get(tenant.name)
         workers = {worker.key.host_pid for worker in tenant.workers.values()}
         try:
@@ -151,12 +151,12 @@ class Api:
         return {"tenant": name, "present": is_present, **shown, **suspended}
 
     def set_quota(self, name: TenantName, said: Quota | None) -> dict[str, Any]:
-        """Set or take back a whole quota; return what then holds."""
+        """Set a whole quota, or remove it (None); return the quota that is then in force."""
         self._node.operators.set_quota(name, said)
         return self._answer(name)
 
     def change_quota(self, name: TenantName, change: QuotaChange) -> dict[str, Any]:
-        """Set parts of a quota; return what then holds."""
+        """Set fields of a quota; return the quota that is then in force."""
         self._node.operators.change_quota(name, change)
         return self._answer(name)
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Looks at everything once a period and publishes a snapshot for scrapes.
+"""Collects one metrics snapshot per period and publishes it to the exporter.
 
-Runs on the daemon's loop, tenant by tenant, so that nothing that it reads is closed under it and nothing
-else waits for long. It only reads.
+Event loop only, so no segment is closed while it is read. It works tenant by tenant, so that other tasks
+never wait long. Read-only.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from limiter import about
 
 logger = logging.getLogger(__name__)
 FRESH_PERIODS, FRESH_LEAST_S = 3, 3.0
-"""NVML has answered lately: within so many periods, and so many seconds at least."""
+"""Age up to which NVML's last answer counts as fresh: so many periods, but at least so many seconds."""
 ARBITRATION_FRESH_S = 1.0
 REASONS = {"plain file": "type", "belongs to": "owner", "bytes": "size", "layout": "layout"}
 T = TypeVar("T")
@@ -41,7 +41,7 @@ BUILD = {"version": about.version(), "python_version": platform.python_version()
 
 @dataclass(frozen=True, slots=True)
 class CollectorOptions:
-    """What the observer is told."""
+    """The collector's settings."""
 
     period_s: float
     ttl_ns: int
@@ -49,7 +49,7 @@ class CollectorOptions:
     has_debug_labels: bool
     ratio_file: str = ""
     node: str = ""
-    """This node's name, for labels."""
+    """Name of this node, for labels."""
 
     @classmethod
     def of(cls, settings: Settings) -> CollectorOptions:
@@ -64,8 +64,9 @@ class CollectorOptions:
 
 
 class Collector:
-    """Makes snapshots; `longpolls` says how many processes wait for commands, `rejected` counts
-    shared memory that could not be used.
+    """Makes snapshots. `longpolls` returns the number of processes that wait for commands. `rejected` counts
+    unusable
+    shared-memory files by reason.
     """
 
     def __init__(
@@ -106,7 +107,9 @@ class Collector:
         self.on_collected: Callable[[list[TenantObservation]], None] = lambda _: None
 
     async def run(self) -> None:
-        """Look for ever. Whatever goes wrong is counted, and the next look is made."""
+        """Collect periodically until cancelled. A failed collection is counted and does not stop the next
+        one.
+        """
         while True:
             begin = time.monotonic()
             try:
@@ -119,7 +122,7 @@ class Collector:
             )
 
     async def step(self) -> None:
-        """Look once, and publish."""
+        """Collect once, and publish the snapshot."""
         begin = time.monotonic()
         cards = self.cards()
         nvml = {
@@ -184,14 +187,14 @@ class Collector:
     # ---- cards ----
 
     def nvml_is_fresh(self) -> bool:
-        """Whether NVML has answered lately."""
+        """True if NVML has answered within the fresh age."""
         silence_s = self._nvml.silence_s()
         if not self._nvml.health.is_up or silence_s is None:
             return False
         return silence_s <= max(FRESH_LEAST_S, FRESH_PERIODS * self._options.period_s)
 
     def cards(self) -> list[GpuObservation]:
-        """Return all cards ever seen, and the MIG devices that there are."""
+        """Return all cards ever seen, and the current MIG devices."""
         health, inventory, is_fresh = self._nvml.health, self._node.inventory, self.nvml_is_fresh()
         cards = []
         for gpu in inventory.present:
@@ -208,7 +211,7 @@ class Collector:
         return cards
 
     def _energy_since(self, cards: list[GpuObservation]) -> dict[str, float]:
-        """Return what each card has used since the last look, in joules."""
+        """Return the energy that each card has used since the last collection, in joules."""
         used: dict[str, float] = {}
         for card in cards:
             now = card.sample.readings.energy_joules
@@ -242,7 +245,7 @@ class Collector:
         }
 
     def parts(self) -> tuple[ComponentStatus, ...]:
-        """Return how the parts are."""
+        """Return the status of each component."""
         health, store = self._nvml.health, self._node.survival.store
         stepped_ago_s = (time.monotonic_ns() - self._arbitration.stepped_at_ns) / 1e9
         at_s = self._last_success_at_s
@@ -272,7 +275,7 @@ class Collector:
         )
 
     def reasons_not_ready(self) -> list[str]:
-        """Return which parts do not do their work."""
+        """Return one line for each component that does not work."""
         silent = [part.name for part in self.parts() if not part.is_up]
         reasons = {"state": "; ".join(self._node.warnings())}
         return [f"{name}: {reasons.get(name) or 'has not done its work lately'}" for name in silent]
@@ -283,5 +286,5 @@ def known_of(values: Iterable[T | None]) -> tuple[T, ...]:
 
 
 def kind_of_reason(reason: str) -> str:
-    """Return in one word why shared memory was not used."""
+    """Return the metric label for the reason that a shared-memory file was rejected."""
     return next((kind for word, kind in REASONS.items() if word in reason), "other")

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads what tenants have on each card: their books, quotas, processes and who they are.
+"""Reads the usage, quotas, processes and identity of each tenant on each card.
 
-Used on the daemon's loop alone, where nothing that it reads is closed under it. It only reads.
+Event loop only, so no segment is closed while it is read. Read-only.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ MAX_LOOKED_AT = 1024
 MAX_STANDALONE_OF_USER = 64
 SOURCES = {"pod": "annotation", "environment": "env"}
 NvmlBytes = Mapping[GpuUuid, Mapping[int, int | None]]
-"""What NVML says that processes hold, by card and host pid."""
+"""Bytes that processes hold according to NVML, by card and host pid."""
 
 
 class TenantCollector:
-    """All tenants of the node. `errors` counts books that could not be read.
+    """Observes all tenants of the node. `errors` counts usage segments that could not be read.
 
-    `pods` gives the cluster's names. What processes say of their pod is not used: one could put
-    its figures into another pod's series.
+    `pods` returns the cluster's names. A process's own claims about its pod are not used: it could put its
+    figures into another pod's series.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class TenantCollector:
         self.errors: Counter[str] = Counter()
 
     def tenants(self, nvml: NvmlBytes, names: Iterable[str]) -> Iterator[list[TenantObservation]]:
-        """Yield each tenant's looks; between two, others may change the registry."""
+        """Yield each tenant's observations. The registry may change between two of them."""
         self._nvml = nvml
         self._strangers = self._find_strangers()
         for name in list(self._node.registry.tenants):
@@ -69,7 +69,7 @@ class TenantCollector:
         shown = 0
         for path_name in names:
             looks = list(self._standalone(path_name))
-            shown += bool(looks)  # what has no living process hides nobody who has
+            shown += bool(looks)  # a tenant without a living process does not count against the bound
             yield looks
             if shown == MAX_STANDALONE:
                 break
@@ -114,7 +114,7 @@ class TenantCollector:
             )
 
     def _unopened(self, tenant: Tenant) -> Iterable[TenantObservation]:
-        """Return a tenant that was taken over and whose books cannot be read: it may be on any GPU."""
+        """Return an adopted tenant whose usage segment cannot be read: it may be on any GPU."""
         if tenant.name not in self._node.survival.unopened:
             return
         for gpu in self._node.inventory.gpus:
@@ -133,7 +133,7 @@ class TenantCollector:
             )
 
     def _usage(self, opened: OpenSegments, workers: Mapping[int, Worker]) -> Usage | None:
-        """Return a tenant's books with its registered processes; None if they cannot be read."""
+        """Return a tenant's usage with its registered processes; None if the segment cannot be read."""
         try:
             return opened.usage.read(workers)
         except (LayoutMismatch, OSError, ValueError):
@@ -164,7 +164,7 @@ class TenantCollector:
         return rows
 
     def _identity(self, tenant: Tenant) -> Identity:
-        """Return who a tenant is: by pod, container, unit and user as the kernel says, and command."""
+        """Return a tenant's pod, container, unit and user as the kernel reports them, and its command."""
         workers = list(tenant.workers.values())
         origins = [worker.origin for worker in workers]
         containers = {origin.container_id for origin in origins if origin.container_id}
@@ -185,7 +185,7 @@ class TenantCollector:
     # ---- tenants that this daemon does not limit ----
 
     def _standalone(self, name: str) -> Iterable[TenantObservation]:
-        """Return the tenants whose processes started without the daemon, and limit themselves."""
+        """Return the tenants whose processes started without the daemon and limit themselves."""
         if name in self._node.tenancy.open_tenants:
             return
         try:
@@ -200,7 +200,7 @@ class TenantCollector:
             if gpu is None:
                 continue
             held = self._held(usage, device, gpu, {})
-            # The driver must know its processes: the books alone could be of anywhere.
+            # NVML must list its processes: the segment alone may come from another machine.
             if not self._nvml.get(gpu.uuid, {}).keys() & {process.host_pid for process in held}:
                 continue
             is_limited = device.memory_limit_bytes < device.card_bytes
@@ -218,12 +218,12 @@ class TenantCollector:
 
 
 def source_of(tenant: Tenant) -> str:
-    """Return what said the tenant's quota, as the metrics name it."""
+    """Return the source of the tenant's quota, as a metric label."""
     return SOURCES.get(tenant.held.source, tenant.held.source) if tenant.held.quota.is_set else "none"
 
 
 def standalone_names(own: Container[str], directory: Path = segment.DIRECTORY) -> list[str]:
-    """Return the tenants in shared memory that this daemon does not limit, a few of each user.
+    """Return the tenants in shared memory that this daemon does not limit, a bounded number per user.
 
     Any thread: users can put any number of files there.
     """
@@ -277,7 +277,7 @@ def look_of(
 
 
 def state_of(state: State, usage: Usage | None, device: Device | None) -> State:
-    """Return a tenant's state on one GPU: where its time cannot be measured by events it is degraded."""
+    """Return a tenant's state on one GPU; it is degraded if events cannot measure its GPU time."""
     if state != "enforced" or usage is None or device is None:
         return state
     return "degraded" if any(account.is_coarse for account in usage.accounts(device)) else state
@@ -295,8 +295,10 @@ def books_of(usage: Usage, device: Device) -> UsageCounters:
 
 
 def pid_of(process: Process, workers: Mapping[int, Worker]) -> int | None:
-    """Return the pid as the kernel says, or as the process says where that is one of its tenant's: a program
-    that has closed every descriptor has lost the lock that tells it.
+    """Return a process's pid: from its record lock, else the pid that it claims if its tenant has that
+    process.
+
+    A program that closes all its descriptors loses the lock.
     """
     if process.holder_pid is not None:
         return process.holder_pid
@@ -321,7 +323,9 @@ def held_of(
 
 
 def is_member(stranger: UnregisteredProcess, tenant: Tenant) -> bool:
-    """Whether an unregistered process is one of a tenant's: same pod or container, or its user says so."""
+    """True if an unregistered process belongs to a tenant: same pod or container, or its user names the
+    tenant.
+    """
     if stranger.pod_uid or tenant.pod_uid:
         return stranger.pod_uid == tenant.pod_uid
     if stranger.container_id is not None:

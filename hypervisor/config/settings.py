@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The daemon's options: one table, from which flags, environment, file and help are made.
+"""The daemon's options: one table defines the flags, environment variables, file keys and help.
 
-Flag > GPULIMITD_* > TOML file > default. A key that is not in the table is refused, so that a typing error
-never means a default. The file may also hold quotas: [default] for processes that nobody knows,
-[tenants.NAME].
+Flag > GPULIMITD_* > TOML file > default. A key outside the table is refused, so that a typing error never
+silently selects a default. The file may also hold quotas: [tenants.NAME], and [default] for tenants without a
+quota of their own.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ QUOTA_KEYS = {
 
 
 def option(parse: Callable[[str], Any], default: str, reason: str) -> Any:
-    """Return one row of the table. `default` is text, read like any other value."""
+    """Return one row of the table. `default` is text and parsed like any other value."""
     return field(default=parse(default), metadata={"parse": parse, "default": default, "reason": reason})
 
 
@@ -222,7 +222,7 @@ class Quotas:
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """What the daemon was told, and where from."""
+    """The daemon's configuration, and the path of its file."""
 
     settings: Settings = Settings()
     quotas: Quotas = Quotas()
@@ -256,8 +256,9 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def load(arguments: Sequence[str], environ: Mapping[str, str] = os.environ) -> Config:
-    """Return the configuration. Raises ConfigError; prints help or a usage error and exits as argparse
-    does.
+    """Return the configuration. Raises ConfigError if a value is invalid.
+
+    Prints help or a usage error and exits, as argparse does.
     """
     options = build_parser().parse_args(list(arguments))
     check_environment(environ)
@@ -283,7 +284,7 @@ def load(arguments: Sequence[str], environ: Mapping[str, str] = os.environ) -> C
 
 
 def check_environment(environ: Mapping[str, str]) -> None:
-    """Refuse GPULIMITD_* that is no option."""
+    """Raise ConfigError for a GPULIMITD_* variable that is no option."""
     known = {f"{PREFIX}CONFIG", *(PREFIX + name.upper() for name in TABLE)}
     for name in environ:
         if name.startswith(PREFIX) and name not in known:
@@ -300,7 +301,7 @@ def parsed(parse: Callable[[str], Any], value: object, key: str, origin: str) ->
 
 
 def read_file(path: Path) -> dict[str, Any]:
-    """Return the file's content, all keys known."""
+    """Return the file's content. Raises ConfigError if a key is unknown."""
     try:
         data = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -314,7 +315,7 @@ def read_file(path: Path) -> dict[str, Any]:
 
 
 def reread_quotas(path: Path | None) -> Quotas:
-    """Return the quotas as the file now has them. Raises ConfigError."""
+    """Read the file again and return its quotas. Raises ConfigError."""
     return quotas_of(read_file(path), path) if path else Quotas()
 
 

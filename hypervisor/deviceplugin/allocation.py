@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a container with some cards is handed, by the daemon's options."""
+"""Builds the edits that a container with given cards gets, from the daemon's options."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ SIM_VARIABLES = ("GPULIMIT_SIM_PROFILE", "GPULIMIT_SIM_SET", "GPULIMIT_SIM_FAULT
 
 
 class ContainerAllocator:
-    """Makes handouts. The library is put into place at the first and looked after at each."""
+    """Builds container edits. The first call installs the library; each later call checks it."""
 
     def __init__(self, settings: Settings, *, is_simulated: bool) -> None:
         self._settings = settings
         self._is_simulated = is_simulated
         self._folder = Path(settings.library_dir)
         self._merges = settings.merge_preload or (settings.hand_over == "cdi" and not is_simulated)
-        """Containers' runtimes read CDI, and so can start a hook."""
+        """True if the container runtimes read CDI and so can run a hook."""
         self._cdi_file = Path(settings.cdi_dir) / "gpulimit-preload.json"
 
     def place(self) -> Placed:
-        """Put the library into place, or see that it is there and works. Raises NotPlaced, NotInstalled."""
+        """Install the library, or check that it is there and works. Raises NotPlaced, NotInstalled."""
         placed = library_store.place(paths.library(), self._folder, self._settings.socket)
         if self._merges:
             hook = library_store.place_hook(paths.preload_hook(), self._folder)
@@ -44,11 +44,11 @@ class ContainerAllocator:
         return placed
 
     def remove_unused(self, in_use: Sequence[bytes]) -> list[Path]:
-        """Remove earlier builds of the library that no container was given."""
+        """Remove earlier builds of the library that no container uses."""
         return library_store.remove_unused(self._folder, self.place().library, in_use)
 
     def limits(self) -> ContainerEdits:
-        """Return what every container gets. Raises NotPlaced, NotInstalled."""
+        """Return the edits that every container gets. Raises NotPlaced, NotInstalled."""
         placed = self.place()
         return container_edits.limits(
             library=str(placed.library),
@@ -58,7 +58,7 @@ class ContainerAllocator:
         )
 
     def of(self, cards: Sequence[Gpu]) -> ContainerEdits:
-        """Return what a container with these cards gets. Raises NotPlaced, NotInstalled, ValueError."""
+        """Return the edits for a container with these cards. Raises NotPlaced, NotInstalled, ValueError."""
         merged = ContainerEdits(cdi=(f"{cdi.PRELOAD_KIND}={cdi.MERGED}",) if self._merges else ())
         return self.limits() + self.cards(cards) + merged
 
@@ -95,7 +95,7 @@ class ContainerAllocator:
 
 
 def answer_of(grant: ContainerEdits) -> Any:
-    """Return a handout as Allocate answers it, for one container."""
+    """Return container edits as Allocate's answer for one container."""
     return messages.new(
         "ContainerAllocateResponse",
         envs=sorted_dict(grant.variables),

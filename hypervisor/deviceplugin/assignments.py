@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which pod has which devices, from what the kubelet answers and from its record. Pure.
+"""Maps pods to their devices, from the kubelet's answers and its checkpoint. Pure.
 
-Answers name pods by namespace and name, which pods have one after the other; the record names them by UID. A
-name is taken for a UID only if the cluster has one pod of that name, the same before the question and after.
+Answers name pods by namespace and name, which a later pod may reuse. The checkpoint names pods by UID. A name
+maps to a UID only if exactly one pod in the cluster has it, the same one before and after the request.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from hypervisor.deviceplugin.checkpoint import Allocations
 from hypervisor.pods.pod import Pod
 
 Answer = Mapping[str, Mapping[str, tuple[str, ...]]]
-"""Devices by pod, "NAMESPACE/NAME", and container."""
+"""Devices by pod ("NAMESPACE/NAME") and container."""
 
 
 def names(pods: Iterable[Pod]) -> dict[str, str]:
-    """Return UIDs by "NAMESPACE/NAME", without names that several pods have and pods that have ended."""
+    """Return UIDs by "NAMESPACE/NAME", without ambiguous names and without ended pods."""
     found: dict[str, set[str]] = {}
     for pod in pods:
         if not pod.has_ended:
@@ -28,7 +28,7 @@ def names(pods: Iterable[Pod]) -> dict[str, str]:
 def by_uid(
     answer: Answer, before: Mapping[str, str], after: Mapping[str, str]
 ) -> dict[str, Mapping[str, tuple[str, ...]]]:
-    """Return an answer by UID. `before` and `after`: `names` when it was asked for and when it came."""
+    """Return an answer by UID. `before` and `after` are `names` at the request and at the answer."""
     return {
         before[title]: containers
         for title, containers in answer.items()
@@ -37,10 +37,10 @@ def by_uid(
 
 
 def merged(record: Allocations, told: Allocations) -> Allocations:
-    """Return what pods have: what was told where devices were, and the record for the rest.
+    """Return the devices of pods: the kubelet's answer where it lists devices, the checkpoint elsewhere.
 
-    What was told may be older than the record, and lacks init containers. Devices that the record gives to
-    another pod were told of one that had the same name.
+    The answer may be older than the checkpoint, and lacks init containers. If the checkpoint gives a device
+    to another pod, the answer meant an earlier pod of the same name and is not used.
     """
     owner = {device: pod for pod, its in record.items() for devices in its.values() for device in devices}
     found = {pod: dict(its) for pod, its in record.items()}

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The kubelet's own record of which pod has which devices. Pure.
+"""Parses the kubelet's checkpoint of the devices that each pod has. Pure.
 
-Allocate calls do not say for which pod they are, so nothing can be learned from their order. The kubelet
-writes this record before it starts the container, and it names the pod by the UID that is also in the
-cgroup of the container's processes: that is the join.
+Allocate calls do not name the pod, and their order proves nothing. The kubelet writes the checkpoint before
+it starts the container. It names the pod by the UID that is also in the cgroup path of the container's
+processes.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Allocations = Mapping[str, Mapping[str, tuple[str, ...]]]
 
 
 def allocations(text: str, resource: str) -> Allocations:
-    """Return the devices of a resource by pod. Raises ValueError if the record has another form."""
+    """Return the devices of a resource by pod. Raises ValueError if the checkpoint has another format."""
     found: dict[str, dict[str, set[str]]] = {}
     for entry in entries(text):
         if entry.get("ResourceName") == resource and (devices := devices_of(entry)):
@@ -29,8 +29,9 @@ def allocations(text: str, resource: str) -> Allocations:
 
 
 def answers(text: str, resource: str) -> list[bytes]:
-    """Return what Allocate answered for the containers that have a resource: the kubelet uses it again when
-    it starts a container anew. Raises ValueError.
+    """Return Allocate's answers for the containers that have a resource. Raises ValueError.
+
+    The kubelet reuses an answer when it restarts the container.
     """
     raw = [entry.get("AllocResp") or "" for entry in entries(text) if entry.get("ResourceName") == resource]
     try:
@@ -45,7 +46,7 @@ def entries(text: str) -> Iterator[Mapping[str, Any]]:
     if not isinstance(body, dict) or "PodDeviceEntries" not in body:
         raise ValueError("there is no Data.PodDeviceEntries")
     listed = body["PodDeviceEntries"]
-    if listed is None:  # Go's empty list
+    if listed is None:  # how Go encodes an empty list
         return
     if not isinstance(listed, list) or not all(isinstance(entry, dict) for entry in listed):
         raise ValueError("Data.PodDeviceEntries is not a list of objects")
@@ -60,7 +61,7 @@ def text_in(entry: Mapping[str, Any], key: str) -> str:
 
 
 def devices_of(entry: Mapping[str, Any]) -> list[str]:
-    """Return an entry's devices: a list, or since Kubernetes 1.20 one per NUMA node."""
+    """Return an entry's devices: one list, or since Kubernetes 1.20 one list per NUMA node."""
     devices: Any = entry.get("DeviceIDs")
     lists: list[Any] = list(devices.values()) if isinstance(devices, dict) else [devices]
     if not all(isinstance(one, list) and all(isinstance(d, str) for d in one) for one in lists):

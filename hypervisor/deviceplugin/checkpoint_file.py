@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which container has which slices, read from the kubelet's record whenever that has changed."""
+"""Reads the slices of each container from the kubelet's checkpoint file whenever it changes."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ MAX_BYTES = 64 << 20
 
 
 class CheckpointFile:
-    """The record, as it was last read."""
+    """The checkpoint, as last read."""
 
     def __init__(self, folder: Path, resource: str) -> None:
         self._path = folder / RECORD
         self._resource = resource
         self._seen: tuple[int, int, int] | None = None
         self.trouble = ""
-        """Why it cannot be read."""
+        """Reason that the file cannot be read, or ""."""
         self.devices: Allocations = {}
 
     def refresh(self) -> None:
-        """Read the record if it has changed. What cannot be read changes nothing, and `trouble` says why."""
+        """Read the file if it has changed. After a failure the last content stays, and `trouble` says why."""
         try:
             state = os.stat(self._path)  # noqa: PTH116
         except FileNotFoundError:
@@ -45,7 +45,7 @@ class CheckpointFile:
         self.trouble, self._seen = "", seen
 
     def answers(self) -> list[bytes]:
-        """Return what containers were given. Raises OSError, ValueError."""
+        """Return Allocate's answers to containers. Raises OSError, ValueError."""
         return checkpoint.answers(self._text(), self._resource) if self._path.exists() else []
 
     def _text(self) -> str:

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether a card can be offered: out at the first error, back after a while of good answers, by itself."""
+"""Decides if a card is offered: it is withdrawn at the first error and returns after RECOVERY_NS of good
+answers.
+"""
 
 from __future__ import annotations
 
@@ -9,22 +11,23 @@ from collections.abc import Mapping
 from hypervisor.model import GpuUuid
 
 RECOVERY_NS = 5_000_000_000
-"""Good answers for so long bring a card back; a passing error costs no more than that."""
+"""Time of good answers after which a card is offered again."""
 
 
 class DeviceHealth:
-    """All cards ever seen."""
+    """Health of all cards ever seen."""
 
     def __init__(self, recovery_ns: int = RECOVERY_NS) -> None:
         self.healthy: dict[GpuUuid, bool] = {}
         self.flaps: Counter[GpuUuid] = Counter()
-        """How often each has come back."""
+        """Number of times that each card has recovered."""
         self._bad_at_ns: dict[GpuUuid, int] = {}
         self._recovery_ns = recovery_ns
 
     def look(self, answers: Mapping[GpuUuid, bool], *, now_ns: int) -> list[GpuUuid]:
-        """Take in which cards answer well; return those whose standing has changed. A card that is not
-        mentioned does not answer.
+        """Record which cards answer well; return those whose health has changed.
+
+        A card that is missing in `answers` counts as not answering.
         """
         changed = []
         for gpu in {*self.healthy, *answers}:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The device plugin in the daemon: what it may know of the node, and what the node learns from it.
+"""The daemon's device plugin: its view of the node, and the pods' slices that it reports to the node.
 
-Nothing is offered before the daemon can keep limits, and a pod's process is not taken in while neither the
-kubelet nor its record says who has which slices.
+It offers nothing before the daemon can enforce limits. A pod's process is not registered until the kubelet or
+its checkpoint reports the pod's slices.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ logger = logging.getLogger(__name__)
 FIRST_LOOK_S = 0.1
 SWEEP_S = 1.0
 CLEAN_UP_EVERY = 3600
-"""Sweeps between looks for builds of the library that nobody has any more."""
+"""Sweeps between two searches for builds of the library that no container uses any more."""
 
 
 class DevicePlugin:
-    """Offers the node's cards to its kubelet."""
+    """Offers the node's cards to the kubelet."""
 
     def __init__(
         self, told: Config, node: Node, observer: Collector, pods: Callable[[], Iterable[Pod]]
@@ -58,7 +58,7 @@ class DevicePlugin:
             Path(settings.kubelet_dir), settings.resource_name, self._note, pods
         )
         self._devices: Allocations = {}
-        """What pods have, as far as is known."""
+        """Known devices of pods."""
         self._per_gpu = settings.slices_per_gpu
         self._service = Service(
             self,
@@ -81,7 +81,7 @@ class DevicePlugin:
     # ---- what the plugin looks at ----
 
     def answers(self) -> dict[GpuUuid, bool]:
-        """Return which cards answer well."""
+        """Return for each card if it answers well."""
         is_fresh = self._observer.nvml_is_fresh()
         samples = self._node.inventory.samples
         # Cards in MIG mode and MIG devices are offered by NVIDIA's plugin, which knows their device files.
@@ -93,17 +93,17 @@ class DevicePlugin:
         return sample.gpu if sample is not None else None
 
     def reasons_not_ready(self) -> list[str]:
-        """Return what keeps limits from being kept."""
+        """Return the reasons that limits cannot be enforced."""
         return [*self._node.reasons_not_ready(), *filter(None, [self._trouble()])]
 
     def _trouble(self) -> str:
-        """Return why it cannot be known which slices pods have."""
+        """Return the reason that the pods' slices are unknown, or ""."""
         return "" if self._pod_resources.is_up else self._allotments.trouble
 
     # ---- what the node learns ----
 
     def before(self, origin: Origin) -> None:
-        """Learn what a pod has before its process is taken in. Raises Refused."""
+        """Learn a pod's devices before its process is registered. Raises Refused."""
         if origin.pod_uid is None:
             return
         self._learn()
@@ -122,13 +122,14 @@ class DevicePlugin:
         self._node.registry.book.slices = now
         self._pod_resources.look()
         for name in list(self._node.registry.tenants):
-            # A pod that the kubelet no longer lists keeps what it has while its processes live.
+            # A pod that the kubelet no longer lists keeps its devices while its processes live.
             if name in now and before.get(name) != now[name]:
                 self._decide(name)
 
     def _quotas(self) -> dict[TenantName, Quota]:
-        """Return what pods' slices mean, by tenant: a pod's are those of all its containers but for such as
-        have a quota of their own.
+        """Return the quotas that pods' slices stand for, by tenant.
+
+        A pod's quota counts the slices of all its containers, except those that have their own quota.
         """
         own, quotas = self._node.registry.book.pods, {}
         for pod, containers in self._devices.items():
@@ -159,7 +160,7 @@ class DevicePlugin:
     # ---- its life ----
 
     async def run(self) -> None:
-        """Offer for ever."""
+        """Offer the cards until cancelled."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._kubelet.run(self._ready), name="device plugin: kubelet")
             group.create_task(self._sweep(), name="device plugin: sweep")
@@ -177,7 +178,7 @@ class DevicePlugin:
             await asyncio.sleep(SWEEP_S if self._ready.is_set() else FIRST_LOOK_S)
 
     async def _begin(self) -> None:
-        """Put the library into place; then the kubelet may know."""
+        """Install the library, then let the plugin register with the kubelet."""
         try:
             placed = await asyncio.to_thread(self._grants.place)
         except GpulimitError as error:
@@ -196,11 +197,11 @@ class DevicePlugin:
             logger.warning("earlier builds of the library are kept: %s", error)
 
     def parts(self) -> tuple[ComponentStatus, ...]:
-        """Return how the plugin is, for readiness and metrics."""
+        """Return the plugin's component status, for readiness and metrics."""
         return (ComponentStatus("device_plugin", self._kubelet.is_up, None),)
 
     def view(self) -> PluginView:
-        """Return what it has done, for metrics."""
+        """Return the plugin's counters, for metrics."""
         health = self._service.health
         allotted: Counter[GpuUuid] = Counter()
         for containers in self._devices.values():

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Asks the kubelet which containers have which devices: its pod-resources API, over its Unix socket.
+"""Asks the kubelet for the devices of containers: its pod-resources API, over its Unix socket.
 
-It is asked for all pods now and then, and when the record has changed; at once for a pod whose process waits
-to be taken in. Kubelets that know no Get, or have it switched off, are asked for all then, too. Nobody waits
-for an answer: until one comes, and where none comes, there is the kubelet's record (`allotments`).
+It lists all pods periodically and whenever the checkpoint has changed. It gets a single pod at once if a
+process of that pod waits to be registered. A kubelet without Get, or with Get disabled, is asked to list all
+pods instead. No registration waits for an answer: without one, the kubelet's checkpoint decides
+(`checkpoint_file`).
 """
 
 from __future__ import annotations
@@ -31,16 +32,16 @@ from hypervisor.pods.pod import Pod
 SOCKET = Path("pod-resources", "kubelet.sock")
 PERIOD_S = 10.0
 APPEAR_S = 1.0
-"""Interval at which a socket that is not there is looked for."""
+"""Interval at which a missing socket is looked for."""
 SOONEST_S = 0.2
-"""It is asked no more often, however many processes wait."""
+"""Shortest time between two requests, however many processes wait."""
 ANSWER_S = 5.0
 MAX_BYTES = 16 << 20
 NOT_THERE = "its socket is not there"
 
 
 class PodResources:
-    """What the kubelet has told. `pods`: the node's pods as the cluster names them."""
+    """The kubelet's answers. `pods` returns the node's pods as the cluster names them."""
 
     def __init__(
         self,
@@ -57,13 +58,13 @@ class PodResources:
         self._pods = pods
         self._period_s = period_s
         self._lacks: set[str] = set()
-        """Calls that this kubelet does not know, or has switched off."""
+        """Calls that this kubelet lacks or has disabled."""
         self._wanted: set[str] = set()
         self._is_wanted = asyncio.Event()
         self._sure: set[str] = set()
         self.told: Allocations = {}
         self.allocatable: Counter[GpuUuid] | None = None
-        """How many slices of each card the kubelet knows; None: it does not say."""
+        """Number of slices of each card that the kubelet knows; None if it does not report them."""
         self.trouble = "not asked yet"
 
     @property
@@ -71,20 +72,20 @@ class PodResources:
         return not self.trouble
 
     def want(self, pod_uid: str) -> None:
-        """Ask for a pod as soon as may be: a process of it waits."""
+        """Request a pod as soon as possible: a process of it waits."""
         self._wanted.add(pod_uid)
         self._is_wanted.set()
 
     def look(self) -> None:
-        """Ask for all as soon as may be: something has changed."""
+        """Request all pods as soon as possible: something has changed."""
         self._is_wanted.set()
 
     def knows(self, pod_uid: str) -> bool:
-        """Whether the answer for a pod is one from after its containers were made."""
+        """True if the answer for a pod was given after its containers were created."""
         return pod_uid in self._sure or any(self.told.get(pod_uid, {}).values())
 
     async def run(self) -> None:
-        """Ask for ever."""
+        """Send requests until cancelled."""
         while True:
             wanted = frozenset(self._wanted)
             self._wanted.clear()
@@ -106,7 +107,7 @@ class PodResources:
         self.trouble = trouble
 
     async def _ask(self, wanted: frozenset[str]) -> str:
-        """Ask for the pods that are wanted, or for all; return why there is no answer."""
+        """Request the wanted pods, or all; return the reason that there is no answer, or ""."""
         if not self._socket.exists():
             return NOT_THERE
         try:
@@ -119,7 +120,7 @@ class PodResources:
                     await self._look_at_allocatable(channel)
         except grpc.aio.AioRpcError as error:
             if error.code() == grpc.StatusCode.UNAVAILABLE:
-                self._lacks.clear()  # the next one may be another version
+                self._lacks.clear()  # the next kubelet may be another version
             return f"{error.code().name}: {str(error.details())[:200]}"
         except DecodeError as error:
             return f"its answer cannot be read: {error}"
@@ -127,7 +128,7 @@ class PodResources:
 
     async def _list(self, channel: Any, wanted: frozenset[str]) -> None:
         before = pod_devices.names(self._pods())
-        # Of a large node it has 10 MiB and more: read on a thread, so that the loop goes on.
+        # A large node's answer has 10 MiB and more: a thread decodes it, so that the event loop goes on.
         answer = await asyncio.to_thread(self._pods_in, await call(channel, "List"))
         self.told = pod_devices.by_uid(answer, before, pod_devices.names(self._pods()))
         self._sure = (self._sure | wanted) & self.told.keys()
@@ -141,7 +142,7 @@ class PodResources:
         return answer
 
     async def _get(self, channel: Any, wanted: frozenset[str]) -> bool:
-        """Ask for single pods; False: they are to be found in the list."""
+        """Request single pods; return False if they must be looked up in the list of all pods."""
         before = pod_devices.names(self._pods())
         asked = {title: uid for title, uid in before.items() if uid in wanted}
         if "Get" in self._lacks or len(asked) < len(wanted):
@@ -176,11 +177,11 @@ class PodResources:
             self.allocatable = None
 
     def _count(self, raw: bytes) -> Counter[GpuUuid]:
-        """Return how many slices of each card an answer names. Any thread. Raises DecodeError, ValueError."""
+        """Count the slices of each card in an answer. Any thread. Raises DecodeError, ValueError."""
         return slices.count(self._ours(read("GetAllocatableResources", raw).devices))
 
     def _refused(self, name: str, error: grpc.aio.AioRpcError) -> None:
-        # What is switched off is answered with UNKNOWN and these words.
+        # The kubelet answers a disabled call with UNKNOWN and this text.
         if error.code() == grpc.StatusCode.UNIMPLEMENTED or "disabled" in str(error.details()):
             self._lacks.add(name)
 
@@ -196,11 +197,11 @@ def title_of(pod: Any) -> str:
 
 
 async def call(channel: Any, name: str, **fields: Any) -> bytes:
-    """Return what a call answers, as it came. Raises AioRpcError."""
+    """Return the undecoded answer to a call. Raises AioRpcError."""
     ask = channel.unary_unary(
         pod_messages.path_of(pod_messages.SERVICE, name),
         request_serializer=lambda message: message.SerializeToString(),
-        # Left to gRPC, what cannot be read would be answered as None, with a traceback in the log.
+        # gRPC itself would turn an undecodable answer into None, with a traceback in the log.
         response_deserializer=None,
     )
     asked, _ = pod_messages.CALLS[name]

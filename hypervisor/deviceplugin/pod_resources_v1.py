@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The kubelet's pod-resources API, v1, as protobuf classes made from the table below. Numbers and types are
-compared with the published .proto in tests/plugin/test_plugin_wire.py.
+"""Protobuf classes of the kubelet's pod-resources API v1, built from the table below.
 
-List is there since Kubernetes 1.20, GetAllocatableResources since 1.21, Get since 1.27 (on by default since
-1.34). What is for claims of dynamic resources alone is left out: unknown fields are skipped.
+tests/plugin/test_plugin_wire.py compares numbers and types with the published .proto. List exists since
+Kubernetes 1.20, GetAllocatableResources since 1.21, Get since 1.27 (on by default since 1.34). Fields that
+only serve dynamic resource claims are left out: the decoder skips unknown fields.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ CALLS = {
     "Get": ("GetPodResourcesRequest", "GetPodResourcesResponse"),
     "GetAllocatableResources": ("AllocatableResourcesRequest", "AllocatableResourcesResponse"),
 }
-"""What is asked with and what is answered."""
+"""Request and answer messages of each call."""
 
 WIRE = Wire(PACKAGE, TABLE)
 CLASSES = WIRE.classes
@@ -53,7 +53,7 @@ path_of = WIRE.path_of
 def items_in(raw: bytes) -> Iterator[bytes]:
     """Yield the messages of a ListPodResourcesResponse, undecoded. Raises DecodeError.
 
-    Decoding a message holds the interpreter's lock until its end. A large list is therefore cut into pods
+    Decoding a message holds the interpreter's lock until its end. A large list is therefore split into pods
     first, so that other threads run in between.
     """
     place, end = 0, len(raw)
@@ -74,7 +74,7 @@ def items_in(raw: bytes) -> Iterator[bytes]:
 
 
 def varint_at(raw: bytes, place: int) -> tuple[int, int]:
-    """Return a protobuf varint, and the place behind it. Raises DecodeError."""
+    """Return a protobuf varint, and the offset behind it. Raises DecodeError."""
     value = 0
     for shift in range(0, 64, 7):
         if place >= len(raw):

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Registers with the kubelet, and does it again whenever the kubelet needs it.
+"""Registers the plugin with the kubelet, and again after each restart of the kubelet.
 
-A kubelet that starts removes all plugins' sockets and makes its own anew, so both are looked at: if ours is
-gone or its is another, the plugin starts over. If the kubelet hangs up while both stay, another plugin has
-most likely registered the same resource: that is said, and registering is tried again with growing pauses.
+A starting kubelet removes the sockets of all plugins and recreates its own. So both are watched: if the
+plugin's is gone or the kubelet's is a new one, the plugin starts over. If the kubelet hangs up while both
+sockets stay, most likely another plugin has registered the same resource. The plugin reports that and
+registers again, with growing pauses.
 """
 
 from __future__ import annotations
@@ -26,24 +27,24 @@ logger = logging.getLogger(__name__)
 OWN_SOCKET, KUBELET_SOCKET = "gpulimit.sock", "kubelet.sock"
 LOOK_S = 1.0
 APPEAR_S = 0.5
-"""Interval at which a kubelet that is away is looked for: one stat() of its socket."""
+"""Interval at which a missing kubelet is looked for: one stat() of its socket."""
 ANSWER_S = 5.0
 SILENCE_S = 5.0
-"""How long a kubelet that took the registration may leave the plugin unwatched."""
+"""Time after a registration within which the kubelet must call ListAndWatch."""
 FIRST_PAUSE_S, MAX_PAUSE_S = 1.0, 30.0
 ENDING_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class Sockets:
-    """Which files the two sockets are; 0: not there."""
+    """Identities of the two socket files, see `inode_of`; 0 if a socket is missing."""
 
     own: int
     kubelet: int
 
 
 class PluginRegistration:
-    """The plugin's life beside the kubelet."""
+    """Keeps the plugin registered with the kubelet."""
 
     def __init__(self, service: Service, note: Note, *, folder: Path, resource: str) -> None:
         self._service = service
@@ -52,17 +53,17 @@ class PluginRegistration:
         self._kubelet = folder / KUBELET_SOCKET
         self._resource = resource
         self._tried = 0
-        """The kubelet's socket, when registering was last tried."""
+        """Identity of the kubelet's socket at the last registration."""
         self.registrations = 0
         self.trouble = "it has not begun"
-        """Why the kubelet does not know the plugin; "": it does."""
+        """Reason that the kubelet does not know the plugin; "" if it does."""
 
     @property
     def is_up(self) -> bool:
         return not self.trouble and self._service.is_watched
 
     async def run(self, ready: asyncio.Event) -> None:
-        """Offer devices for ever, once `ready` is set."""
+        """Wait for `ready`, then offer devices until cancelled."""
         refreshing = asyncio.create_task(self._refresh(), name="device plugin: cards")
         pause_s = FIRST_PAUSE_S
         try:
@@ -78,7 +79,7 @@ class PluginRegistration:
                 await refreshing
 
     async def _pause(self, pause_s: float) -> bool:
-        """Wait before the next try; end early, with True, when a new kubelet's socket is there."""
+        """Wait before the next try. Return True early if a new kubelet's socket appears."""
         end_s = time.monotonic() + pause_s
         while (left_s := end_s - time.monotonic()) > 0:
             await asyncio.sleep(min(APPEAR_S, left_s))
@@ -97,12 +98,12 @@ class PluginRegistration:
         self.trouble = reason
 
     async def _serve(self) -> bool:
-        """Register and serve until the kubelet restarts; True if all was well until then."""
+        """Register and serve until the kubelet restarts; return True if there was no failure before."""
         self._tried = inode_of(self._kubelet)
         if not self._tried:
             self._fail(f"{self._kubelet} is not there")
             return False
-        self._service.refresh()  # the first list must not be empty: pods that are just admitted would fail
+        self._service.refresh()  # an empty first list would fail pods that are being admitted
         server = grpc.aio.server()
         server.add_generic_rpc_handlers((self._service.handlers(),))
         try:
@@ -125,7 +126,7 @@ class PluginRegistration:
         return Sockets(inode_of(self._own), inode_of(self._kubelet))
 
     async def register(self) -> None:
-        """Tell the kubelet about us. Raises AioRpcError."""
+        """Register with the kubelet. Raises AioRpcError."""
         async with grpc.aio.insecure_channel(f"unix://{self._kubelet}") as channel:
             register = channel.unary_unary(
                 messages.path_of("Registration", "Register"),
@@ -145,8 +146,9 @@ class PluginRegistration:
         self._note("plugin_registered", f"{self._resource} is offered to the kubelet", logging.INFO)
 
     async def _watch(self, sockets: Sockets) -> bool:
-        """Return when the plugin must start over: True after a restart of the kubelet, False when the kubelet
-        has dropped us.
+        """Wait until the plugin must start over.
+
+        Return True after a restart of the kubelet, False if the kubelet has dropped the plugin.
         """
         unwatched_s = 0.0
         while unwatched_s < SILENCE_S:
@@ -163,7 +165,7 @@ class PluginRegistration:
 
 
 def inode_of(path: Path) -> int:
-    """Return which file a path is, by its inode and the time that it was made; 0: there is none."""
+    """Return the identity of the file at a path: a hash of inode and creation time; 0 if there is none."""
     try:
         state = os.stat(path)  # noqa: PTH116
     except OSError:

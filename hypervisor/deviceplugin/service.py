@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the kubelet may ask: which devices there are, which to take together, what a container gets.
+"""Serves the kubelet's calls: the list of devices, the preferred allocation, and a container's edits.
 
-No call depends on an earlier one, and none says anything about a pod: whatever the order of Allocate calls,
-and however often they come, what a container gets follows from its devices alone. Whose quota it is follows
-from the kubelet's record (`allotments`).
+Calls are stateless and do not name a pod. A container's edits follow from its devices alone, whatever the
+order and number of Allocate calls. The kubelet's checkpoint tells which pod the devices belong to
+(`checkpoint_file`).
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from limiter.errors import GpulimitError
 PATIENCE_S = 5.0
 """Longest time that an Allocate waits for a daemon that is not ready, or a card that does not answer well.
 
-The kubelet fails a pod for good when Allocate fails. After a pause of the node or of this process, a call
-that was queued meanwhile may be answered before the first look at the cards.
+The kubelet fails a pod permanently if Allocate fails. After a pause of the node or of this process, a call
+that was queued meanwhile may arrive before the first reading of the cards.
 """
 LOOK_S = 0.05
 
@@ -40,7 +40,7 @@ Note = Callable[[str, str, int], None]
 
 
 class DeviceSource(Protocol):
-    """What the plugin looks at."""
+    """The part of the node that the service reads."""
 
     def answers(self) -> dict[GpuUuid, bool]: ...
     def gpu(self, uuid: GpuUuid) -> Gpu | None: ...
@@ -48,7 +48,7 @@ class DeviceSource(Protocol):
 
 
 class Service:
-    """Answers; `refresh` is called about once a second."""
+    """The gRPC service; `refresh` is called about once a second."""
 
     def __init__(
         self,
@@ -68,15 +68,15 @@ class Service:
         self.allocations: Counter[str] = Counter(granted=0, refused=0)
         self._streams: set[asyncio.Event] = set()
         self.lost_stream = asyncio.Event()
-        """The kubelet has hung up."""
+        """Set when the kubelet has closed ListAndWatch."""
 
     @property
     def is_watched(self) -> bool:
-        """The kubelet listens to which devices there are."""
+        """True while the kubelet holds a ListAndWatch stream open."""
         return bool(self._streams)
 
     def refresh(self) -> None:
-        """Look at the cards, and tell the kubelet what has changed."""
+        """Read the cards, and send changes to the kubelet."""
         changed = self.health.look(self._node.answers(), now_ns=time.monotonic_ns())
         for gpu in changed:
             word = "offered" if self.health.healthy[gpu] else "not offered: it does not answer well"
@@ -115,7 +115,7 @@ class Service:
         return messages.new("PreStartContainerResponse")
 
     async def list_and_watch(self, _: Any, context: Any) -> AsyncIterator[Any]:
-        """Say which devices there are, now and at each change."""
+        """Send the list of devices now and at each change."""
         changed = asyncio.Event()
         self._streams.add(changed)
         self.lost_stream.clear()
@@ -161,7 +161,7 @@ class Service:
         )
 
     async def allocate(self, request: Any, context: Any) -> Any:
-        """Say what containers with these devices get; nothing while limits could not be kept."""
+        """Return the edits for containers with these devices. Fails while limits cannot be enforced."""
         self.allocations["refused"] += 1  # until it is granted
         wanted = [list(one.devices_ids) for one in request.container_requests]
         await self._wait_until_well({device for devices in wanted for device in devices})
@@ -170,7 +170,7 @@ class Service:
             await context.abort(grpc.StatusCode.UNAVAILABLE, f"not ready: {reasons[0]}")
         try:
             cards = [self.cards_of(devices) for devices in wanted]
-            # The library is tried in a process of its own: not on the loop.
+            # Checking the library starts a child process: not on the event loop.
             grants = [await asyncio.to_thread(self._grants.of, of_container) for of_container in cards]
         except ValueError as error:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
@@ -196,11 +196,11 @@ class Service:
                 await asyncio.sleep(LOOK_S)
 
     def _is_well(self, uuid: GpuUuid) -> bool:
-        """True if a card is offered; also if there is none of this name, which waiting does not change."""
+        """True if a card is offered, or if no such card exists: waiting would not help."""
         return self._node.gpu(uuid) is None or self.health.healthy.get(uuid, False)
 
     def cards_of(self, devices: Sequence[str]) -> list[Gpu]:
-        """Return the cards of a container's devices. Raises ValueError for what is not offered."""
+        """Return the cards of a container's devices. Raises ValueError if a device is not offered."""
         if not devices:
             raise ValueError("no devices asked for")
         cards = []

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Slices of cards, as the kubelet counts them: names, which to take together, and the quota that they mean.
+"""Slices of cards: their device names, the preferred choice among them, and the quota that they stand for.
 
-A card is offered as `per_gpu` devices named "<UUID>::<number>". Which slices of a card a container has means
-nothing; how many does.
+A card is offered as `per_gpu` devices named "<UUID>::<number>". Only the number of a container's slices on a
+card matters, not which ones.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from limiter.quota import Quota, Rule
 
 SEPARATOR = "::"
 THOUSANDTHS = 100_000
-"""Of a percent, in a whole card."""
+"""Thousandths of a percent in a whole card."""
 Placement = Literal["pack", "spread"]
 
 
 def names(gpu: GpuUuid, per_gpu: int) -> list[str]:
-    """Return the devices that a card is offered as."""
+    """Return the device names of a card."""
     return [f"{gpu}{SEPARATOR}{number}" for number in range(per_gpu)]
 
 
 def gpu_of(device: str) -> GpuUuid:
-    """Return the card of a device. Raises ValueError for what is no name of ours."""
+    """Return the card of a device. Raises ValueError if the name has another format."""
     uuid, separator, number = device.rpartition(SEPARATOR)
     if not (uuid and separator and number.isascii() and number.isdecimal()):
         raise ValueError(f"{device[:80]!a} is not a slice of a card")
@@ -39,8 +39,9 @@ def number_of(device: str) -> int:
 
 
 def count(devices: Iterable[str]) -> Counter[GpuUuid]:
-    """Return how many slices of each card are among the devices; one that comes twice is one: containers are
-    given those of init containers before them. Raises ValueError.
+    """Return the number of slices of each card among the devices. Raises ValueError.
+
+    A device that is listed twice counts once: a container may reuse the devices of an init container.
     """
     return Counter(gpu_of(device) for device in set(devices))
 
@@ -48,11 +49,11 @@ def count(devices: Iterable[str]) -> Counter[GpuUuid]:
 def preferred(
     available: Sequence[str], must_include: Sequence[str], size: int, *, placement: Placement
 ) -> list[str]:
-    """Return `size` of the available devices that go well together: on one card if one has enough left.
+    """Return `size` of the available devices, on one card if one has enough left.
 
-    `pack` takes the card with the least room, so that others stay whole; `spread` the one with the most.
-    Where no card has enough, as few cards as possible are taken. Raises ValueError for devices that are no
-    slices, and if there are not enough.
+    `pack` takes the card with the least room, so that other cards stay whole; `spread` takes the card with
+    the most. If no card has enough, as few cards as possible are used. Raises ValueError if a device is no
+    slice, or if there are too few.
     """
     chosen = list(dict.fromkeys(must_include))
     free: dict[GpuUuid, list[str]] = {}
@@ -72,7 +73,7 @@ def preferred(
 def next_card(
     free: Mapping[GpuUuid, Sequence[str]], started: set[GpuUuid], wanted: int, placement: Placement
 ) -> GpuUuid:
-    """Return the card to take from next: one that is taken from anyway, then one that has enough."""
+    """Return the card to take from next: preferably one already in use, then one with enough slices."""
     room = {gpu: len(devices) for gpu, devices in free.items()}
     among = [gpu for gpu in room if gpu in started] or list(room)
     enough = [gpu for gpu in among if room[gpu] >= wanted]
@@ -83,11 +84,11 @@ def next_card(
 
 
 def quota_of(devices: Iterable[str], per_gpu: int) -> Quota:
-    """Return what some slices mean: that part of each card's memory and, at least, of its time. Raises
-    ValueError.
+    """Return the quota that slices stand for: that fraction of each card's memory, and as request of its
+    time.
 
-    Cards without a slice give nothing. Over several cards the request, which is one number, is that of the
-    card with the fewest slices.
+    A card without a slice contributes nothing. A request is one number: over several cards it is that of the
+    card with the fewest slices. Raises ValueError if a device is no slice.
     """
     counts = count(devices)
     if not counts:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`gpulimit guest-agent`: the metrics of a virtual machine's GPUs, for its host.
+"""`gpulimit guest-agent`: serves the metrics of a virtual machine's GPUs to its host.
 
-It asks NVML as the daemon does, in a child process that can be killed. Without a driver it stays alive, says
-so, and finds the driver when it comes.
+A child process that can be killed calls NVML, as in the daemon. Without a driver the agent keeps running,
+reports the error, and finds the driver once it is loaded.
 """
 
 from __future__ import annotations
@@ -47,16 +47,16 @@ OF_THE_NODE = frozenset(
         "gpu_compute_unallocated_ratio",
     )
 )
-"""Figures about quotas, which nobody keeps in a guest."""
+"""Metrics about quotas. A guest has no quotas, so its page leaves them out."""
 NOT_YET, TIMEOUT, LOST, UNKNOWN = 1, 10, 15, 999
-"""NVML's numbers; the first is NVML_ERROR_UNINITIALIZED: it has not been asked yet."""
+"""NVML's error numbers; the first is NVML_ERROR_UNINITIALIZED: NVML has not been asked yet."""
 CODES = {"timeout": TIMEOUT, "ended": UNKNOWN, "nonsense": UNKNOWN}
-"""Of what happens to the process that asks it."""
+"""NVML's error number for each failure of the child process."""
 FRESH_LEAST_S, FRESH_PERIODS = 6.0, 3
 
 
 class Agent:
-    """What NVML said last, as pages."""
+    """NVML's last answer, rendered as pages."""
 
     def __init__(self, settings: AgentSettings, *, is_simulated: bool) -> None:
         self._settings = settings
@@ -77,7 +77,7 @@ class Agent:
         self.publish()
 
     def status(self) -> tuple[int, str]:
-        """Return NVML's number and text of what is wrong, with NVML or with a GPU; 0 if nothing is."""
+        """Return number and text of the current error of NVML or of a GPU; 0 if there is none."""
         code, reason = self.nvml_status()
         if code:
             return code, reason
@@ -91,7 +91,7 @@ class Agent:
         return 0, ""
 
     def nvml_status(self) -> tuple[int, str]:
-        """Return NVML's number and text of why it does not answer; 0 if it does."""
+        """Return number and text of the error that keeps NVML from answering; 0 if it answers."""
         told = self.nvml.health
         code, reason = told.failure
         if code:
@@ -104,7 +104,7 @@ class Agent:
         return 0, ""
 
     def gpus(self) -> list[GpuView]:
-        """Return all GPUs ever seen; what NVML has not said lately is not known."""
+        """Return all GPUs ever seen. Values that NVML has not reported lately are None."""
         is_fresh, listed = self.nvml_status()[0] == 0, self.nvml.health.listed
         return [
             gpu_view(
@@ -116,7 +116,7 @@ class Agent:
         ]
 
     def publish(self) -> None:
-        """Make pages of what is known now."""
+        """Render the pages from the current values."""
         views = tuple(of_a_guest(view) for view in self.gpus())
         names = {"version": about.version(), "boot_id": boot_id()}
         self.exporter.publish(
@@ -152,7 +152,7 @@ class Agent:
         }
 
     async def run(self) -> None:
-        """Ask NVML, for ever; pages are made anew when its silence becomes a failure, too."""
+        """Ask NVML until cancelled. The pages are also rendered when NVML's silence becomes a failure."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self.nvml.run(), name="nvml")
             while True:
@@ -177,7 +177,7 @@ def of_a_guest(view: GpuView) -> GpuView:
 
 
 def device_of(view: GpuView) -> dict[str, Any]:
-    """Return a GPU for JSON; null: not known."""
+    """Return a GPU for JSON; null if not known."""
 
     def of(name: str, scale: float = 1.0) -> float | None:
         value = view.values.get(f"gpu_{name}")
@@ -208,7 +208,7 @@ def device_of(view: GpuView) -> dict[str, Any]:
 
 
 def boot_id() -> str:
-    """Return what changes when the machine is started; empty if that is not known."""
+    """Return an id that changes at each start of the machine; empty if not known."""
     try:
         return BOOT_ID.read_text(encoding="ascii").strip()
     except OSError:
@@ -231,7 +231,7 @@ def application(agent: Agent, settings: AgentSettings) -> web.Application:
 
 
 def bearer(token: str) -> Any:
-    """Return a middleware that asks for a token, except of who only wants to know whether this is alive."""
+    """Return a middleware that requires a token, except for the liveness call."""
 
     @web.middleware
     async def check(request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -244,7 +244,7 @@ def bearer(token: str) -> Any:
 
 
 def tls_of(settings: AgentSettings) -> ssl.SSLContext | None:
-    """Return the context to speak TLS with, if it is to be spoken. Raises ConfigError."""
+    """Return the TLS context, or None if TLS is off. Raises ConfigError."""
     if not settings.tls_cert and not settings.tls_key:
         return None
     if not settings.tls_cert or not settings.tls_key:
@@ -258,7 +258,7 @@ def tls_of(settings: AgentSettings) -> ssl.SSLContext | None:
 
 
 async def serve(settings: AgentSettings, *, is_simulated: bool) -> None:
-    """Answer until a signal comes. Raises ConfigError."""
+    """Serve until a signal arrives. Raises ConfigError."""
     places = [endpoint_of(part.strip(), is_listening=True) for part in settings.listen.split(",")]
     tls = tls_of(settings)
     agent = Agent(settings, is_simulated=is_simulated)

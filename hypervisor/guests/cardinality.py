@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The GPUs that a guest has claimed to have. Pure: time is an argument, in seconds.
+"""Bounds the number of GPUs that a guest may claim. Pure: time is an argument, in seconds.
 
-A guest that claims other GPUs each time it is asked would make new series without end, and fill the memory of
-whoever keeps them. So the number of different ones is bounded over time; those known already go on.
+A guest that claims other GPUs in each answer would create new series without end, and fill the memory of the
+database that stores them. So the number of different GPUs is bounded over time. Known GPUs are always
+admitted.
 """
 
 from __future__ import annotations
@@ -12,18 +13,18 @@ from collections.abc import Iterable
 from hypervisor.metrics.snapshot import GuestGpu
 
 MOST = 64
-"""Twice what one page may hold: a guest may be given other cards once."""
+"""Twice the bound of one page: a guest may get a complete new set of cards once."""
 KEPT_S = 3600.0
 
 
 class SeriesLimiter:
-    """Of one guest, over all its starts."""
+    """Bound for one guest, over all its starts."""
 
     def __init__(self) -> None:
         self._seen_at_s: dict[tuple[int, str, str], float] = {}
 
     def admitted(self, gpus: Iterable[GuestGpu], now_s: float) -> tuple[GuestGpu, ...]:
-        """Return those that are known, or new while there is room."""
+        """Return the known GPUs, and new ones while there is room."""
         for key in [key for key, at_s in self._seen_at_s.items() if now_s - at_s > KEPT_S]:
             del self._seen_at_s[key]
         found = []

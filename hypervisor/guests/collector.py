@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Asks the guests, each by a connection of its own, and knows of each what it last said.
+"""Scrapes each guest over its own connection, and keeps each one's last page.
 
-Who a guest is comes from its target alone. One that hangs, lies or floods costs its own figures and nothing
-of another's: the scraper bounds its time and bytes, `reading` what is taken over.
+Only the target identifies a guest, never its page. A guest that hangs, lies or floods loses its own metrics
+and affects no other guest: the scraper bounds time and bytes, and `sanitizer` bounds the values that are
+taken over.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ BUDGET = Budget(connect_s=2.0, total_s=5.0, received_bytes=LIMITS.page_bytes, pa
 
 
 class TargetSource(Protocol):
-    """Who knows which guests there are."""
+    """A source of guests: the cluster, or a file."""
 
     @property
     def name(self) -> str: ...
@@ -49,7 +50,7 @@ class TargetSource(Protocol):
 
     @property
     def confirmed_at_s(self) -> float:
-        """Up to when the targets are known to be right, by time.monotonic()."""
+        """Latest time.monotonic() at which the targets were known to be right."""
 
     async def run(self) -> None: ...
 
@@ -60,14 +61,15 @@ class Guest:
 
     target: Target
     known: GuestPage | None = None
-    """The last one that is certainly of this machine."""
+    """The last page that certainly comes from this machine."""
     suspect: GuestPage | None = None
-    """One that seems to be of another machine, and since when: nothing is shown until it is known again which
-    machine is at this address.
+    """A page that seems to come from another machine, and the time since when. While it is set, nothing of
+    the guest is
+    shown: which machine has this address is not known.
     """
     suspect_at_s: float = 0.0
     last_success_at_s: float | None = None
-    """By the clock on the wall."""
+    """Unix time."""
     duration_s: float | None = None
     roster: SeriesLimiter = field(default_factory=SeriesLimiter)
     dropped: Counter[str] = field(default_factory=Counter)
@@ -85,7 +87,7 @@ class GuestCollector:
         budget: Budget = BUDGET,
         changed: Callable[[], None] = lambda: None,
     ) -> None:
-        """`changed` is told when there is something new to show."""
+        """Create the collector; it calls `changed` when there is something new to show."""
         self._sources, self._budget, self._changed = sources, budget, changed
         self._guests: dict[tuple[str, str, str], Guest] = {}
         self._scraper: Scraper[Target] = Scraper(
@@ -97,7 +99,7 @@ class GuestCollector:
         )
 
     async def run(self) -> None:
-        """Follow the sources and ask, for ever."""
+        """Follow the sources and scrape the guests until cancelled."""
         try:
             async with asyncio.TaskGroup() as group:
                 for source in self._sources:
@@ -109,7 +111,7 @@ class GuestCollector:
             await self._scraper.close()
 
     def look(self) -> None:
-        """Take up the sources' targets; of two that name one machine, the first source's holds."""
+        """Read the sources' targets. If two sources name one machine, the first source wins."""
         wanted: dict[tuple[str, str, str], Target] = {}
         for source in self._sources:
             for target in source.targets:
@@ -139,7 +141,7 @@ class GuestCollector:
             return await fetch(client, "http://guest/metrics", self._budget, headers=headers)
 
     def _tried(self, target: Target) -> None:
-        """A try at a target has ended."""
+        """Handle the end of a scrape."""
         guest = self._guests.get(target.who)
         host = self._scraper.hosts.get(target)
         if guest is None or host is None or guest.target != target:
@@ -153,10 +155,10 @@ class GuestCollector:
         self._changed()
 
     def _take(self, guest: Guest, reading: GuestPage) -> None:
-        """Take over what a guest says, unless it may be another machine that has been given its address.
+        """Take over a guest's page, unless it may come from another machine that now has the address.
 
-        A list that is read again unchanged confirms a restart of the same machine, and nothing more: the list
-        may be late. Another machine is taken over once the list has changed.
+        An unchanged list of targets confirms a restart of the same machine, and nothing more: the list may be
+        late. Another machine's page is taken over once the list has changed.
         """
         guest.dropped.update(reading.dropped)
         if guest.known is not None and reading.is_of_another_machine(guest.known):
@@ -215,7 +217,7 @@ class GuestCollector:
         )
 
     def counts(self) -> dict[str, Mapping[str, int]]:
-        """Return what is known of the sources, by metric's name and source."""
+        """Return the sources' counters, by metric name and source."""
         return {
             "guest_source_up": {source.name: int(source.is_up) for source in self._sources},
             "guest_targets": {source.name: len(source.targets) for source in self._sources},
@@ -223,9 +225,9 @@ class GuestCollector:
 
 
 def credentials(target: Target) -> tuple[dict[str, str], ssl.SSLContext | None]:
-    """Return headers and TLS context for a guest; read each time, since such files are renewed.
+    """Return headers and TLS context for a guest. The files are read each time, since they are renewed.
 
-    Raises FetchError.
+    Raises FetchError if a file cannot be read.
     """
     try:
         headers = {}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`gpulimit guest-collector`: asks the virtual machines of this node and serves what they say on :9403."""
+"""`gpulimit guest-collector`: scrapes the virtual machines of this node and serves their metrics on :9403."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from limiter import about
 
 PREFIX = "GPULIMIT_COLLECTOR_"
 PUBLISH_S = 0.5
-"""Pages are made anew at most so often, however many guests answer."""
+"""Shortest time between two renderings of the page, however many guests answer."""
 
 
 class Program:
@@ -49,7 +49,7 @@ class Program:
         )
 
     def publish(self) -> None:
-        """Make pages of what is known now."""
+        """Render the page from the current values."""
         build = {"version": about.version(), "python_version": platform.python_version()}
         self.exporter.publish(self.guests.added_to(Snapshot(build=build)))
 
@@ -61,7 +61,7 @@ class Program:
             await asyncio.sleep(PUBLISH_S)
 
     async def run(self) -> None:
-        """Serve until a signal comes."""
+        """Serve until a signal arrives."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self.stopping.set)
@@ -90,7 +90,7 @@ class Program:
 
 
 def cluster_of(settings: CollectorSettings) -> KubeVirtConfig:
-    """Return where KubeVirt's machines are found. Raises ConfigError."""
+    """Return the KubeVirt settings. Raises ConfigError if the node's name is missing."""
     if not settings.node:
         raise ConfigError("node", "", "is needed with kubevirt")
     return KubeVirtConfig(

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One collector on a node asks; others wait until it ends: a file's lock, which the kernel lets go of."""
+"""Ensures that one collector per node scrapes; others wait until it ends. The kernel releases its file
+lock.
+"""
 
 from __future__ import annotations
 
@@ -14,10 +16,10 @@ PAUSE_S = 0.5
 
 
 class Lock:
-    """A file that one process holds."""
+    """A lock file that one process holds."""
 
     def __init__(self, path: str) -> None:
-        """Raises ConfigError. Without a path nobody else is asked."""
+        """Open the file. Without a path the lock is always free. Raises ConfigError."""
         self._file = -1
         self.is_held = not path
         if path:
@@ -28,7 +30,7 @@ class Lock:
                 raise ConfigError("lock", "", f"{path}: {error.strerror}") from error
 
     def take(self) -> bool:
-        """Whether it is ours now."""
+        """Try to lock; return True if this process holds the lock."""
         if not self.is_held:
             try:
                 fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -38,7 +40,7 @@ class Lock:
         return True
 
     async def wait(self) -> None:
-        """Wait until it is ours."""
+        """Wait until this process holds the lock."""
         while not self.take():
             await asyncio.sleep(PAUSE_S)
 

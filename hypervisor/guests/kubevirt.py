@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The guests that KubeVirt runs on this node: all that the collector knows of the cluster's API is here.
+"""Source of the guests that KubeVirt runs on this node. Only this module knows KubeVirt's API.
 
-A machine is asked if it has the annotation or label kubevirt.io/gpu-metrics-collector with one of VALUES,
-where `:PORT` may be behind it; its address is status.VSOCKCID, which KubeVirt gives to machines with
+A machine is scraped if it has the annotation or label kubevirt.io/gpu-metrics-collector with one of VALUES,
+optionally followed by `:PORT`. Its address is status.VSOCKCID, which KubeVirt sets on machines with
 spec.domain.devices.autoattachVSOCK.
 """
 
@@ -23,7 +23,7 @@ MARK = "kubevirt.io/gpu-metrics-collector"
 NODE = "kubevirt.io/nodeName"
 VALUES = ("gpulimit-vsock", "prometheus-vsock", "dcgm-vsock", "vsock")
 LAG_S = 5.0
-"""How far behind the cluster a watch that works may be."""
+"""Largest delay of a working watch."""
 
 
 class KubeVirt:
@@ -42,7 +42,7 @@ class KubeVirt:
         server_name: str = "",
         changed: Callable[[], None] = lambda: None,
     ) -> None:
-        """`port`: where the agent listens in guests that do not say otherwise."""
+        """Create the source; `port` is the agent's default port in guests."""
         self._watch = Watch(client, PATH, label_selector=f"{NODE}={node}")
         self._node, self._port = node, port
         self._secrets = (token_file, ca_file, server_name)
@@ -60,13 +60,13 @@ class KubeVirt:
 
     @property
     def confirmed_at_s(self) -> float:
-        """Up to when the list is known to be right, by time.monotonic()."""
+        """Latest time.monotonic() at which the list was known to be right."""
         if self._watch.is_up:
             self._was_up_s = time.monotonic() - LAG_S
         return self._was_up_s
 
     async def run(self) -> None:
-        """Follow the cluster, for ever."""
+        """Follow the cluster until cancelled."""
         async for change in self._watch.changes():
             match change:
                 case Listed(items):
@@ -91,7 +91,9 @@ class KubeVirt:
             self._machines[key_of(item)] = target
 
     def _target(self, item: Object) -> Target | None:
-        """Return a machine, if it is to be asked from here. Raises what Python raises for odd shapes."""
+        """Return a machine's target; None if this node does not scrape it. An odd object raises any
+        exception.
+        """
         meta, status = item.get("metadata", {}), item.get("status") or {}
         wish = (meta.get("annotations") or {}).get(MARK) or (meta.get("labels") or {}).get(MARK) or ""
         port = self._port_of(str(wish), key_of(item))
@@ -114,7 +116,7 @@ class KubeVirt:
         )
 
     def _port_of(self, wish: str, key: str) -> int | None:
-        """Return the port that an annotation means; None: not to be asked."""
+        """Return the port in an annotation; None if the machine is not to be scraped."""
         word, _, port = wish.partition(":")
         if not wish:
             return None
@@ -127,6 +129,6 @@ class KubeVirt:
 
 
 def key_of(item: Object) -> str:
-    """Return what a machine's name is in the cluster."""
+    """Return a machine's name in the cluster, "NAMESPACE/NAME"."""
     meta = item.get("metadata")
     return f"{meta.get('namespace', '')}/{meta.get('name', '')}" if isinstance(meta, dict) else "/"

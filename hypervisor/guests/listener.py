@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Answers HTTP on a vsock port, a Unix socket or TCP."""
+"""Serves HTTP on a vsock port, a Unix socket or TCP."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ SOCKET_MODE = 0o660
 async def listen(
     runner: web.AppRunner, endpoint: Endpoint, tls: ssl.SSLContext | None = None
 ) -> asyncio.Server:
-    """Start answering. Raises ConfigError, which names the endpoint.
+    """Start to serve. Raises ConfigError, which names the endpoint.
 
-    Not by aiohttp's SockSite, which cannot name a vsock address.
+    aiohttp's SockSite cannot be used: it cannot name a vsock address.
     """
     server = runner.server
     assert server is not None
 
     def protocol() -> asyncio.BaseProtocol:
-        # Whoever keeps connections open and asks nothing must not keep others out: the oldest goes.
+        # Clients that hold idle connections open must not keep other clients out: the oldest is closed.
         connections = server.connections
         if len(connections) >= MAX_CONNECTIONS and connections[0].transport is not None:
             connections[0].transport.abort()
@@ -91,7 +91,7 @@ def place_of(endpoint: Endpoint) -> tuple[int, Any]:
 
 
 def remove_left_over(path: str) -> None:
-    """Remove a socket that nobody listens on any more."""
+    """Remove a socket on which no process listens any more."""
     if not Path(path).is_socket():
         return
     with socket.socket(socket.AF_UNIX) as client:
@@ -103,7 +103,7 @@ def remove_left_over(path: str) -> None:
 
 
 def only_host(handler_app: web.Application) -> None:
-    """Have an application answer over vsock only to the host and to this machine."""
+    """Make an application refuse vsock peers other than the host and this machine."""
 
     @web.middleware
     async def check(request: web.Request, handler: Handler) -> web.StreamResponse:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What exporters call the things that are taken over from guests. Pure: tables."""
+"""Tables of the exporters' metric names, and the names under which their values are taken over. Pure."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ BOUNDS: Mapping[str, tuple[float, float]] = {
     "decoder_utilization_percent": (0, 100),
     "running_processes": (0, 1_000_000),
 }
-"""All that is taken over, as kubevirt_vmi_gpu_NAME, and what it can be: sentinels for "not known" lie
-outside.
+"""Names of the values that are taken over, as kubevirt_vmi_gpu_NAME, with their bounds. Sentinels for "not
+known" lie outside the bounds.
 """
 
 
@@ -33,30 +33,30 @@ class MetricRule:
     """One family of an exporter."""
 
     name: str
-    """What it is here."""
+    """Name under which the value is taken over."""
     scale: float = 1.0
     labels: tuple[tuple[str, str], ...] = ()
-    """Only series with these labels."""
+    """Labels that a series must have."""
 
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """One exporter. `uuid`, `index` and `title` are the labels that say which GPU it is."""
+    """One exporter. `uuid`, `index` and `title` are the labels that identify the GPU."""
 
     uuid: str
     index: str
     title: str
     rows: Mapping[str, tuple[MetricRule, ...]]
     about: str = ""
-    """Family that alone has index and title, if not all have them."""
+    """The only family with index and title, if not all families have them."""
     parts: tuple[str, ...] = ()
-    """Families of which the total is the sum, where the exporter has none: used, free, reserved."""
+    """Families whose sum is the total memory, if the exporter has no total: used, free, reserved."""
     instance: str = ""
-    """Label of series that are of a part of the card; those are left out."""
+    """Label of the series that describe a part of the card; these series are left out."""
     numbers: str = ""
     """Family whose values are the indexes."""
     others: frozenset[str] = field(default_factory=frozenset)
-    """Families that are read, but not as figures of a GPU."""
+    """Families that are read, but not as values of a GPU."""
 
     @property
     def names(self) -> frozenset[str]:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Options of the two programs: one table each, from which flags, environment and help are made.
+"""Options of the two programs: one table each defines flags, environment variables and help.
 
-Flag > environment > default, as with the daemon's.
+Flag > environment > default, as in the daemon.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def port(text: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class AgentSettings:
-    """Of `gpulimit guest-agent`."""
+    """Options of `gpulimit guest-agent`."""
 
     listen: str = option(
         str,
@@ -52,7 +52,7 @@ class AgentSettings:
 
 @dataclass(frozen=True, slots=True)
 class CollectorSettings:
-    """Of `gpulimit guest-collector`."""
+    """Options of `gpulimit guest-collector`."""
 
     guests: str = option(str, "", "TOML file that names guests; empty: none")
     kubevirt: bool = option(switch, "off", "on: also ask KubeVirt's machines on this node")
@@ -83,8 +83,9 @@ def load(
     arguments: Sequence[str],
     environ: Mapping[str, str] = os.environ,
 ) -> tuple[T, argparse.Namespace]:
-    """Return the settings, and all options as argparse read them. Raises ConfigError; prints help or a usage
-    error and exits as argparse does.
+    """Return the settings, and all options as argparse parsed them. Raises ConfigError if a value is invalid.
+
+    Prints help or a usage error and exits, as argparse does.
     """
     rows = {row.name: row for row in dataclasses.fields(kind)}  # type: ignore[arg-type]
     parser.epilog = f"Each option with a value can also be set as {prefix}NAME in the environment."

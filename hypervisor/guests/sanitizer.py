@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What of a guest's page is taken over: figures of its GPUs, by a list, within bounds. Pure.
+"""Takes over listed values of a guest's GPUs from its page, within bounds. Pure.
 
-Whatever else the page claims, who it is above all, is dropped and counted.
+Everything else on the page, above all the guest's claims about its identity, is dropped and counted.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from hypervisor.scraper.limits import Limits
 from hypervisor.scraper.parser import Page
 
 LIMITS = Limits(page_bytes=1 << 20, lines=20_000, line_bytes=8192, names=1_000, series=5_000, value_bytes=256)
-"""Of a guest's page: about thirty GPUs by dcgm-exporter with everything that it knows."""
+"""Bounds of a guest's page. They suffice for about thirty GPUs with all of dcgm-exporter's metrics."""
 MAX_GPUS = 32
 UUID = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{0,79}")
 BARE_UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
@@ -32,30 +32,30 @@ class GuestPage:
 
     gpus: tuple[GuestGpu, ...] = ()
     status: float | None = None
-    """Of our agent: 0, or NVML's number of the error."""
+    """Status of gpulimit's agent: 0, or NVML's error number. None for other exporters."""
     boot_id: str = ""
     dropped: Counter[str] = field(default_factory=Counter)
 
     def is_of_another_machine(self, before: GuestPage) -> bool:
-        """Whether this cannot be the machine that `before` was of, or at least not the same start of it."""
+        """True if this page cannot come from the machine of `before`, or not from the same start of it."""
         if self.boot_id and before.boot_id:
             return self.boot_id != before.boot_id
         return self.has_other_gpus(before)
 
     def has_other_gpus(self, before: GuestPage) -> bool:
-        """True if both name GPUs and no GPU is in both: a restart alone does not explain that."""
+        """True if both pages name GPUs and have none in common: a restart alone does not explain that."""
         ours, theirs = ({gpu.uuid for gpu in reading.gpus} for reading in (self, before))
         return bool(ours and theirs) and ours.isdisjoint(theirs)
 
     def is_same_start(self, known: GuestPage) -> bool:
-        """True if this is the start of a machine that `known` was of, by boot id, or without one by GPUs."""
+        """True if this page and `known` come from one start of a machine: same boot id, else same GPUs."""
         if self.boot_id or known.boot_id:
             return self.boot_id == known.boot_id
         return bool({gpu.uuid for gpu in self.gpus} & {gpu.uuid for gpu in known.gpus})
 
 
 def reading_of(page: Page) -> GuestPage:
-    """Return what is taken over of a page."""
+    """Return the values that are taken over from a page."""
     return Reader(page).read()
 
 
@@ -67,7 +67,7 @@ class Reader:
         self._dropped = Counter(page.dropped)
         self._values: dict[str, dict[str, float]] = {}
         self._about: dict[str, dict[str, str]] = {}
-        """By UUID: index and title, where they are said."""
+        """Index and title by UUID, if the page has them."""
 
     def read(self) -> GuestPage:
         for dialect in DIALECTS:
@@ -102,13 +102,13 @@ class Reader:
         self._add_up(dialect)
 
     def _uuid(self, dialect: Dialect, labels: dict[str, str]) -> str:
-        """Return the UUID of the GPU that a series is of; empty, counted, if it cannot be used."""
+        """Return the UUID of a series' GPU; empty, and count the series as dropped, if it is unusable."""
         if dialect.instance and labels.get(dialect.instance):
             self._dropped["mig"] += 1
             return ""
         uuid = labels.get(dialect.uuid, "")
         if BARE_UUID.fullmatch(uuid):
-            uuid = f"GPU-{uuid}"  # as NVML and all others say it
+            uuid = f"GPU-{uuid}"  # NVML's form
         if not UUID.fullmatch(uuid):
             self._dropped["label"] += 1
             return ""
@@ -125,13 +125,13 @@ class Reader:
 
     def _put(self, uuid: str, name: str, value: float) -> None:
         low, high = BOUNDS[name]
-        if not low <= value <= high:  # NaN neither
+        if not low <= value <= high:  # also true for NaN
             self._dropped["range"] += 1
         else:
             self._values.setdefault(uuid, {}).setdefault(name, value)
 
     def _add_up(self, dialect: Dialect) -> None:
-        """Put together the memory of GPUs whose exporter says only its parts."""
+        """Compute the total memory of GPUs whose exporter only reports the parts."""
         if not dialect.parts:
             return
         used, *rest = dialect.parts
@@ -147,7 +147,7 @@ class Reader:
                 self._put(uuid, "memory_total_bytes", total)
 
     def _gpus(self) -> Iterator[GuestGpu]:
-        """Yield GPUs that have figures; one without an index has the next free one, in the page's order."""
+        """Yield the GPUs that have values. A GPU without an index gets the next free one, in page order."""
         taken = {a["index"] for a in self._about.values() if INDEX.fullmatch(a.get("index", ""))}
         free = (n for n in range(2 * MAX_GPUS) if str(n) not in taken)
         for uuid, values in self._values.items():

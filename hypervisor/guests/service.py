@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sources, collector and lock together, for whoever serves pages: the collector's program, or the daemon."""
+"""Combines sources, collector and lock, for the program that serves the page: guest-collector, or the
+daemon.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class KubeVirtConfig:
-    """Where KubeVirt's machines are listed, and how its guests are asked."""
+    """Access to KubeVirt's machines, and settings for scraping its guests."""
 
     node: str
     api: str = ""
@@ -34,7 +36,7 @@ class KubeVirtConfig:
 
 
 class GuestService:
-    """All that has to do with guests."""
+    """Collects the guests of this node."""
 
     def __init__(
         self,
@@ -46,7 +48,7 @@ class GuestService:
         timeout_s: float = BUDGET.total_s,
         changed: Callable[[], None] = lambda: None,
     ) -> None:
-        """`path`: of a file that names guests. Raises ConfigError."""
+        """Create the service; `path` is a file that names guests. Raises ConfigError."""
         self._lock = Lock(lock)
         self._client: Client | None = None
         self.file = GuestFile(path) if path else None
@@ -73,11 +75,11 @@ class GuestService:
 
     @property
     def is_active(self) -> bool:
-        """Whether it is this collector that asks."""
+        """True if this collector holds the lock and scrapes the guests."""
         return self._lock.is_held
 
     async def run(self) -> None:
-        """Wait for the lock, then ask, for ever."""
+        """Wait for the lock, then scrape the guests until cancelled."""
         try:
             if not self._lock.take():
                 logger.warning("another collector asks on this node; waiting for it to end")
@@ -90,7 +92,7 @@ class GuestService:
             self._lock.close()
 
     def added_to(self, snapshot: Snapshot) -> Snapshot:
-        """Return a snapshot with the guests in it."""
+        """Return a copy of a snapshot with the guests added."""
         return replace(
             snapshot,
             guests=self.collector.views() if self.is_active else (),
@@ -99,8 +101,9 @@ class GuestService:
         )
 
     def reasons_not_ready(self) -> list[str]:
-        """Return which lists are not fresh. One that waits for its turn is ready: a roll-out must not wait
-        for it.
+        """Return one line for each source whose list is not fresh.
+
+        A collector that waits for the lock is ready: a rollout must not wait for it.
         """
         if not self.is_active:
             return []

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Virtual machines to ask. Pure."""
+"""Virtual machines to scrape. Pure."""
 
 from __future__ import annotations
 
@@ -10,31 +10,32 @@ from hypervisor.scraper.endpoint import Endpoint
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """One start of one machine, as whoever starts machines describes it; nothing here is the guest's word.
+    """One start of one machine, as the host's manager or file describes it. Nothing here comes from the
+    guest.
 
-    When anything of it changes, its address above all, it is another target, and nothing that was read of
-    the one is shown as the other's.
+    If any field changes, above all the address, it is another target. Values that were read from one target
+    are never shown for another.
     """
 
     namespace: str
     name: str
     node: str
     endpoint: Endpoint | None
-    """None: it is to be asked, but there is no way to."""
+    """None if the machine should be scraped but has no usable address."""
     source: str = "file"
     uid: str = ""
-    """Of the object in the cluster."""
+    """UID of the object in the cluster."""
     token_file: str = ""
     ca_file: str = ""
-    """Asks by TLS, and who must have signed the guest's certificate."""
+    """Authority that must have signed the guest's certificate; a path turns TLS on, "" leaves it off."""
     server_name: str = ""
-    """The name in that certificate."""
+    """Name in that certificate."""
     netns: str = ""
-    """Network namespace to connect from; empty: the collector's own."""
+    """Network namespace to connect from; empty for the collector's own."""
 
     @property
     def who(self) -> tuple[str, str, str]:
-        """What stays the same when the machine is started again or moved on this node."""
+        """Key of the machine that stays the same over restarts and moves on this node."""
         return self.namespace, self.name, self.node
 
     def __str__(self) -> str:

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pod, container or plain place of a process, by the text of its /proc/<pid>/cgroup. Pure.
+"""Finds the pod and container of a process in the text of its /proc/<pid>/cgroup. Pure.
 
 Kubelets and runtimes write the same facts in many ways: with cgroupfs or systemd naming, nested in another
-runtime's container, relative to the reader's cgroup namespace. So nothing is assumed but what a pod's UID
-and a container's id look like and what may stand around them; the last of each in a path counts.
+runtime's container, relative to the reader's cgroup namespace. So this module only relies on the form of a
+pod's UID and of a container's id, and on the text that may surround them. The last of each in a path counts.
 
-A name says nothing where a user may give it: `control_groups` cuts paths there before they are read here.
-The other way round, a path without a pod and a container in it is a plain process's only if it is of a known
-layout (`is_plain`): an unknown runtime's containers look like that, too.
+A user may choose the names of delegated groups, so such names prove nothing: `control_groups` cuts paths
+there before this module parses them. Conversely, a path without pod and container belongs to a plain process
+only if its layout is known (`is_plain`): containers of an unknown runtime look the same.
 """
 
 from __future__ import annotations
@@ -24,22 +24,23 @@ POD = re.compile(
 )
 CONTAINER = re.compile(r"(?<=[/:-])([0-9a-f]{64})(?=[/.]|$)")
 HELPER = re.compile(r"crio-conmon-$")
-"""What stands before the id where a runtime's own helper runs, outside the container."""
+"""Text before the id in the group of a runtime's helper process, which runs outside the container."""
 
 UNIT = re.compile(r".+\.(service|socket|mount|swap)|(session|run|app)-.+\.scope")
-"""A service, or a scope of a login, of systemd-run or of a desktop; runtimes make scopes of other names."""
+"""A service, or a scope of a login, of systemd-run or of a desktop. Runtimes name their scopes
+differently."""
 USER_MANAGER = re.compile(r"user@\d+\.service")
 RUNTIME_UNIT = re.compile(r"systemd-nspawn@.*")
 """Services that hold a container."""
 RUNTIME_SLICE = re.compile(r"(.*kubepods.*|kubelet|machine)\.slice")
 JOBS_UNITS = frozenset({"slurmstepd.scope"})
-"""Units that divide themselves into groups for jobs that are no containers."""
+"""Units with subgroups for jobs that are not containers."""
 DELETED = " (deleted)"
 
 
 @dataclass(frozen=True, slots=True)
 class Membership:
-    """Where a process belongs; both None: to no container."""
+    """Pod and container of a process; both None if it is in no container."""
 
     pod_uid: str | None = None
     container_id: str | None = None
@@ -50,7 +51,7 @@ class CgroupLine:
     """One line of a cgroup file: a process's group in one hierarchy."""
 
     controllers: str
-    """"cpu,cpuacct", "name=systemd"; empty: version 2's hierarchy."""
+    """"cpu,cpuacct" or "name=systemd"; empty for the hierarchy of version 2."""
     path: str
 
 
@@ -61,13 +62,13 @@ def lines_in(text: str) -> list[CgroupLine]:
 
 
 def parse(text: str) -> Membership:
-    """Return the membership that the lines of a cgroup file tell: one with a pod if there is any."""
+    """Return the membership in the lines of a cgroup file, preferably one with a pod."""
     found = [of_path(line.path) for line in lines_in(text)]
     return innermost(found)
 
 
 def innermost(found: Iterable[Membership]) -> Membership:
-    """Return of what the lines tell the one that says most."""
+    """Return the most specific membership."""
     found = list(found)
     with_pod = [m for m in found if m.pod_uid]
     with_container = [m for m in found if m.container_id]
@@ -76,7 +77,7 @@ def innermost(found: Iterable[Membership]) -> Membership:
 
 
 def of_path(path: str) -> Membership:
-    """Return the membership that one cgroup path tells."""
+    """Return the membership in one cgroup path."""
     pods = list(POD.finditer(path))
     start = pods[-1].end() if pods else 0
     ids = [m[1] for m in CONTAINER.finditer(path, start) if not HELPER.search(path[: m.start()])]
@@ -87,10 +88,11 @@ def of_path(path: str) -> Membership:
 
 
 def is_plain(path: str) -> bool:
-    """True if a group surely holds no container: the root, a slice, a service or scope of systemd's without
-    groups in it, a login session, or all that a user's own manager makes.
+    """True if a group certainly holds no container.
 
-    A unit may be divided into groups by what runs in it, and that may be a container runtime.
+    These are the root, a slice, a systemd service or scope without subgroups, a login session, and every
+    group of a user's own manager. Other units may have subgroups that a container runtime inside them has
+    made.
     """
     parts = [part for part in path.split("/") if part not in ("", "..")]
     if not parts:
@@ -111,5 +113,5 @@ def is_plain(path: str) -> bool:
 
 
 def dashed(uid: str) -> str:
-    """Return a pod's UID as the API server writes it; static pods' have no dashes there either."""
+    """Return a pod's UID in the API server's form. UIDs of static pods have no dashes there either."""
     return uid.replace("_", "-")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Watches over registered processes, and tells when one has ended."""
+"""Watches registered processes, and reports each one that has ended."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hypervisor.model import ProcessKey
 
 
 def has_ended(pidfd: int) -> bool:
-    """Whether the process of a pidfd has ended."""
+    """True if the process of a pidfd has ended."""
     poll = select.poll()
     poll.register(pidfd, select.POLLIN)
     return bool(poll.poll(0))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which systemd unit a process is in, by the text of its /proc/<pid>/cgroup. Pure."""
+"""Finds the systemd unit of a process in the text of its /proc/<pid>/cgroup. Pure."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ KINDS = (".service", ".scope")
 MANAGER = "init.scope"
 
 
-@lru_cache(maxsize=1024)  # asked for every process again and again, and many are in one
+@lru_cache(maxsize=1024)  # called repeatedly for every process, and many processes share a unit
 def unit_of(text: str) -> str:
-    """Return the innermost service or scope, "train.service"; nothing where there is none.
+    """Return the innermost service or scope, such as "train.service"; "" if there is none.
 
-    A user's own service is told, not the `user@1000.service` around it.
+    For a user's own service it returns that service, not the `user@1000.service` around it.
     """
     paths = [line.split(":", 2)[2] for line in text.splitlines() if line.count(":") >= 2]
     for path in sorted(paths, key=len, reverse=True):

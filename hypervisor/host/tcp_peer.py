@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Searches the processes of this node for the one that holds the other end of a TCP connection.
+"""Identifies the local process at the remote end of a TCP connection.
 
-The kernel does not tell it by the connection, as it does for Unix sockets. So the process says its pid, as
-it sees it, and when it started. Four facts must bear it out: its network namespace has the connection, from
-the same address and port to ours; the socket is among its files; it is among no other process's; and the
-user that made the socket is the process's real, effective, saved and file user. So a connection that a
-program of another user was left with, by inheritance or handed over, does not speak for that program. A
-connection from another node, or through a translation of addresses, is no process's of this node.
+For Unix sockets the kernel names the peer; for TCP it does not. So the process sends its pid in its own
+namespace and its start time, and four checks must confirm them. Its network namespace has the connection,
+with the same addresses and ports. The socket is among its files. No other process has the socket. The user
+that created the socket is the process's real, effective, saved and file-system user. So a connection that a
+process inherited or received from another user's program does not identify that process. A connection from
+another node, or through address translation, belongs to no process of this node.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class TcpSocket:
 
     inode: int
     uid: int
-    """Of the process that made it."""
+    """User of the process that created the socket."""
 
     @property
     def link(self) -> str:
@@ -42,8 +42,9 @@ class TcpSocket:
 
 
 class SocketHolders:
-    """Tells which processes hold a socket. To look at all files of all processes takes a while, so one look
-    serves all that have asked before it began.
+    """Finds the processes that hold a socket.
+
+    A scan of all files of all processes is slow, so one scan serves all callers that asked before it began.
     """
 
     def __init__(self, proc: Path = PROC) -> None:
@@ -53,10 +54,11 @@ class SocketHolders:
         self._holders: dict[str, list[int]] = {}
 
     def of(self, held: TcpSocket) -> list[int]:
-        """Return the processes that hold a socket. Runs on any thread."""
+        """Return the processes that hold a socket. Any thread."""
         seen = self._looks
         with self._lock:
-            # A look is counted before it begins: one that is counted since then has seen all that was here.
+            # A scan is counted before it begins. A scan counted after this point has seen the caller's
+            # socket.
             if self._looks == seen:
                 self._looks += 1
                 self._holders = self._look()
@@ -72,8 +74,9 @@ class SocketHolders:
 
 
 def find(ends: TcpEndpoints, pid: int, ticks: int, holders: SocketHolders, proc: Path = PROC) -> int:
-    """Return the process that has this pid in its innermost namespace, started then, and alone holds the
-    other end. Raises Refused.
+    """Return the process with this pid in its innermost namespace and this start time.
+
+    Raises Refused unless exactly this process holds the other end.
     """
     alike = list(like(pid, ticks, proc))
     if not alike:
@@ -90,13 +93,13 @@ def find(ends: TcpEndpoints, pid: int, ticks: int, holders: SocketHolders, proc:
     check_user(number, held, proc)
     others = [other for other in holders.of(held) if other != number]
     if others:
-        # A child that was just forked holds a copy until it runs its program: the next try may go well.
+        # A freshly forked child holds a copy until it calls exec: the next try may succeed.
         raise Refused(503, f"process {others[0]} holds this connection too; use the Unix socket")
     return number
 
 
 def holds(number: int, ends: TcpEndpoints, proc: Path = PROC) -> bool:
-    """Whether a process holds the other end of a connection that its user opened."""
+    """True if a process holds the other end of a connection that its user opened."""
     held = held_socket(number, ends, proc)
     if held is None:
         return False
@@ -108,7 +111,7 @@ def holds(number: int, ends: TcpEndpoints, proc: Path = PROC) -> bool:
 
 
 def check_user(number: int, held: TcpSocket, proc: Path) -> None:
-    """Raise Refused unless the connection was made by the user that the process has become, for good."""
+    """Raise Refused unless the socket's user is the process's user, without a way back to another."""
     try:
         uids = status_of(number, proc).uids
     except OSError as error:
@@ -123,7 +126,7 @@ def numbers(proc: Path) -> Iterator[int]:
 
 
 def like(pid: int, ticks: int, proc: Path) -> Iterator[int]:
-    """Yield the processes with a pid in their innermost namespace that started at a time."""
+    """Yield the processes with this pid in their innermost namespace and this start time."""
     for number in numbers(proc):
         try:
             if status_of(number, proc).namespace_pid == pid and stat_of(number, proc).start_ticks == ticks:
@@ -133,8 +136,9 @@ def like(pid: int, ticks: int, proc: Path) -> Iterator[int]:
 
 
 def held_socket(number: int, ends: TcpEndpoints, proc: Path) -> TcpSocket | None:
-    """Return the other end of a connection, if it is among a process's files. Raises Refused if they are
-    closed to this daemon.
+    """Return the other end of a connection if it is among a process's files.
+
+    Raises Refused if the daemon may not read the process's files.
     """
     for found in sockets(number, ends, proc):
         try:
@@ -147,7 +151,7 @@ def held_socket(number: int, ends: TcpEndpoints, proc: Path) -> TcpSocket | None
 
 
 def links(number: int, proc: Path, *, is_needed: bool = False) -> Iterator[str]:
-    """Yield what a process's descriptors point to. `is_needed`: raise PermissionError if that is hidden."""
+    """Yield the targets of a process's descriptors. `is_needed`: raise PermissionError if they are hidden."""
     try:
         with os.scandir(proc / str(number) / "fd") as files:
             yield from (link(file.path) for file in itertools.islice(files, MAX_FILES))
@@ -172,7 +176,7 @@ def sockets(number: int, ends: TcpEndpoints, proc: Path) -> Iterator[TcpSocket]:
 
 
 def endpoint(text: str) -> tuple[str, int]:
-    """Return what "0100007F:1F90" says: the kernel writes an address as 32-bit words of the machine."""
+    """Parse "0100007F:1F90": the kernel writes an address as 32-bit words in the machine's byte order."""
     address, _, port = text.partition(":")
     try:
         raw = bytes.fromhex(address)
@@ -184,13 +188,13 @@ def endpoint(text: str) -> tuple[str, int]:
 
 def link(path: str) -> str:
     try:
-        return os.readlink(path)  # noqa: PTH115 - by the thousand
+        return os.readlink(path)  # noqa: PTH115 - thousands of calls
     except OSError:
         return ""
 
 
 def read(path: Path, most: int) -> str:
-    """Return the beginning of a file; nothing if it cannot be read."""
+    """Return the beginning of a file; "" if it cannot be read."""
     try:
         with path.open("rb") as file:
             return file.read(most).decode(errors="replace")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""GPU processes that are under no quota: which tenant they would belong to, as far as /proc tells."""
+"""Describes GPU processes that are under no quota, with the tenant that /proc suggests for them."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ LARGEST = 64 << 10
 
 @dataclass(frozen=True, slots=True)
 class UnregisteredProcess:
-    """One of them."""
+    """A GPU process under no quota."""
 
     pid: int
     uid: int
     pod_uid: str | None
     container_id: str | None
     tenant: str
-    """What its own environment says: a hint, believed only of the tenant's user."""
+    """Tenant in its own environment: a hint, only trusted if the process runs as the tenant's user."""
 
 
 def inspect(pid: int, groups: ControlGroups) -> UnregisteredProcess | None:
-    """Return what is known of a process; None: it has gone, or is hidden from this one."""
+    """Return the description of a process; None if it has ended, or if /proc hides it."""
     place = Path(f"/proc/{pid}")
     try:
         uid = place.stat().st_uid

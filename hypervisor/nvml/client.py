@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""NVML, in a child process: a driver call that hangs cannot be interrupted, but a process can be killed.
+"""Runs NVML in a child process: a hanging driver call cannot be interrupted, but a process can be killed.
 
-The child prints one JSON line a period. When a line is late the child is killed and started again, after a
-pause that grows; the daemon goes on with what it knew. A child that cannot be killed stays, and there are few
-of them at most.
+The child prints one JSON line per period. If a line is late, the child is killed and started again, after a
+growing pause. The daemon continues with the last values. A child that cannot be killed stays behind; their
+number is bounded.
 """
 
 from __future__ import annotations
@@ -30,40 +30,41 @@ logger = logging.getLogger(__name__)
 PERIOD_S = 1.0
 TIMEOUT_S = 5.0
 FIRST_TIMEOUT_S = 30.0
-"""For the first answer: where nothing keeps the driver loaded, it takes seconds for each card."""
+"""Timeout of the first answer: without persistence mode, the driver takes seconds per card to initialise."""
 MAX_PAUSE_S = 30.0
 STEADY_S = 60.0
-"""A child that answered for so long is followed by the next after the shortest pause."""
+"""If a child answered for at least this time, the next one starts after the shortest pause."""
 MAX_STUCK = 2
-"""Children that were killed and are still there: stuck in the driver. With so many no other is started."""
+"""Largest number of killed children that are stuck in the driver. At this number no other child is
+started."""
 MAX_LINE = 16 << 20
-"""Of the largest host with every list at its bound; anything longer is nonsense."""
+"""Line of the largest host with every list at its bound. A longer line is invalid."""
 MAX_CARDS = 64
 MAX_XIDS = 1024
 
 
 @dataclass(slots=True)
 class Health:
-    """How asking NVML goes; changed on the loop alone."""
+    """Success and failures of NVML. Event loop only."""
 
     is_up: bool = False
     last_success_at_ns: int | None = None
     """CLOCK_REALTIME."""
     duration_s: float | None = None
     errors: Counter[str] = field(default_factory=Counter)
-    """By NVML's number of the error, or timeout, ended, nonsense."""
+    """Counts by NVML's error number, or "timeout", "ended", "nonsense"."""
     failure: tuple[str, str] = ("", "")
-    """Of the last try: a key of `errors`, and why; empty if it went well."""
+    """Failure of the last try: a key of `errors`, and the reason; empty if it succeeded."""
     xids: Counter[tuple[GpuUuid, int]] = field(default_factory=Counter)
     last_xid_at_ns: dict[GpuUuid, int] = field(default_factory=dict)
     listed: frozenset[GpuUuid] = frozenset()
     """Cards and MIG devices in the last answer."""
     failed: tuple[FailedCard, ...] = ()
-    """Cards in the last answer of which nothing is known but that they fail."""
+    """Cards in the last answer that fail and have no other data."""
 
 
 class Nvml:
-    """Keeps a child going and hands its samples on."""
+    """Keeps a child running and passes its samples on."""
 
     def __init__(
         self,
@@ -76,8 +77,9 @@ class Nvml:
         period_s: float = PERIOD_S,
         timeout_s: float = TIMEOUT_S,
     ) -> None:
-        """`cards_failed` is told, before `sampled`, of cards that have no sample. `totals`: memory of cards,
-        by UUID, index or "*", for where NVML has none.
+        """Create the client. It calls `cards_failed` with the cards that have no sample, then `sampled`.
+
+        `totals` is the memory of cards, by UUID, index or "*", for cards whose memory NVML does not report.
         """
         self._environment = dict(environment)
         self._sampled = sampled
@@ -88,18 +90,18 @@ class Nvml:
         self._totals = dict(totals or {})
         self._clock = LoopClock()
         self._answered_at_s: float | None = None
-        """By the loop's clock."""
+        """Time of the last answer, by the event loop's clock."""
         self._stuck: list[asyncio.subprocess.Process] = []
-        """Children that were killed."""
+        """Killed children that have not ended."""
         self.restarts = 0
         self.health = Health()
 
     def silence_s(self) -> float | None:
-        """Return for how long NVML has not answered, while this process ran; None: it never has."""
+        """Return the time since NVML's last answer while this process ran; None if it has never answered."""
         return None if self._answered_at_s is None else self._clock.now_s() - self._answered_at_s
 
     async def run(self) -> None:
-        """Sample for ever."""
+        """Sample until cancelled."""
         ticking = asyncio.create_task(self._clock.run(), name="nvml: clock")
         try:
             await self._run_children()
@@ -122,7 +124,7 @@ class Nvml:
             await asyncio.sleep(pause_s)
 
     async def _run_child(self) -> int:
-        """Run one child to its end; return how many good lines it gave."""
+        """Run one child to its end; return its number of valid lines."""
         numbers = (str(self._period_s), str(self._timeout_s), json.dumps(self._totals))
         argv = (sys.executable, "-P", "-m", "hypervisor.nvml.probe", *numbers)
         child = await asyncio.create_subprocess_exec(
@@ -151,7 +153,7 @@ class Nvml:
             with contextlib.suppress(ProcessLookupError):
                 child.kill()
             self._stuck.append(child)
-            # A process stuck in the driver may take its time to die; do not wait for it for ever.
+            # A process that is stuck in the driver may not die for a long time. Do not wait for it.
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(1.0):
                     await child.wait()
@@ -175,7 +177,7 @@ class Nvml:
         self._failed(reason)
 
     def _take(self, line: bytes) -> bool:
-        """Take over what a line says; True if NVML has answered."""
+        """Handle a line; return True if NVML has answered."""
         data = json.loads(line)
         if data.get("error"):
             self._fail(str(data.get("code") or "unknown"), str(data["error"]))
@@ -199,7 +201,7 @@ class Nvml:
 
 
 def environment_of_child(*, is_simulated: bool) -> dict[str, str]:
-    """Return the environment of the process that asks NVML: it is never limited itself."""
+    """Return the environment of the process that calls NVML: gpulimit must not limit it."""
     variables = {k: v for k, v in os.environ.items() if k != "LD_PRELOAD"}
     if is_simulated:
         environment.use_simulated_driver(variables)
@@ -207,7 +209,7 @@ def environment_of_child(*, is_simulated: bool) -> dict[str, str]:
 
 
 def samples_of(row: dict[str, Any]) -> Iterator[GpuSample]:
-    """Yield a card by the probe's row of it, then its MIG devices."""
+    """Yield the card of a probe's row, then its MIG devices."""
     gpu = Gpu(GpuUuid(row["uuid"]), row["index"], row["memory_bytes"], row["name"], row.get("minor"))
     card = sample_of(row, gpu)
     name: Any = {"uuid": card.gpu.uuid, "index": card.gpu.index, "name": card.gpu.name}
@@ -220,7 +222,7 @@ def samples_of(row: dict[str, Any]) -> Iterator[GpuSample]:
     )
     for part in (mig or {}).get("instances", ()):
         if not part["memory_bytes"]:
-            continue  # nothing can be promised of it
+            continue  # no quota can be enforced without its memory size
         place = MigLocation(card.gpu.uuid, part["index"], part["profile"])
         gpu = Gpu(GpuUuid(part["uuid"]), card.gpu.index, part["memory_bytes"], part["name"], mig=place)
         error = card.error or part["error"]

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What NVML says of vGPUs and MIG devices, with nothing in it that cannot be true. Pure.
+"""Checks NVML's values about vGPUs and MIG devices. Pure.
 
-As with a card's readings: what is not known, or makes no sense, is None, and one bad field hides no other.
+As for a card's readings, a value that NVML does not report, or reports out of range, is None. The other
+fields are unaffected.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ ACTIVITY = {
 
 
 def whole(value: Any, low: int, high: float) -> int | None:
-    """Return a number if it is a whole one between the bounds."""
+    """Return a value if it is an integer within the bounds, else None."""
     known = within(value, low, high)
     return int(known) if known is not None and known == int(known) else None
 
@@ -54,7 +55,7 @@ def rows_in(value: Any, most: int) -> Iterator[Mapping[str, Any]]:
 
 
 def vgpu_host_of(row: Any, *, uuid: str, index: int, name: str) -> VgpuHost | None:
-    """Return a card of a vGPU host by the probe's row of it; None: it is none."""
+    """Return a card of a vGPU host from the probe's row; None if the card is not one."""
     if not isinstance(row, dict):
         return None
     supported = row.get("arr_supported")
@@ -80,7 +81,7 @@ def vgpu_host_of(row: Any, *, uuid: str, index: int, name: str) -> VgpuHost | No
 
 
 def vgpu_of(row: Mapping[str, Any]) -> VgpuInstance | None:
-    """Return a vGPU; None: it has no number."""
+    """Return a vGPU; None if its row has no number."""
     number = whole(row.get("id"), 0, MAX_ID)
     if number is None:
         return None
@@ -104,7 +105,7 @@ def vgpu_of(row: Mapping[str, Any]) -> VgpuInstance | None:
 
 
 def mig_gpu_of(row: Any, *, uuid: str, index: int, name: str) -> MigGpu | None:
-    """Return a card by the probe's row of it; None: it does not know MIG."""
+    """Return a card's MIG state from the probe's row; None if the card does not support MIG."""
     if not isinstance(row, dict):
         return None
     instances: dict[int, MigInstance] = {}
@@ -122,7 +123,7 @@ def mig_gpu_of(row: Any, *, uuid: str, index: int, name: str) -> MigGpu | None:
 
 
 def mig_of(row: Mapping[str, Any]) -> MigInstance | None:
-    """Return a MIG device; None: it has no number."""
+    """Return a MIG device; None if its row has no number."""
     index = whole(row.get("index"), 0, MAX_MIG)
     if index is None:
         return None

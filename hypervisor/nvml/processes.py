@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which processes a card or a MIG device has, with a bound on how many the driver can claim."""
+"""Lists the processes of a card or MIG device, with a bound on the number that the driver can claim."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hypervisor.nvml.raw import Failed, Raw
 MAX_PROCESSES = 4096
 NOT_AVAILABLE = (1 << 64) - 1
 CALLS = ("nvmlDeviceGetComputeRunningProcesses_v3", "nvmlDeviceGetComputeRunningProcesses_v2")
-"""Newest first; both have the same rows."""
+"""Newest first; both return the same rows."""
 
 
 class NvmlProcess(ctypes.Structure):
@@ -25,7 +25,7 @@ class NvmlProcess(ctypes.Structure):
 
 
 def processes_on(raw: Raw, device: Any) -> list[list[int | None]] | None:
-    """Return [pid, bytes] of the compute processes; None: not known. Bytes are None where not known."""
+    """Return [pid, bytes] of the compute processes; None if not known. Bytes are None if not known."""
     for call in CALLS:
         try:
             rows = raw.list(call, NvmlProcess, MAX_PROCESSES, (device,))

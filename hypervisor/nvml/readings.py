@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What NVML says of a card, with nothing in it that cannot be true. Pure.
+"""Checks NVML's readings of a card. Pure.
 
-Drivers mark what they do not know with the largest number of the type, and now and then give plain nonsense;
-both mean "not known" here.
+Drivers report an unknown value as the type's largest number, and sometimes return impossible values. Both
+become None.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ DOMAINS = ("graphics", "sm", "memory", "video")
 
 
 def within(value: Any, low: float, high: float, scale: float = 1.0) -> float | None:
-    """Return a number times `scale` if it is one and that lies between the bounds."""
+    """Return a value times `scale` if it is a number and the result is within the bounds, else None."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     scaled = value * scale
@@ -44,7 +44,7 @@ def within(value: Any, low: float, high: float, scale: float = 1.0) -> float | N
 
 
 def readings_of(row: Mapping[str, Any]) -> Readings:
-    """Return the readings in a row as the probe prints it; an error in one hides no other."""
+    """Return the readings in a row of the probe. A bad field is None; the others are unaffected."""
     total = within(row.get("memory_bytes"), 1, MAX_BYTES)
     most = total or MAX_BYTES
     return Readings(
@@ -87,7 +87,7 @@ def reasons_of(bits: Any) -> dict[str, int]:
 
 
 def processes_of(pairs: Any, most: float) -> dict[int, int | None] | None:
-    """Return processes by pid; those that NVML lists twice are added up."""
+    """Return bytes by pid; rows of one process are summed."""
     if not isinstance(pairs, list):
         return None
     found: dict[int, int | None] = {}

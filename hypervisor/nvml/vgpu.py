@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The probe's view of a vGPU host: the card's scheduler and the vGPUs that virtual machines have of it.
+"""Reads a vGPU host for the probe: the card's scheduler and its vGPUs.
 
-Rows are raw: what they say is checked by whoever takes them over. A card that is no vGPU host costs one call.
+Rows are raw: `partitions` checks the values. A card that is no vGPU host costs one call.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ MAX_SAMPLES = MAX_VGPUS * 64
 MAX_PIDS = 1024
 BEST_EFFORT, ARR_ON = 1, 2
 GRAPHICS = 1
-"""The engine that kernels run on."""
+"""NVML's number of the engine that runs kernels."""
 NOT_AVAILABLE = 0xFFFFFFFF
 MAX_SILENCE_US = 10_000_000
-"""Without a new sample for so long, a vGPU's activity is not known any more."""
+"""Age after which a vGPU's last activity sample is no longer used."""
 UNKNOWN_DRIVERS = frozenset({"not available", "n/a", "unknown", "none"})
 DOUBLE, UNSIGNED, LONG_TYPES = 0, 1, (2, 3)
 
@@ -44,20 +44,20 @@ FIELDS = ("sm", "memory", "encoder", "decoder")
 
 
 class VgpuPollState:
-    """What is kept of a card between two polls."""
+    """State of a card between two polls."""
 
     def __init__(self) -> None:
         self.stamp_us = 0
         self.seen: dict[int, tuple[int, Activity]] = {}
-        """Newest activity of each vGPU, and when that was."""
+        """Time and activity of each vGPU's newest sample."""
         self.log_stamp = 0
         self.overruns: int | None = None
         self.kept: dict[str, Any] | None = None
-        """The last good row; served once more when a poll fails."""
+        """The last good row; returned once more if a poll fails."""
 
 
 class VgpuReader:
-    """Reads vGPU hosts; keeps what is between polls by the card's UUID."""
+    """Reads vGPU hosts; keeps the state between polls by the card's UUID."""
 
     def __init__(self, raw: Raw) -> None:
         self._raw = raw
@@ -65,7 +65,7 @@ class VgpuReader:
         self._types: dict[int, tuple[str, int | None]] = {}
 
     def of(self, handle: Any, uuid: str) -> dict[str, Any] | None:
-        """Return the row of a card; None: it is no vGPU host, or has failed twice running."""
+        """Return the row of a card; None if it is no vGPU host, or if two polls in a row failed."""
         card = self._cards.setdefault(uuid, VgpuPollState())
         try:
             row = self._read(handle, card)
@@ -78,7 +78,7 @@ class VgpuReader:
         return row
 
     def failed(self, uuid: str) -> dict[str, Any] | None:
-        """The card itself did not answer: return its last row once more, or None."""
+        """Handle a card that did not answer: return its last row once, then None."""
         card = self._cards.get(uuid)
         row = card.kept if card else None
         if card:
@@ -109,7 +109,7 @@ class VgpuReader:
             return row | self._new_scheduler(handle)
         is_adaptive = state.arr == ARR_ON or (state.arr == 0 and state.words[1] != 0)
         slice_ns = int(state.words[1] if is_adaptive else state.words[0])
-        # Under best effort the driver leaves the parameters as they were.
+        # Under best effort the driver does not update the parameters.
         has_slices = state.policy != BEST_EFFORT and slice_ns > 0
         return row | {
             "policy": int(state.policy),
@@ -126,7 +126,7 @@ class VgpuReader:
         return {"policy": int(state.policy), "arr": None, "timeslice_ns": slice_ns}
 
     def _overruns(self, handle: Any, card: VgpuPollState) -> int | None:
-        """Return how many slices in the log, since it was first read, ran for longer than they should."""
+        """Return the number of time slices in the log that ran too long, since the log was first read."""
         log = self._raw.get("nvmlDeviceGetVgpuSchedulerLog", Log(), handle)
         if log is None:
             log = self._raw.get("nvmlDeviceGetVgpuSchedulerLog_v2", NewLog(engine=GRAPHICS), handle)
@@ -142,7 +142,7 @@ class VgpuReader:
     # ---- activity ----
 
     def _activity(self, handle: Any, card: VgpuPollState, vgpus: list[int]) -> dict[int, Activity]:
-        """Return what the driver sampled of each vGPU lately, in percent."""
+        """Return the recent activity of each vGPU from the driver's samples, in percent."""
         samples, kind = self._samples(handle, card.stamp_us)
         fresh: dict[int, list[Sample | NewSample]] = {}
         for sample in samples:
@@ -160,7 +160,7 @@ class VgpuReader:
         return {number: activity for number, (_, activity) in card.seen.items()}
 
     def _samples(self, handle: Any, since_us: int) -> tuple[Sequence[Sample | NewSample], int]:
-        """Return the driver's samples since then, and NVML's type of their values."""
+        """Return the driver's samples since `since_us`, and NVML's type of their values."""
         kind = c_int(UNSIGNED)
         before = (handle, c_ulonglong(since_us), ctypes.byref(kind))
         try:
@@ -170,7 +170,7 @@ class VgpuReader:
         return (samples, kind.value) if samples is not None else self._new_samples(handle, since_us)
 
     def _new_samples(self, handle: Any, since_us: int) -> tuple[Sequence[NewSample], int]:
-        """The same by the newer call, for cards that do not know the older one."""
+        """Do the same with the newer call, for cards that lack the older one."""
         asked = NewSamples(version=NEW_SAMPLES_VERSION, since_us=since_us)
         call = "nvmlDeviceGetVgpuInstancesUtilizationInfo"
         if self._raw.call(call, handle, ctypes.byref(asked)) not in (SUCCESS, INSUFFICIENT_SIZE):
@@ -230,11 +230,11 @@ class VgpuReader:
         return self._types.get(number, ("", None))
 
     def _accounting(self, vgpu: c_uint, *, is_activity_known: bool) -> tuple[bool, Activity | None] | None:
-        """Return whether any process runs and, unless that is known, the sum of what the running ones use;
-        None: not known.
+        """Return if any process runs and, unless the activity is known, the sum of the running processes'
+        use.
 
-        These are averages over a process's whole life, so samples come first. Ended processes are listed
-        too, and the order of the list means nothing.
+        None if not known. These are averages over a process's whole life, so samples are preferred. NVML also
+        lists ended processes, in no particular order.
         """
         if not self._raw.number("nvmlVgpuInstanceGetAccountingMode", vgpu):
             return None
@@ -257,7 +257,7 @@ class VgpuReader:
 
 
 def mean(samples: Sequence[Sample | NewSample], kind: int) -> Activity:
-    """Return the mean of some samples of one vGPU, by field; `kind` is NVML's type of their values."""
+    """Return the mean of a vGPU's samples, by field; `kind` is NVML's type of their values."""
     name = "real" if kind == DOUBLE else "long" if kind in LONG_TYPES else "whole"
     result = {}
     for field in FIELDS:
@@ -268,6 +268,6 @@ def mean(samples: Sequence[Sample | NewSample], kind: int) -> Activity:
 
 
 def added(percents: list[int]) -> float | None:
-    """Return the sum of what is known, at most the whole card."""
+    """Return the sum of percentages, at most the whole card; None if there are none."""
     known = [percent for percent in percents if percent != NOT_AVAILABLE]
     return float(min(100, sum(known))) if known else None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""NVML's structures about vGPUs, as nvml.h has them."""
+"""NVML's structures about vGPUs, as in nvml.h."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ class Log(ctypes.Structure):
 
 
 class NewState(ctypes.Structure):
-    """Of drivers that know no other: adaptive round robin is always on there."""
+    """Scheduler state of newer drivers, on which adaptive round robin is always on."""
 
     _fields_ = (("engine", c_uint), ("policy", c_uint), ("average", c_uint), ("slice_ns", c_uint))
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hands a tenant's files to its process over the connection on which it registers.
+"""Passes the descriptors of a tenant's segments to its process, over the connection on which it registers.
 
-So a process needs nothing of the node's but the socket: not its /dev/shm, whose names in a container are
-another's, and no permission on the files, whatever user it is and in whatever user namespace. The files come
-with an interim answer, which clients that did not ask for them never get.
+So a process only needs the socket. It does not need the node's /dev/shm, which a container does not see. It
+needs no permission on the files, whatever its user and user namespace. The descriptors come with an interim
+answer, which is only sent to clients that ask for it.
 """
 
 from __future__ import annotations
@@ -22,8 +22,9 @@ AT_FDCWD, AT_EMPTY_PATH, OPEN_TREE_CLONE, MOUNT_ATTR_RDONLY = -100, 0x1000, 1, 1
 
 
 def send(connection: Any, files: tuple[int, ...]) -> None:
-    """Send descriptors to a peer, in its order: the policy, the usage segment. Raises OSError if it cannot
-    take them now.
+    """Send descriptors to a peer in the expected order: the policy, then the usage segment.
+
+    Raises OSError if the peer cannot receive them now.
     """
     with connection.dup() as raw:
         socket.send_fds(raw, [INTERIM], list(files), socket.MSG_NOSIGNAL | socket.MSG_DONTWAIT)
@@ -32,9 +33,9 @@ def send(connection: Any, files: tuple[int, ...]) -> None:
 class ReadOnlyView:
     """A view of a folder through a read-only mount.
 
-    Root in a container could open a policy that it was given for reading anew for writing, by its
-    /proc/self/fd; not where the mount is read-only. `path` names such a mount; without one a detached one is
-    made, which needs CAP_SYS_ADMIN and Linux 5.12.
+    Through /proc/self/fd, root in a container could reopen a read-only descriptor of a policy for writing. A
+    read-only mount prevents that. `path` names such a mount. Without it a detached mount is made, which needs
+    CAP_SYS_ADMIN and Linux 5.12.
     """
 
     def __init__(self, folder: Path, path: str = "") -> None:
@@ -48,7 +49,7 @@ class ReadOnlyView:
             self._folder = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
 
     def open(self, name: str, of: int) -> int | None:
-        """Return a descriptor for reading of the same file as `of`; None: it has gone. Close it after use."""
+        """Return a read-only descriptor of the file of `of`; None if it is gone. The caller closes it."""
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
         try:
             fd = os.open(name, flags, dir_fd=self._folder)
@@ -66,7 +67,7 @@ class ReadOnlyView:
 
 
 def detached(folder: Path) -> int | None:
-    """Return a descriptor of a read-only mount of a folder that nobody else sees; None: not possible here."""
+    """Return a descriptor of a detached read-only mount of a folder; None if it cannot be made here."""
     libc = ctypes.CDLL(None, use_errno=True)
     raw = os.fsencode(folder)
     tree = libc.syscall(SYS_OPEN_TREE, AT_FDCWD, raw, OPEN_TREE_CLONE | os.O_CLOEXEC)

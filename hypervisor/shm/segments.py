@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Shared memory: checks, reads and writes the segments of tenants and of the node.
 
-A usage segment is its tenant's to write. It is mapped, since doorbells and books need it, but touched only by
-C code that survives the file being cut short. The daemon's record lock on it keeps the tenant's processes
-from taking it for abandoned; closing any descriptor of the file would drop that lock, so the file is opened
-once and read through `fd`.
+The tenant's processes write the usage segment. It is mapped for doorbells and counters, but only C code that
+survives a truncated file touches it. The daemon holds a record lock on it, so that the tenant's processes do
+not take it for abandoned. Closing any descriptor of the file would drop that lock, so the file is opened once
+and read through `fd`.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def uuid_bytes(gpu: GpuUuid) -> bytes:
 
 
 def limits_of(device: Any) -> DeviceQuota:
-    """Return the limits in one entry of a policy; whether memory is limited shows beside the card's size."""
+    """Return the limits in one entry of a policy. A memory limit of the card's size means no limit."""
     return DeviceQuota(
         memory_bytes=int(device.memory_limit_bytes),
         is_memory_limited=True,
@@ -55,7 +55,7 @@ def check(result: int, what: str) -> int:
 
 
 class Segment:
-    """A mapped segment; `view` is the C structure. Close it when nobody uses `view` any more."""
+    """A mapped segment; `view` is the C structure and must not be used after `close`."""
 
     def __init__(self, name: str, kind: str, fd: int) -> None:
         self.name = name
@@ -78,7 +78,7 @@ class Segment:
 
     @property
     def is_whole(self) -> bool:
-        """Nobody has cut the file short."""
+        """True if the file has its full length."""
         return bool(os.fstat(self.fd).st_size == self.size)
 
     def check(self, result: int) -> int:
@@ -96,9 +96,9 @@ class UsageSegment(Segment):
         self.tenant = tenant
         self._sample: Any = ffi.new("struct gl_sample *")
         self.bell: Any = ffi.addressof(self.view.header, "doorbell")
-        """Where the doorbell is."""
+        """Address of the doorbell."""
         self.tenants_fd = -1
-        """To be handed to the tenant's processes: what they do to it, its place say, is not ours."""
+        """Separate descriptor to pass to the tenant's processes: they can change its file offset."""
         try:
             self.tenants_fd = os.open(f"/proc/self/fd/{fd}", os.O_RDWR | os.O_CLOEXEC)
         except OSError as error:
@@ -116,32 +116,32 @@ class UsageSegment(Segment):
         self.check(lib.gl_node_usage_begin(self.view, self.tenant.encode(), time.time_ns()))
 
     def check_header(self) -> bool:
-        """True if the header is of this layout. Raises SegmentError where it cannot be read."""
+        """Return True if the header has this layout. Raises SegmentError if it cannot be read."""
         result = lib.gl_node_sample(self.view, self._sample)
         return result != -errno.EPROTO and self.check(result) == 0
 
     def sample(self) -> Any:
-        """Return the sums of the moment, in a buffer that the next call overwrites. Raises SegmentError."""
+        """Return the current sums, in a buffer that the next call overwrites. Raises SegmentError."""
         self.check(lib.gl_node_sample(self.view, self._sample))
         return self._sample
 
     def memory_changed(self, entry: int) -> None:
-        """Wake the tenant's threads that wait for memory of one of its GPUs. Raises SegmentError."""
+        """Wake the tenant's threads that wait for memory of one GPU. Raises SegmentError."""
         self.check(lib.gl_node_memory_changed(self.view, entry))
 
     def count_living(self) -> int:
-        """Return how many processes live in it, after giving back what the dead held. Raises SegmentError."""
+        """Reap dead processes, then return the number of living ones. Raises SegmentError."""
         self.reap()
         sample = ffi.new("struct gl_sample *")
         self.check(lib.gl_node_sample(self.view, sample))
         return int(sample.slots)
 
     def reap(self) -> int:
-        """Give back what dead processes hold; return how many there were."""
+        """Reap the slots of dead processes; return their number."""
         return self.check(lib.gl_node_reap(self.view, self.fd))
 
     def read(self, holders: Collection[int] | None = None) -> segment.Usage:
-        """Return all of it, or of all processes only these. Raises LayoutMismatch."""
+        """Return the segment's usage; `holders` restricts it to these processes. Raises LayoutMismatch."""
         return segment.read_open(self.fd, DIRECTORY / self.name, holders)
 
 
@@ -157,7 +157,7 @@ class PolicySegment(Segment):
         self.check(lib.gl_node_policy_begin(self.view, self.tenant.encode(), time.time_ns()))
 
     def check_header(self) -> bool:
-        """True if the header is of this layout, with memory for all of the file. Raises SegmentError."""
+        """Return True if the header has this layout and the file its memory. Raises SegmentError."""
         try:
             os.posix_fallocate(self.fd, 0, self.size)
         except OSError as error:
@@ -166,12 +166,12 @@ class PolicySegment(Segment):
         return result != -errno.EPROTO and self.check(result) == 0
 
     def allow(self, entry: int, gpu: GpuUuid, quota: DeviceQuota, *, is_suspended: bool) -> None:
-        """Set the limits of one GPU and wake who waits."""
+        """Set the limits of one GPU and wake waiting threads."""
         values = ffi.new("struct gl_policy_device *")
         values.uuid = uuid_bytes(gpu)
         there = self.view.device[entry]
         if there.ready and bytes(there.uuid) != bytes(values.uuid):
-            self.withdraw(entry)  # of another GPU: nobody may take the one's limits for the other's
+            self.withdraw(entry)  # no process may apply the old GPU's limits to the new GPU
         values.ready, values.suspended = 1, is_suspended
         values.memory_limit_bytes = quota.memory_bytes
         values.compute_limit_percent = quota.compute_percent
@@ -181,9 +181,9 @@ class PolicySegment(Segment):
         self.check(lib.gl_node_policy_allow(self.view, entry, values))
 
     def limits(self) -> dict[bytes, tuple[DeviceQuota, bool]]:
-        """Return the limits of each GPU, by the bytes of its UUID, and whether the tenant is suspended.
+        """Return limits and suspension of each GPU, by the bytes of its UUID.
 
-        Entries whose values no daemon writes are left out.
+        Entries with values that no daemon writes are left out.
         """
         ready = [device for device in self.view.device if device.ready]
         return {
@@ -193,7 +193,7 @@ class PolicySegment(Segment):
         }
 
     def withdraw(self, entry: int) -> None:
-        """Drop an entry: of an earlier daemon, or of a GPU that is gone."""
+        """Remove an entry: it comes from an earlier daemon, or its GPU is gone."""
         nothing = ffi.new("struct gl_policy_device *")
         self.check(lib.gl_node_policy_allow(self.view, entry, nothing))
 
@@ -208,30 +208,30 @@ class PolicySegment(Segment):
         start_ns: int = 0,
         sharers: int = 0,
     ) -> None:
-        """Say how far the tenant may go on one GPU and wake who waits: see `struct gl_grant`."""
+        """Publish the tenant's grant on one GPU and wake waiting threads: see `struct gl_grant`."""
         values = (granted_ns, run_ahead_ns, exclusive_from_ns, start_ns, is_shared, sharers)
         self.check(lib.gl_node_policy_grant(self.view, entry, ffi.new("struct gl_grant *", values)))
 
     def want_memory(self, entry: int, *, is_wanted: bool) -> None:
-        """Say whether the tenant is to ring when it gives back memory of a GPU."""
+        """Set if the tenant must ring the doorbell when it frees memory of a GPU."""
         self.check(lib.gl_node_policy_want_memory(self.view, entry, is_wanted))
 
     def beat(self, now_ns: int, start_ns: int) -> None:
-        """Say that the daemon is there."""
+        """Publish the daemon's heartbeat."""
         self.check(lib.gl_node_policy_beat(self.view, now_ns, start_ns))
 
     def command(self) -> None:
-        """Say that a command waits."""
+        """Announce a waiting command."""
         self.check(lib.gl_node_policy_command(self.view))
 
 
 class StateSegment(Segment):
-    """The node's state, for everybody."""
+    """The node's state, which every process can read."""
 
     def __init__(self, name: str, fd: int, lock: int) -> None:
         super().__init__(name, "gl_state", fd)
         self._lock = lock
-        """Of the file that no second daemon can lock."""
+        """Descriptor of the file that only one daemon can lock."""
 
     def close(self) -> None:
         if self.view is not None:
@@ -246,7 +246,7 @@ class StateSegment(Segment):
         self.check(lib.gl_node_state_beat(self.view, now_ns, start_ns))
 
     def show(self, index: int, sample: GpuSample, *, tenants: int, now_ns: int, gpus: int) -> None:
-        """Publish what NVML says about a GPU; a failed answer keeps the time of the last good one."""
+        """Publish NVML's sample of a GPU; a failed one keeps the time of the last good one."""
         values = ffi.new("struct gl_state_gpu *")
         values.uuid = uuid_bytes(sample.gpu.uuid)
         values.tenants = tenants
