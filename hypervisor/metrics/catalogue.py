@@ -89,7 +89,7 @@ CLIENT_SECTION = Section(
         ("client_core_quota_config_percent", G, (), "Limit on GPU time; 100 is none.", "quotas"),
         ("client_core_quota_effective_percent", G, (), "What it may have now: its limit, or its part while others want the card too.", "arbitration"),
         ("client_core_request_percent", G, (), "GPU time that is guaranteed; 0 is none.", "quotas"),
-        ("client_weight", G, (), "Weight among tenants that share spare GPU time.", "quotas"),
+        ("client_weight", G, (), "Weight by which GPU time is shared among tenants.", "quotas"),
         ("client_core_window_usage_ms", G, (), "GPU time in the last window, of about a second.", "books"),
         ("client_core_window_limit_ms", G, (), "GPU time that it could have had in that window.", "quotas"),
         ("client_core_usage_ratio", G, (), "Usage over limit in that window.", "books"),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Shares of one GPU by request, weight and demand. Pure."""
+"""Shares of one GPU by weight, request, limit and demand. Pure."""
 
 from __future__ import annotations
 
@@ -9,41 +9,40 @@ from hypervisor.model import TenantName
 from hypervisor.scheduler.types import SchedParams
 from limiter.units import PERCENT
 
+EXACT = 1e-12
+"""Difference between sums of shares that is rounding."""
+
 
 def entitlements(terms: Mapping[TenantName, SchedParams]) -> dict[TenantName, float]:
-    """Return the share of each tenant if all use all they can get: the request, and the rest by weight.
-
-    A share is at most the limit; the time that frees goes to the other tenants. The sum is 1 unless limits
-    forbid it.
-    """
-    requested = sum(t.request_percent for t in terms.values())
-    scale = PERCENT / requested if requested > PERCENT else 1.0
-    base = {name: t.request_percent * scale / PERCENT for name, t in terms.items()}
-    wanted = {name: t.limit_percent / PERCENT for name, t in terms.items()}
-    return water_fill(terms, wanted, base=base)
+    """Return the share of each tenant, 0 to 1, if all use all they can get."""
+    return water_fill(terms, dict.fromkeys(terms, 1.0))
 
 
 def water_fill(
-    terms: Mapping[TenantName, SchedParams],
-    wanted: Mapping[TenantName, float],
-    *,
-    base: Mapping[TenantName, float] | None = None,
+    terms: Mapping[TenantName, SchedParams], wanted: Mapping[TenantName, float]
 ) -> dict[TenantName, float]:
-    """Divide 1 by weight on top of `base`. No tenant gets more than `wanted`."""
-    share = {name: min((base or {}).get(name, 0.0), wanted[name]) for name in terms}
-    open_names = {name for name in terms if wanted[name] > share[name]}
+    """Divide 1 by weight. Lift shares below their request to it, and cut those above their limit or `wanted`.
+
+    The other tenants share by weight what that takes or leaves, so a request that the weight alone meets
+    changes nothing. The sum is 1 unless limits and `wanted` forbid it. Requests that do not fit are scaled.
+    """
+    most = {name: min(t.limit_percent / PERCENT, wanted[name]) for name, t in terms.items()}
+    scale = PERCENT * max(1.0, sum(t.request_percent for t in terms.values()) / PERCENT)
+    least = {name: min(t.request_percent / scale, most[name]) for name, t in terms.items()}
+    shares: dict[TenantName, float] = {}
+    open_names = list(terms)
     while open_names:
-        spare = 1.0 - sum(share.values())
-        if spare <= 1e-9:
-            break
-        weights = sum(terms[name].weight for name in open_names)
-        full = set()
-        for name in open_names:
-            share[name] += spare * terms[name].weight / weights
-            if share[name] >= wanted[name]:
-                share[name] = wanted[name]
-                full.add(name)
-        if not full:
-            break
-        open_names -= full
-    return share
+        unit = (1.0 - sum(shares.values())) / sum(terms[name].weight for name in open_names)
+        by_weight = {name: unit * terms[name].weight for name in open_names}
+        bounded = {name: min(most[name], max(least[name], by_weight[name])) for name in open_names}
+        excess = sum(bounded.values()) - sum(by_weight.values())
+        # What is lifted takes from the others, and what is cut gives to them. The larger effect is final.
+        if excess > EXACT:
+            settled = {name: share for name, share in bounded.items() if share > by_weight[name]}
+        elif excess < -EXACT:
+            settled = {name: share for name, share in bounded.items() if share < by_weight[name]}
+        else:
+            settled = bounded
+        shares.update(settled)
+        open_names = [name for name in open_names if name not in settled]
+    return {name: shares[name] for name in terms}

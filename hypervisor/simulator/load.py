@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Demand of simulated tenants on a GPU, and what each of them gets: shares by weight, limits on top. Pure."""
+"""Demand of simulated tenants on a GPU, and their quotas. Pure."""
 
 from __future__ import annotations
 
 import math
 import random
-from collections.abc import Sequence
 from dataclasses import dataclass
 
+from hypervisor.scheduler.types import SchedParams
 from limiter.units import PERCENT
 
 PEOPLE = ("vision", "speech", "search", "maps", "fraud", "gen", "rank", "lab")
@@ -47,6 +47,10 @@ class LoadDemand:
     memory: Wave
     """As a part of its quota."""
 
+    @property
+    def terms(self) -> SchedParams:
+        return SchedParams(self.limit_percent, self.request_percent, self.weight)
+
     def wanted(self, now_s: float) -> float:
         """Return the part of the GPU's time that it would use, were it alone."""
         return min(self.limit_percent / PERCENT, self.demand.at(now_s))
@@ -65,23 +69,6 @@ def wishes(dice: random.Random, count: int) -> list[LoadDemand]:
         )
         for _ in range(count)
     ]
-
-
-def divided(wanted: Sequence[float], weights: Sequence[int]) -> list[float]:
-    """Return each tenant's part of a GPU: at most its demand, the rest divided by weight."""
-    got = [0.0] * len(wanted)
-    hungry = [i for i, want in enumerate(wanted) if want > 0]
-    left = 1.0
-    while hungry and left > 1e-9:
-        unit = left / sum(weights[i] for i in hungry)
-        sated = [i for i in hungry if wanted[i] - got[i] <= unit * weights[i]]
-        for i in sated or hungry:
-            got[i] = wanted[i] if sated else got[i] + unit * weights[i]
-        left = 1.0 - sum(got)
-        if not sated:
-            break
-        hungry = [i for i in hungry if i not in sated]
-    return got
 
 
 def pod_name(dice: random.Random) -> tuple[str, str]:

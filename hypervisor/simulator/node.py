@@ -14,10 +14,10 @@ from hypervisor.metrics.clients import ClientAggregator
 from hypervisor.metrics.gpus import Schedulers, gpu_view, mig_view, vgpu_host_view
 from hypervisor.metrics.observations import ProcessObservation, TenantObservation, UsageCounters
 from hypervisor.metrics.snapshot import ComponentStatus, Identity, SchedulerView, Snapshot
-from hypervisor.model import Gpu, GpuSample
-from hypervisor.scheduler.types import SchedParams
+from hypervisor.model import Gpu, GpuSample, TenantName
+from hypervisor.scheduler.fair_share import water_fill
 from hypervisor.simulator.gpus import MIB, SimulatedCard, Use, card_sample, made_card, part_sample
-from hypervisor.simulator.load import LoadDemand, divided, pod_name, wishes
+from hypervisor.simulator.load import LoadDemand, pod_name, wishes
 from hypervisor.simulator.spec import Plan
 from limiter import about
 
@@ -111,9 +111,11 @@ class SimulatedNode:
 
     def _work(self, here: list[SimulatedTenant], now_s: float, elapsed_s: float) -> None:
         """Let time go by on one GPU."""
-        wanted = [t.wish.wanted(now_s) for t in here]
-        parts = divided(wanted, [t.wish.weight for t in here])
-        for tenant, want, got in zip(here, wanted, parts, strict=True):
+        wanted = {TenantName(t.who.tenant): t.wish.wanted(now_s) for t in here}
+        shares = water_fill({TenantName(t.who.tenant): t.wish.terms for t in here}, wanted)
+        for tenant in here:
+            name = TenantName(tenant.who.tenant)
+            want, got = wanted[name], shares[name]
             tenant.got = got
             tenant.spent_ns += int(got * elapsed_s * 1e9)
             tenant.throttled_ns += int(max(0.0, want - got) * elapsed_s * 1e9)
@@ -130,7 +132,7 @@ class SimulatedNode:
         return TenantObservation(
             who=tenant.who,
             gpu=tenant.gpu,
-            terms=SchedParams(wish.limit_percent, wish.request_percent, wish.weight),
+            terms=wish.terms,
             memory_quota_bytes=tenant.quota_bytes,
             source="annotation",
             state="enforced",

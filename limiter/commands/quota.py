@@ -43,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     change.add_argument("--memory", metavar="Q", help=memory)
     change.add_argument("--compute", metavar="P", help="percent of a GPU's time, 1-100, a list, or none")
     change.add_argument("--request", metavar="P", help="percent of a GPU's time that is guaranteed")
-    change.add_argument("--weight", metavar="N", help="share of spare GPU time against other tenants")
+    change.add_argument("--weight", metavar="N", help="share of GPU time against other tenants")
     change.add_argument("--priority", metavar="C", help="high, normal or low")
     wait = "seconds that an allocation may wait for memory before it is refused"
     change.add_argument("--memory-wait", metavar="S", help=wait)

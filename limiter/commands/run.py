@@ -34,7 +34,7 @@ QUOTA_OPTIONS = (
     ("memory", "GPULIMIT_MEMORY", "Q", "device memory: 4GiB, 50%%, or a list as 0=4GiB,GPU-34ab=2GiB"),
     ("compute", "GPULIMIT_COMPUTE", "P", "percent of a GPU's time, 1-100, or a list as 0=30,1=50"),
     ("request", "GPULIMIT_REQUEST", "P", "percent of a GPU's time that is guaranteed (with a daemon)"),
-    ("weight", "GPULIMIT_WEIGHT", "N", "share of spare GPU time against other tenants (with a daemon)"),
+    ("weight", "GPULIMIT_WEIGHT", "N", "share of GPU time against other tenants (with a daemon)"),
     ("priority", "GPULIMIT_PRIORITY", "C", "high, normal or low (with a daemon)"),
     (
         "memory-wait",

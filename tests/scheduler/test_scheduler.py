@@ -133,7 +133,7 @@ def test_a_high_tenant_outside_its_request_gets_no_more_than_its_part() -> None:
         world.add("normal", saturating(), weight=100),
     ]
     parts, _ = shares(world, tenants, warm_ns=S, run_ns=3 * S)
-    assert parts == pytest.approx([0.65, 0.35], abs=0.03)
+    assert parts == pytest.approx([0.5, 0.5], abs=0.03)
 
 
 def test_a_light_tenant_over_its_share_is_paced() -> None:
@@ -157,15 +157,54 @@ def test_requests_of_all_shift_no_share(kernel_us: int) -> None:
     assert busy >= 0.97
 
 
-def test_requests_are_met_and_the_rest_goes_by_weight() -> None:
+@pytest.mark.parametrize(
+    ("quotas", "expected"),
+    [
+        ([(20, 100), (0, 100)], [0.5, 0.5]),
+        ([(60, 100), (0, 100)], [0.6, 0.4]),
+        ([(50, 100), (50, 100)], [0.5, 0.5]),
+        ([(25, 100), (75, 100)], [0.25, 0.75]),
+        ([(20, 300), (0, 100)], [0.75, 0.25]),
+        ([(20, 10), (0, 90)], [0.2, 0.8]),
+        ([(50, 100), (30, 100), (20, 100)], [0.5, 0.3, 0.2]),
+        ([(60, 1), (0, 1), (20, 2)], [0.6, 0.4 / 3, 0.8 / 3]),
+    ],
+)
+def test_time_goes_by_weight_and_a_request_is_a_floor(
+    quotas: list[tuple[int, int]], expected: list[float]
+) -> None:
     world = World()
     tenants = [
-        world.add("a", saturating(), request_percent=60, weight=1),
-        world.add("b", saturating(), request_percent=0, weight=1),
-        world.add("c", saturating(), request_percent=20, weight=2),
+        world.add(f"t{place}", saturating(), request_percent=request, weight=weight)
+        for place, (request, weight) in enumerate(quotas)
+    ]
+    parts, busy = shares(world, tenants, warm_ns=S, run_ns=3 * S)
+    assert parts == pytest.approx(expected, abs=NEAR)
+    assert busy >= 0.97
+
+
+@pytest.mark.parametrize("priority", [1, 2, 3])
+@pytest.mark.parametrize(("request_percent", "expected"), [(20, 0.5), (60, 0.6)])
+def test_no_class_changes_a_share(priority: int, request_percent: int, expected: float) -> None:
+    """A class decides who is first inside the request, not how much it is."""
+    world = World()
+    tenants = [
+        world.add("a", saturating(), request_percent=request_percent, priority=priority),
+        world.add("b", saturating(), request_percent=10),
     ]
     parts, _ = shares(world, tenants, warm_ns=S, run_ns=3 * S)
-    assert parts == pytest.approx([0.65, 0.05, 0.30], abs=NEAR)
+    assert parts == pytest.approx([expected, 1 - expected], abs=0.03)
+
+
+def test_a_limit_below_the_share_leaves_the_rest_to_requests_and_weights() -> None:
+    world = World()
+    tenants = [
+        world.add("capped", saturating(), limit_percent=20),
+        world.add("lifted", saturating(), request_percent=60),
+        world.add("other", saturating()),
+    ]
+    parts, busy = shares(world, tenants, warm_ns=S, run_ns=3 * S)
+    assert [part * busy for part in parts] == pytest.approx([0.2, 0.6, 0.2], abs=NEAR)
 
 
 def test_limits_cap_and_the_rest_goes_to_others() -> None:

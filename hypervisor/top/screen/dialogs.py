@@ -20,7 +20,7 @@ EXAMPLES = {
     "memory": "4GiB or 50%; empty: no limit",
     "compute": "percent of a GPU, 1-100; empty: no limit",
     "request": "percent that is guaranteed; empty: none",
-    "weight": "share of spare time; empty: 100",
+    "weight": "share of time against other tenants; empty: 100",
     "priority": "high, normal or low",
     "memory_wait": "seconds to wait for memory; empty: none",
 }
