@@ -28,7 +28,8 @@
 #define GL_MAX_SLOTS 512
 #define GL_MAX_SHARES 512    /* exported memory of a tenant */
 #define GL_TENANT_NAME_BYTES 64
-#define GL_USAGE_PREFIX "gpulimit.u."  /* names of segments in /dev/shm; the tenant's name follows */
+#define GL_SHM_DIRECTORY "/dev/shm/"
+#define GL_USAGE_PREFIX "gpulimit.u."  /* names of segments there; the tenant's name follows */
 #define GL_POLICY_PREFIX "gpulimit.p."
 #define GL_USER_MARK '@'               /* before a user's number, where another user has the plain name */
 

@@ -23,7 +23,7 @@ from typing import Any, cast
 from limiter._native import ffi, lib
 from limiter.errors import LayoutMismatch
 
-DIRECTORY = Path("/dev/shm")
+DIRECTORY = Path(ffi.string(lib.GL_SHM_DIRECTORY).decode())
 PREFIX: str = ffi.string(lib.GL_USAGE_PREFIX).decode()
 POLICY_PREFIX: str = ffi.string(lib.GL_POLICY_PREFIX).decode()
 TENANT = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,62}")

@@ -49,6 +49,23 @@ static inline void gl_close(int fd)
 	(void)gl_syscall(SYS_close, fd);
 }
 
+/* A copy of the descriptor, out of the way of programs that expect to get, or close, low numbers.  Or negative errno. */
+static inline int gl_dup_high(int fd)
+{
+	enum { MIN_DESCRIPTOR = 200 };
+	return (int)gl_syscall(SYS_fcntl, fd, F_DUPFD_CLOEXEC, MIN_DESCRIPTOR);
+}
+
+/* Moves the descriptor there; without room it stays. */
+static inline int gl_moved_up(int fd)
+{
+	int high = gl_dup_high(fd);
+	if (high < 0)
+		return fd;
+	gl_close(fd);
+	return high;
+}
+
 /* No file can be opened now for want of descriptors: what else failed at this moment failed for that. */
 static inline bool gl_no_descriptors(void)
 {

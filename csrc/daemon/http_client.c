@@ -18,7 +18,6 @@
 
 #define TICK_NS UINT64_C(1000000000)
 #define BUSY_NS 10000000 /* between tries while the daemon's queue of connections is full */
-enum { HIGH_NUMBER = 200 };
 
 struct wire {
 	int fd;
@@ -81,11 +80,7 @@ static int open_socket(struct wire *w, int family)
 	w->fd = (int)gl_syscall(SYS_socket, family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
 	if (w->fd < 0)
 		return w->fd;
-	int high = (int)gl_syscall(SYS_fcntl, w->fd, F_DUPFD_CLOEXEC, HIGH_NUMBER);
-	if (high >= 0) {
-		gl_close(w->fd);
-		w->fd = high;
-	}
+	w->fd = gl_moved_up(w->fd);
 	int r = inode_of(w->fd, &w->inode);
 	if (r != 0)
 		gl_close(w->fd); /* nothing ran since it was made */
@@ -141,16 +136,6 @@ void gl_files_close(struct gl_files *files)
 	}
 }
 
-/* Out of the way of programs that expect to get, or close, low numbers. */
-static int moved_up(int fd)
-{
-	int high = (int)gl_syscall(SYS_fcntl, fd, F_DUPFD_CLOEXEC, HIGH_NUMBER);
-	if (high < 0)
-		return fd;
-	gl_close(fd);
-	return high;
-}
-
 static void take_files(const struct msghdr *message, struct gl_files *files)
 {
 	const struct cmsghdr *c = CMSG_FIRSTHDR(message);
@@ -161,7 +146,7 @@ static void take_files(const struct msghdr *message, struct gl_files *files)
 	for (size_t i = 0; i < n && i < (size_t)files->wanted; i++) {
 		int fd;
 		memcpy(&fd, CMSG_DATA(c) + i * sizeof fd, sizeof fd);
-		files->fd[i] = moved_up(fd);
+		files->fd[i] = gl_moved_up(fd);
 	}
 }
 

@@ -12,7 +12,6 @@
 
 #include "shim.h"
 
-#define DIRECTORY "/dev/shm/"
 #define AHEAD_NS UINT64_C(1000000000) /* a heartbeat further in the future is nonsense */
 
 /* For a card that the policy does not name: as in a list of quotas, it gets nothing. */
@@ -70,7 +69,7 @@ int gl_policy_map(int given, const char *name, const char *tenant)
 		return r;
 	}
 	gl_out_begin(&out, path, sizeof path);
-	gl_out_text(&out, DIRECTORY);
+	gl_out_text(&out, GL_SHM_DIRECTORY);
 	gl_out_text(&out, name);
 	/* O_NONBLOCK: what is there may be a FIFO. */
 	int fd = gl_open(path, O_RDONLY | O_NOFOLLOW | O_NONBLOCK, 0);

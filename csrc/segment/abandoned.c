@@ -4,11 +4,9 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#include "base/sys.h"
-#include "layout.h"
+#include "segment/name.h"
 #include "segment/slots.h"
 
-#define DIRECTORY "/dev/shm/"
 enum { MOST_ENTRIES = 1 << 16, MOST_LEFT = 16, GRACE_S = 3 };
 
 /* The kernel's struct linux_dirent64. */
@@ -68,11 +66,11 @@ static void look_at(int fd, const char *path, struct sweep *s)
 
 static void look_at_name(const char *name, struct sweep *s)
 {
-	char path[sizeof DIRECTORY + 255] = DIRECTORY;
+	char path[sizeof GL_SHM_DIRECTORY + 255] = GL_SHM_DIRECTORY;
 	size_t length = strnlen(name, 256);
 	if (strncmp(name, GL_USAGE_PREFIX, sizeof GL_USAGE_PREFIX - 1) != 0 || length > 255)
 		return;
-	memcpy(path + sizeof DIRECTORY - 1, name, length);
+	memcpy(path + sizeof GL_SHM_DIRECTORY - 1, name, length);
 	int fd = gl_open(path, O_RDWR | O_NOFOLLOW | O_NONBLOCK, 0);
 	if (fd < 0)
 		return;
@@ -86,7 +84,7 @@ void gl_abandoned_remove(void)
 	_Alignas(struct entry) char room[4096];
 	clock_gettime(CLOCK_REALTIME, &now);
 	struct sweep s = {.user = (uint32_t)gl_syscall(SYS_geteuid), .now_s = now.tv_sec};
-	int folder = gl_open(DIRECTORY, O_RDONLY | O_DIRECTORY, 0);
+	int folder = gl_open(GL_SHM_DIRECTORY, O_RDONLY | O_DIRECTORY, 0);
 	while (folder >= 0 && s.looked_at < MOST_ENTRIES) {
 		long got = gl_syscall(SYS_getdents64, folder, room, sizeof room);
 		if (got <= 0)

@@ -10,7 +10,7 @@
 #ifndef F_OFD_SETLK
 #define F_OFD_SETLK 37
 #endif
-enum { PAGE = 4096, LOCK_TRIES = 100, HIGH_NUMBER = 200 };
+enum { PAGE = 4096, LOCK_TRIES = 100 };
 
 /* 0: a descriptor is the segment's; -EBADF: it is another file's, or closed; or negative errno. */
 static int check(int fd)
@@ -89,7 +89,7 @@ bool gl_alive_reopen(const char *path)
 	int fd = gl_open(path, O_RDWR | O_NOFOLLOW | O_NONBLOCK, 0);
 	if (fd < 0)
 		return false;
-	int high = check(fd) == 0 ? (int)gl_syscall(SYS_fcntl, fd, F_DUPFD_CLOEXEC, HIGH_NUMBER) : -1;
+	int high = check(fd) == 0 ? gl_dup_high(fd) : -1;
 	gl_close(fd);
 	if (high < 0)
 		return false;

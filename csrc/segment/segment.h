@@ -13,10 +13,13 @@
 
 #pragma GCC visibility push(hidden)
 
-/* ---- segment.c: the tenant's segment and this process's slot ---- */
+/* ---- name.c ---- */
 
 /* The segment of the default tenant (no GPULIMIT_TENANT) is there with living processes, or that cannot be told. */
 bool gl_segment_exists(void);
+
+/* ---- segment.c: the tenant's segment and this process's slot ---- */
+
 struct gl_device *gl_segment_find_device(const uint8_t uuid[16], uint32_t *index);
 /* Opens or makes the segment of gl_self.quota's tenant, or opens the one that the daemon has made, and claims a slot.
  * 0 or negative errno (logged). */

@@ -17,6 +17,13 @@ int gl_slot_lock(int fd, short type, uint32_t slot)
 	return (int)gl_syscall(SYS_fcntl, fd, F_SETLK, &range);
 }
 
+int gl_slots_inhabited(int fd)
+{
+	struct flock range = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = sizeof(struct gl_header), .l_len = 0};
+	int r = (int)gl_syscall(SYS_fcntl, fd, F_GETLK, &range);
+	return r ? r : range.l_type != F_UNLCK;
+}
+
 uint64_t gl_slot_offset(uint32_t slot)
 {
 	return offsetof(struct gl_usage, slot) + slot * sizeof(struct gl_slot);

@@ -15,6 +15,9 @@ int gl_record_lock(int fd, short type, uint64_t offset);
 int gl_slot_lock(int fd, short type, uint32_t slot);
 enum { GL_ALIVE_BYTES = 2 };
 uint64_t gl_slot_offset(uint32_t slot);
+/* 1: some process holds a slot of the segment, so the tenant lives (the caller's own locks do not count); 0: none does; or
+ * negative errno: it cannot be told, and living books must not be taken for dead ones. */
+int gl_slots_inhabited(int fd);
 /* Empties a slot and frees it.  The caller holds its record lock, and so may act in the books as that slot. */
 void gl_slot_clear(struct gl_usage *usage, uint32_t slot);
 
