@@ -1,144 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * NVML's process lists: a tenant sees its own processes, by the pids that they have in the caller's namespace, and
- * no other.  The compute lists are written from the tenant's slots, because NVML names processes by pids of the
- * caller's namespace or of the host, as its version is; the real call only says whether there is such a list.  Lists
- * that the slots know nothing of are the real ones, fetched into memory of ours, with everybody else's rows taken out:
- * neither a row nor a number of rows that is written is another tenant's.
+ * no other.  The compute lists are written from the tenant's slots (nvml_own_processes.c), because NVML names processes
+ * by pids of the caller's namespace or of the host, as its version is; the real call only says whether there is such a
+ * list.  Lists that the slots know nothing of are the real ones, fetched into memory of ours, with the rows of other
+ * tenants taken out: neither a row nor a number of rows that is written is another tenant's.
  */
 #include <string.h>
 
-#include "hooks/hook_nvml.h"
-
-#define NO_INSTANCE 0xffffffffu
-
-/* ---- the tenant's processes ---- */
-
-/* A slot in use whose process the caller can see from its pid namespace. */
-static bool read_slot(uint32_t i, uint32_t *pid, uint32_t *host_pid)
-{
-	struct gl_slot *slot = &gl_self.usage->slot[i];
-	uint64_t generation = gl_load(&slot->generation);
-
-	if (!(generation & 1))
-		return false;
-	*pid = gl_segment_pid(i);
-	*host_pid = gl_peek(&slot->host_pid);
-	return *pid && gl_load(&slot->generation) == generation;
-}
-
-static uint32_t slots_used(void)
-{
-	uint32_t used = gl_load(&gl_self.usage->header.slots_used);
-
-	return used < GL_MAX_SLOTS ? used : GL_MAX_SLOTS;
-}
-
-struct row {
-	uint32_t pid;
-	uint64_t bytes;
-};
-
-/* The next process from slot *at on that has a context or memory on the card. */
-static bool next_row(const struct gl_card *card, uint32_t *at, struct row *row)
-{
-	uint32_t host_pid;
-
-	if (!card->device)
-		return false;
-	for (; *at < slots_used(); ++*at) {
-		struct gl_account *account = &gl_self.usage->slot[*at].account[card->entry];
-		row->bytes = gl_ledger_account(gl_self.usage, card->entry, *at);
-		if ((row->bytes || gl_peek(&account->contexts)) && read_slot(*at, &row->pid, &host_pid)) {
-			++*at;
-			return true;
-		}
-	}
-	return false;
-}
-
-static unsigned int count_rows(const struct gl_card *card)
-{
-	unsigned int count = 0;
-	struct row row;
-
-	gl_segment_reap();
-	for (uint32_t at = 0; next_row(card, &at, &row);)
-		count++;
-	return count;
-}
-
-/* The pid to show for a row that NVML gave, or 0 for another tenant's.  NVML names processes by the pids of the
- * caller's namespace (driver 580) or by the host's; nvml_usage.c finds out which where this process has a context. */
-static uint32_t own_pid_of(uint32_t nvml_pid)
-{
-	uint32_t pid, host_pid, found = 0, listed = gl_peek(&gl_self.listed_pid);
-
-	if (listed && listed == nvml_pid)
-		return gl_self.pid;
-	for (uint32_t i = 0; i < slots_used(); i++) {
-		if (!read_slot(i, &pid, &host_pid))
-			continue;
-		if (pid == nvml_pid)
-			return pid;
-		if (host_pid == nvml_pid && listed != gl_self.pid)
-			found = pid;
-	}
-	return found;
-}
+#include "hooks/nvml_own_processes.h"
 
 /* ---- compute lists ---- */
-
-enum layout { LAYOUT_V1, LAYOUT_V2, LAYOUT_DETAIL };
-static const size_t row_bytes[] = {sizeof(nvmlProcessInfo_v1_t), sizeof(nvmlProcessInfo_v2_t),
-				   sizeof(nvmlProcessDetail_v1_t)};
-
-struct instance {
-	unsigned int gpu, compute;
-};
-
-static struct instance instance_of(nvmlDevice_t device, const struct gl_card *card)
-{
-	struct instance in = {NO_INSTANCE, NO_INSTANCE};
-
-	if (!card->mig)
-		return in;
-	if (REAL(nvmlDeviceGetGpuInstanceId)(device, &in.gpu) != NVML_SUCCESS)
-		in.gpu = NO_INSTANCE;
-	if (REAL(nvmlDeviceGetComputeInstanceId)(device, &in.compute) != NVML_SUCCESS)
-		in.compute = NO_INSTANCE;
-	return in;
-}
-
-static void write_row(void *rows, unsigned int i, enum layout layout, const struct row *row, struct instance in)
-{
-	void *at = (char *)rows + i * row_bytes[layout];
-
-	if (layout == LAYOUT_V1)
-		*(nvmlProcessInfo_v1_t *)at = (nvmlProcessInfo_v1_t){row->pid, row->bytes};
-	else if (layout == LAYOUT_V2)
-		*(nvmlProcessInfo_v2_t *)at = (nvmlProcessInfo_v2_t){row->pid, row->bytes, in.gpu, in.compute};
-	else
-		*(nvmlProcessDetail_v1_t *)at = (nvmlProcessDetail_v1_t){row->pid, row->bytes, in.gpu, in.compute, 0};
-}
-
-/* NVML's protocol: *count is the room, then the number; too little room gives the number needed and no rows. */
-static nvmlReturn_t list_own(nvmlDevice_t device, unsigned int *count, void *rows, enum layout layout)
-{
-	struct gl_card card = gl_card_of(device);
-	struct instance in = instance_of(device, &card);
-	unsigned int room = *count, needed = count_rows(&card), done = 0;
-	struct row row;
-
-	if (needed > room) {
-		*count = needed;
-		return NVML_ERROR_INSUFFICIENT_SIZE;
-	}
-	for (uint32_t at = 0; done < room && next_row(&card, &at, &row);)
-		write_row(rows, done++, layout, &row, in);
-	*count = done;
-	return NVML_SUCCESS;
-}
 
 /* The real call has answered a question for the number of rows: is there such a list? */
 static bool has_list(nvmlReturn_t result)
@@ -146,7 +18,7 @@ static bool has_list(nvmlReturn_t result)
 	return result == NVML_SUCCESS || result == NVML_ERROR_INSUFFICIENT_SIZE;
 }
 
-/* Room without an address: the driver's own word, should it have one. */
+/* Room without an address: the driver's answer, or an error where it accepts that. */
 static nvmlReturn_t no_rows(nvmlReturn_t result)
 {
 	return has_list(result) ? NVML_ERROR_INVALID_ARGUMENT : result;
@@ -161,12 +33,12 @@ static nvmlReturn_t no_rows(nvmlReturn_t result)
 		if (asked && !infos)                                                                         \
 			return no_rows(REAL(name)(device, &asked, infos));                                   \
 		nvmlReturn_t result = REAL(name)(device, &none, NULL);                                       \
-		return has_list(result) ? list_own(device, count, infos, layout) : result;                   \
+		return has_list(result) ? gl_own_processes(device, count, infos, layout) : result;           \
 	}
 
-COMPUTE_LIST(nvmlDeviceGetComputeRunningProcesses, nvmlProcessInfo_v1_t, LAYOUT_V1)
-COMPUTE_LIST(nvmlDeviceGetComputeRunningProcesses_v2, nvmlProcessInfo_v2_t, LAYOUT_V2)
-COMPUTE_LIST(nvmlDeviceGetComputeRunningProcesses_v3, nvmlProcessInfo_v2_t, LAYOUT_V2)
+COMPUTE_LIST(nvmlDeviceGetComputeRunningProcesses, nvmlProcessInfo_v1_t, GL_PROCESS_V1)
+COMPUTE_LIST(nvmlDeviceGetComputeRunningProcesses_v2, nvmlProcessInfo_v2_t, GL_PROCESS_V2)
+COMPUTE_LIST(nvmlDeviceGetComputeRunningProcesses_v3, nvmlProcessInfo_v2_t, GL_PROCESS_V2)
 
 /* ---- real lists with the rows of others taken out ---- */
 
@@ -180,13 +52,13 @@ struct question {
 	size_t size, pid_at; /* of a row */
 };
 
-enum { FEW = 128, MORE = 64, MOST = 1 << 16, LARGEST_ROW = 64 };
+enum { FIRST_ROWS = 128, SPARE_ROWS = 64, MAX_ROWS = 1 << 16, MAX_ROW_BYTES = 64 };
 
 struct rows {
 	void *at;
 	size_t mapped;
 	unsigned int count;
-	char few[FEW * LARGEST_ROW];
+	char first[FIRST_ROWS * MAX_ROW_BYTES];
 };
 
 static void rows_free(struct rows *rows)
@@ -197,10 +69,10 @@ static void rows_free(struct rows *rows)
 
 static bool rows_room(struct rows *rows, unsigned int count, size_t size)
 {
-	rows->at = rows->few;
+	rows->at = rows->first;
 	rows->mapped = 0;
-	rows->count = FEW;
-	if (count <= FEW)
+	rows->count = FIRST_ROWS;
+	if (count <= FIRST_ROWS)
 		return true;
 	rows->count = count;
 	rows->mapped = count * size;
@@ -214,7 +86,7 @@ static bool rows_room(struct rows *rows, unsigned int count, size_t size)
 /* All the rows that the driver has.  What it says of their number is never believed beyond the room that it was given. */
 static nvmlReturn_t fetch(const struct question *question, struct rows *rows)
 {
-	unsigned int wanted = FEW;
+	unsigned int wanted = FIRST_ROWS;
 
 	for (;;) {
 		if (!rows_room(rows, wanted, question->size))
@@ -228,9 +100,9 @@ static nvmlReturn_t fetch(const struct question *question, struct rows *rows)
 		rows_free(rows);
 		if (result != NVML_ERROR_INSUFFICIENT_SIZE)
 			return result;
-		if (count <= room || count > MOST)
+		if (count <= room || count > MAX_ROWS)
 			return NVML_ERROR_UNKNOWN;
-		wanted = count + MORE;
+		wanted = count + SPARE_ROWS;
 	}
 }
 
@@ -244,7 +116,7 @@ static unsigned int keep_own(const struct question *question, struct rows *rows)
 		char *row = (char *)rows->at + i * question->size;
 		uint32_t pid;
 		memcpy(&pid, row + question->pid_at, sizeof(pid));
-		pid = own_pid_of(pid);
+		pid = gl_own_pid(pid);
 		if (!pid)
 			continue;
 		char *to = (char *)rows->at + kept++ * question->size;
@@ -304,8 +176,8 @@ FILTERED_LIST(nvmlDeviceGetMPSComputeRunningProcesses_v3, nvmlProcessInfo_v2_t)
 
 #define DETAIL_V1 ((unsigned int)(sizeof(nvmlProcessDetailList_t) | (1u << 24)))
 #define UTILIZATION_V1 ((unsigned int)(sizeof(nvmlProcessesUtilizationInfo_t) | (1u << 24)))
-_Static_assert(sizeof(nvmlProcessDetail_v1_t) <= LARGEST_ROW && sizeof(nvmlProcessUtilizationInfo_v1_t) <= LARGEST_ROW &&
-		       sizeof(nvmlProcessUtilizationSample_t) <= LARGEST_ROW,
+_Static_assert(sizeof(nvmlProcessDetail_v1_t) <= MAX_ROW_BYTES && sizeof(nvmlProcessUtilizationInfo_v1_t) <= MAX_ROW_BYTES &&
+		       sizeof(nvmlProcessUtilizationSample_t) <= MAX_ROW_BYTES,
 	       "rows");
 
 static nvmlReturn_t ask_details(const struct question *question, unsigned int *count, void *rows)
@@ -332,7 +204,7 @@ nvmlReturn_t nvmlDeviceGetRunningProcessDetailList(nvmlDevice_t device, nvmlProc
 	if (list->mode != NVML_PROCESS_MODE_COMPUTE)
 		return filtered(&question, &list->numProcArrayEntries, list->procArray, NVML_SUCCESS);
 	nvmlReturn_t result = ask_details(&question, &none, NULL);
-	return has_list(result) ? list_own(device, &list->numProcArrayEntries, list->procArray, LAYOUT_DETAIL) : result;
+	return has_list(result) ? gl_own_processes(device, &list->numProcArrayEntries, list->procArray, GL_PROCESS_DETAIL) : result;
 }
 
 static nvmlReturn_t ask_samples(const struct question *question, unsigned int *count, void *rows)
@@ -378,7 +250,7 @@ nvmlReturn_t nvmlSystemGetProcessName(unsigned int pid, char *name, unsigned int
 {
 	if (gl_begin_nvml() == GL_ATTACHED && name && length) {
 		gl_segment_reap();
-		if (!own_pid_of(pid) && pid != gl_self.pid)
+		if (!gl_own_pid(pid) && pid != gl_self.pid)
 			return NVML_ERROR_NOT_FOUND;
 	}
 	return REAL(nvmlSystemGetProcessName)(pid, name, length);
