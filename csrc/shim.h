@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What the shim's files offer each other, whatever folder they are in.  Glossary:
+ * Definitions that the shim's files in all folders share.  Glossary:
  *
  *   real      a function of the driver or of NVML itself
  *   hook      our function of the same name, which programs get instead
@@ -8,11 +8,11 @@
  *   slot      this process's place in the tenant's segment (layout.h)
  *   account   a slot's books on one device
  *   block     one thing that holds device memory and that a later call gives back
- *   overhead  device memory that nobody asked for by size: contexts, code, rounding (overhead.c)
+ *   overhead  device memory that no call requested by size: contexts, code, rounding (overhead.c)
  *
- * Everything that a process changes lies in gl_self, which fork wipes: a child starts afresh and registers
- * at its own first CUDA call.  Hooks call process, device, ledger, blocks, overhead and meter, never each
- * other.  errno is the caller's and stays as it was.
+ * All mutable state of a process lies in gl_self, which fork wipes: a child starts without state and registers at its own
+ * first CUDA call.  Hooks call process, device, ledger, blocks, overhead and meter, never each other.  Hooks preserve the
+ * caller's errno.
  *
  * A folder's headers include no header of a later folder; the Makefile has the order.
  */

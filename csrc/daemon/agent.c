@@ -3,13 +3,13 @@
  * The one thread that the library has in a process, and only if the process is registered: it holds a long poll for
  * commands at the daemon and registers again when a restarted daemon does not know the process.
  *
- * It is a guest: no signal is ever delivered to it, it waits for no lock of the shim, and it calls neither NVML nor the
- * environment, nor CUDA but to read events of work that the program has not come back to (time/idle.c).  It ends when the
- * program's own threads have ended.  Fork leaves it behind (gl_self is wiped, a
- * child starts its own), exec and exit take it away wherever it is.
+ * The thread must not disturb the program.  All signals are blocked in it.  It waits for no lock of the shim.  It calls
+ * neither NVML nor getenv, and CUDA only to read events of work that the program has not come back to (time/idle.c).  It
+ * ends once the program's own threads have ended.  After fork it only exists in the parent: gl_self is wiped, and the child
+ * starts its own.  exec and exit end it at any point.
  *
- * Commands carry no state: limits and suspension are in the policy, which launches read themselves, so suspend, resume,
- * refresh and drain only tell the daemon that this process is there to follow it.
+ * Commands carry no state.  Launches read limits and suspension from the policy, so the answers to suspend, resume, refresh
+ * and drain only tell the daemon that this process follows the policy.
  */
 #include <pthread.h>
 #include <signal.h>
@@ -36,7 +36,7 @@ static bool alone(void)
 	if (fd >= 0)
 		gl_close(fd);
 	text[n > 0 ? n : 0] = 0;
-	const char *p = strrchr(text, ')'); /* the name may hold anything */
+	const char *p = strrchr(text, ')'); /* the process name may contain any character */
 	if (!p || p[1] != ' ' || p[2] != 'Z')
 		return false;
 	for (int field = 2; *p && field < 20; p++)
@@ -44,7 +44,7 @@ static bool alone(void)
 	return p[0] == '2' && p[1] == ' ';
 }
 
-/* The usage segment shows the limits in force, to whoever looks at it without the daemon. */
+/* Writes the limits in force to the usage segment, for tools that read it without the daemon. */
 static void show_limits(void)
 {
 	for (uint32_t i = 0, hint = 0; i < GL_MAX_DEVICES; i++) {
@@ -138,7 +138,7 @@ static uint64_t step(struct gl_answer *answer)
 						: "registered again (%d)", -r);
 		return r == 0 ? 0 : r == -EACCES ? 5 * SECOND : SECOND / 2;
 	}
-	if (r) { /* gone, or restarting; the kernel tells at once, long before the heartbeat is old */
+	if (r) { /* the daemon has ended or restarts; the kernel reports it long before the heartbeat is old */
 		gl_policy_lost();
 		return SECOND / 4;
 	}
@@ -150,7 +150,7 @@ static uint64_t step(struct gl_answer *answer)
 		d->command = number;
 		return 0;
 	}
-	/* "None" at once, or nothing that helps: a daemon that is not well must not be run over. */
+	/* An empty answer at once, or an unusable one: the daemon has a problem, so do not flood it with requests. */
 	return answer->status == 204 && gl_now_ns() - begin > SECOND / 2 ? 0 : SECOND / 2;
 }
 

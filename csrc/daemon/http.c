@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * See http.h.  The parser takes lines together in a fixed buffer and bodies by counting, so it can stop and go on at
- * any byte.  What it does not understand is an error, never a guess: both Content-Length and chunks, a length
- * with a sign, a value that is too long for its place or has other letters than it may have.
+ * See http.h.  The parser collects lines in a fixed buffer and counts the bytes of bodies, so it can stop and resume at any
+ * byte.  It rejects every input that it does not fully understand: Content-Length together with chunks, a length with a
+ * sign, a value that is too long or has characters that are not allowed.
  */
 #include "daemon/http.h"
 
@@ -54,7 +54,7 @@ static bool is_name_letter(char c)
 	return (l >= 'a' && l <= 'z') || (c >= '0' && c <= '9') || c == '-' || c == '_' || c == '.';
 }
 
-/* Copies what fits and is of the letters wanted.  Names go into paths and addresses, so they may not begin with a dot. */
+/* Copies a value if it fits and has only allowed characters.  Names become parts of paths, so they must not begin with a dot. */
 static bool take(char *out, size_t size, const char *value, bool name)
 {
 	size_t length = strlen(value);
@@ -201,10 +201,10 @@ static void line(struct gl_answer *a)
 	else if (a->state == GL_HTTP_CHUNK_END)
 		empty ? (void)(a->state = GL_HTTP_CHUNK_SIZE) : fail(a, "the end of a chunk");
 	else if (empty)
-		a->state = GL_HTTP_DONE; /* trailers are not looked at */
+		a->state = GL_HTTP_DONE; /* trailers are ignored */
 }
 
-/* A header line that is too long may only be one that nobody asked for. */
+/* Accepts a header line that is too long only if this client does not use the header. */
 static void long_line(struct gl_answer *a)
 {
 	static const char ours[][18] = {"content-length", "transfer-encoding", "gpulimit-"};

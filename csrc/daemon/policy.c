@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The tenant's policy: a file of the daemon's, handed over by it or found in /dev/shm, mapped read-only.  Launches read
- * it without a lock or a system call.
- * A file that is not what it should be is never mapped; its owner, who alone could cut it short later, is root or the
- * user himself.  When a restarted daemon has made a new file, that one is mapped beside the old one, which
- * other threads may still be reading.
+ * The tenant's policy: the daemon's file, received from it or found in /dev/shm, and mapped read-only.  Launches read it
+ * without a lock or a system call.  Only a file that passes all checks is mapped.  Its owner, the only user that could
+ * truncate it later, is root or this user.  A restarted daemon makes a new file.  That one is mapped beside the old one,
+ * which other threads may still read.
  */
 #include <limits.h>
 #include <string.h>
@@ -14,7 +13,7 @@
 
 #define AHEAD_NS UINT64_C(1000000000) /* a heartbeat further in the future is nonsense */
 
-/* For a card that the policy does not name: as in a list of quotas, it gets nothing. */
+/* The entry of a card that the policy does not name: no memory and no time, as with a card missing in a list of quotas. */
 static const struct gl_policy_device nothing = {.ready = 1, .compute_limit_percent = 1};
 
 static int check_file(int fd, struct stat *st, bool given)
@@ -22,7 +21,7 @@ static int check_file(int fd, struct stat *st, bool given)
 	uint32_t me = (uint32_t)gl_syscall(SYS_geteuid);
 	if (gl_syscall(SYS_fstat, fd, st) != 0)
 		return -EIO;
-	/* In a user namespace the owner of a file that was handed over is nobody whom we know. */
+	/* Inside a user namespace the owner of a received file may have no number, so it is not checked. */
 	bool own = given || st->st_uid == 0 || st->st_uid == me;
 	if (!S_ISREG(st->st_mode) || !own || (st->st_mode & 022))
 		return -EPERM;
@@ -71,7 +70,7 @@ int gl_policy_map(int given, const char *name, const char *tenant)
 	gl_out_begin(&out, path, sizeof path);
 	gl_out_text(&out, GL_SHM_DIRECTORY);
 	gl_out_text(&out, name);
-	/* O_NONBLOCK: what is there may be a FIFO. */
+	/* O_NONBLOCK: the name may be a FIFO. */
 	int fd = gl_open(path, O_RDONLY | O_NOFOLLOW | O_NONBLOCK, 0);
 	if (fd < 0)
 		return fd;

@@ -5,8 +5,8 @@
  */
 #include "shim.h"
 
-/* Counted before it begins; then whoever did not see it and still makes calls of the shim's own in other streams is
- * waited for, some microseconds (mark_all in launch.c is the other half). */
+/* Counts the capture before it begins.  Then waits, some microseconds, for threads that did not see the count and still make
+ * the shim's own calls in other streams (mark_all in launch.c is the other half). */
 static void begin(void)
 {
 	struct timespec nap = {0, 20000};
@@ -22,8 +22,8 @@ static CUresult begun(CUresult result)
 	return result;
 }
 
-/* A capture that was spoilt, or whose streams were not joined, is over as well.  Where the driver's error leaves it open
- * or unclear it counts as open: that costs a launch some ns, while the opposite could spoil a capture. */
+/* A capture that was invalidated, or whose streams were not joined, has ended as well.  If the driver's error leaves it open
+ * or unclear, it counts as open.  That costs a launch some ns; the opposite could invalidate a capture. */
 static CUresult ended(CUresult result, const CUgraph *graph)
 {
 	uint32_t open = gl_peek(&gl_self.capturing);

@@ -3,8 +3,8 @@
  * Plain, pitched and managed memory, and the free calls, which take pointers of every kind.  Managed memory is
  * charged in full to the device current at the call, wherever its pages are.  Outputs are written only on success.
  *
- * The quota is asked before the driver.  What it refuses and the driver might not have taken at all (`doubt`) is shown
- * to the driver in the smallest size, so that the answer is the driver's.
+ * The quota is checked before the driver's call.  If the quota refuses a call that the driver might reject anyway (`doubt`),
+ * the driver is called with the smallest size, and its error is the answer.
  */
 #include "shim.h"
 
@@ -104,9 +104,9 @@ static bool keep_pitched(struct gl_charge *charge, CUdeviceptr got, uint64_t pit
 PITCHED(cuMemAllocPitch_v2, CUdeviceptr, size_t, cuMemFree_v2)
 PITCHED(cuMemAllocPitch, CUdeviceptr_v1, unsigned int, cuMemFree)
 
-/* The block is taken before the driver is called, not after: once the driver has freed the address, another thread
- * may be given it and write its own block down, and that is not ours to take.  The quota gets the bytes back only
- * after the driver has freed them.  A graph's allocation node stays a node of the graph whoever frees its
+/* Removes the block from the table before the driver's call, not after it: once the driver has freed the address, another
+ * thread may get the same address and record its own block, which this call must not remove.  The bytes are uncharged only
+ * after the driver has freed them.  A graph's allocation node stays charged to the graph, even if the program frees its
  * memory in between. */
 static bool unless_of_a_graph(struct gl_block *block, void *out)
 {

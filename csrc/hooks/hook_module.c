@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Code.  A module's code and its global variables take device memory that nobody asks for by size (a variable may be
- * gigabytes), so a load is measured, and undone if it does not fit the quota.  Code that the driver loads later, at
- * first use, is found at the next reservation.
+ * Code.  A module's code and its global variables use device memory without a call that names the size, and a variable may
+ * be gigabytes.  So each load is measured, and undone if it exceeds the quota.  The next reservation finds code that the
+ * driver loads later, at first use.
  */
 #include "shim.h"
 #include "time/types.h"
@@ -46,8 +46,8 @@ LOADING(cuLibraryLoadFromFile, CUlibrary, cuLibraryUnload,
 	 unsigned int nopts),
 	(path, jit, jit_values, njit, opts, values, nopts))
 
-/* The driver may give a function's handle to another function now, which is not to be charged what this one cost, nor
- * to learn it from marks that have been reached.  Which costs are of this code is not known, so all are forgotten. */
+/* The driver may now reuse a function's handle for another function.  That one must not inherit this one's cost, neither
+ * from the table nor from marks that have been reached.  The costs of this code are not known apart, so all are dropped. */
 static CUresult unloaded(CUresult result)
 {
 	struct gl_meter *m = gl_load(&gl_self.meter);
@@ -74,7 +74,7 @@ CUresult cuLibraryUnload(CUlibrary library)
 	return result;
 }
 
-/* A call that may load code by the way: there may be something new to measure. */
+/* A call that may load code as a side effect: the overhead must be measured again. */
 #define LOOKING_UP(name, params, args)                                                                                 \
 	CUresult name params                                                                                           \
 	{                                                                                                              \

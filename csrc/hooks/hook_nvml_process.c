@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * NVML's process lists: a tenant sees its own processes, by the pids that they have in the caller's namespace, and
- * no other.  The compute lists are written from the tenant's slots (nvml_own_processes.c), because NVML names processes
- * by pids of the caller's namespace or of the host, as its version is; the real call only says whether there is such a
- * list.  Lists that the slots know nothing of are the real ones, fetched into memory of ours, with the rows of other
- * tenants taken out: neither a row nor a number of rows that is written is another tenant's.
+ * NVML's process lists: a tenant sees only its own processes, by their pids in the caller's namespace.  Compute lists are
+ * built from the tenant's slots (nvml_own_processes.c), because NVML names processes by pids of the caller's namespace or of
+ * the host, depending on its version.  The real call only tells if such a list exists.  For lists that the slots cannot
+ * provide, the real list is fetched into a private buffer and the rows of other tenants are removed.  So no row and no row
+ * count of another tenant reaches the caller.
  */
 #include <string.h>
 
@@ -83,7 +83,7 @@ static bool rows_room(struct rows *rows, unsigned int count, size_t size)
 	return false;
 }
 
-/* All the rows that the driver has.  What it says of their number is never believed beyond the room that it was given. */
+/* Fetches all rows of the driver.  The number that it returns is only trusted up to the size of the buffer. */
 static nvmlReturn_t fetch(const struct question *question, struct rows *rows)
 {
 	unsigned int wanted = FIRST_ROWS;
@@ -188,7 +188,7 @@ static nvmlReturn_t ask_details(const struct question *question, unsigned int *c
 	return result;
 }
 
-/* Rows of a version that is not known here cannot be told apart, so they are not shown. */
+/* Rows of an unknown version cannot be assigned to tenants, so they are not shown. */
 nvmlReturn_t nvmlDeviceGetRunningProcessDetailList(nvmlDevice_t device, nvmlProcessDetailList_t *list)
 {
 	if (gl_begin_nvml() != GL_ATTACHED || !list)

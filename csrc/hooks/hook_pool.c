@@ -28,9 +28,9 @@ static CUresult idle(const struct request *request)
 	return request->per_thread ? REAL(cuStreamQuery_ptsz)(request->stream) : REAL(cuStreamQuery)(request->stream);
 }
 
-/* The driver lets go of what is freed only when it is made to look at the stream; trimming alone is not enough (seen on
- * a card).  So this waits, a tenth of a second at most, until the stream is idle, and then synchronising takes no
- * time.  A busier stream keeps what the pool grew by, charged, until somebody synchronises it. */
+/* The driver releases freed memory only when it checks the stream; a trim alone is not enough (measured on a card).  So
+ * this waits, at most 0.1 s, until the stream is idle, when synchronising takes no time.  A busier stream keeps the growth
+ * of its pool, charged, until the program synchronises it. */
 static void free_again(struct gl_gpu *gpu, const struct request *request, CUdeviceptr pointer)
 {
 	uint64_t deadline = gl_now_ns() + 100000000u;

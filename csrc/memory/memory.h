@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What the files about memory offer each other and the hooks, by file.
+ * The functions that the files about memory offer each other and the hooks, by file.
  */
 #ifndef GL_MEMORY_H
 #define GL_MEMORY_H
@@ -12,10 +12,10 @@
 /* ---- reserve.c: memory of this process against the tenant's quota ---- */
 
 int gl_account_add(struct gl_gpu *gpu, enum gl_memory_kind kind, int64_t delta, uint64_t limit);
-/* Takes bytes out of the quota.  0, or -ENOMEM with nothing taken (and the refusal counted).
- * Tries hard first: gives back what dead processes held, and what this process's pools hold unused. */
+/* Reserves bytes of the quota.  Returns 0, or -ENOMEM with nothing reserved and the refusal counted.
+ * Before it refuses, it reaps dead processes and trims the unused memory of this process's pools. */
 int gl_reserve(struct gl_gpu *gpu, enum gl_memory_kind kind, uint64_t bytes);
-/* The same without counting the refusal, for who has yet to see what it is. */
+/* The same without counting the refusal, for callers that still have to find out its kind. */
 int gl_reserve_uncounted(struct gl_gpu *gpu, enum gl_memory_kind kind, uint64_t bytes);
 void gl_release(struct gl_gpu *gpu, enum gl_memory_kind kind, uint64_t bytes);
 /* Moves a reservation from `from` to `to` bytes, above the limit if need be: for what already happened. */
@@ -47,7 +47,8 @@ bool gl_patience_hides(bool by_card);
 /* Memory of this process was given back: tells who waits. */
 void gl_memory_freed(struct gl_gpu *gpu);
 
-/* How long a try may be off, since memory also comes free where nobody tells: it costs a call of the driver each time. */
+/* Bounds of the pause between two tries.  Memory may also come free without a wake-up, so tries cannot wait for ever; each
+ * one costs a call of the driver. */
 #define GL_OFTEN UINT64_C(50000000)
 #define GL_SELDOM UINT64_C(500000000)
 /* The value of `try`, a call that holds no lock, tried again while it is out of memory and waiting is allowed.  gpu_ is
@@ -164,8 +165,8 @@ void gl_overhead_mark_all(void);
 void gl_overhead_refresh(struct gl_gpu *gpu);
 /* Measures now.  False: cannot be measured here. */
 bool gl_overhead_measure(struct gl_gpu *gpu);
-/* Around a call that may take memory nobody asks for by size: the overhead before it, and whether it still fits the
- * quota after it (false: the call made it grow over the quota; undo). */
+/* Around a call that may use memory without naming its size.  watch returns the overhead before the call; fits returns
+ * false if the call made it exceed the quota and must be undone. */
 uint64_t gl_overhead_watch(struct gl_gpu *gpu);
 bool gl_overhead_fits(struct gl_gpu *gpu, uint64_t before);
 /* After an allocation: false if so little is left that the card's rounding may pass the quota, and does; undo. */

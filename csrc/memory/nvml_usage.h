@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What NVML says of the card; used by overhead.c and context_cost.c.
+ * Memory figures of the card from NVML; used by overhead.c and context_cost.c.
  */
 #ifndef GL_CARD_H
 #define GL_CARD_H
@@ -11,7 +11,7 @@
 
 /* Bytes that this process holds on the card, by NVML.  False: it is not listed, or there is no NVML. */
 bool gl_card_own_bytes(struct gl_gpu *gpu, uint64_t *bytes);
-/* Bytes used on the card by everybody.  False: not known. */
+/* Bytes used on the card by all processes.  False: not known. */
 bool gl_card_used_bytes(struct gl_gpu *gpu, uint64_t *bytes);
 
 /* The processes listed before this process's first context, and finding out by which pid it is listed after it. */

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Device memory that nobody asked for by size: contexts, code, the driver's rounding.  It is measured: what NVML
- * says that this process holds, less what is charged for what was asked for.  NVML leaves managed memory out of a
- * process's figure (measured: 512 MiB touched by the GPU do not show), so it does not enter here.  Memory imported from
- * another process is left out, too, as long as that lives; of the two readings the one nearer to the last is taken.
+ * Device memory that no call requested by size: contexts, code, the driver's rounding.  It is measured: NVML's figure of
+ * this process, less the charges of all requests.  NVML does not count managed memory in a process's figure (measured:
+ * 512 MiB touched by the GPU do not show), so it does not count here either.  NVML also leaves out memory imported from
+ * another process while that one lives; of the figures with and without it, the one nearer to the last is used.
  *
- * Asking takes about 17 us, so it is done after something that is known to cost memory (marked), after 32 MiB
- * more or less, after some thousand reservations (small pieces are rounded up to 512 bytes), and when the quota is
- * nearly used up; otherwise gl_overhead_refresh is a handful of loads.
+ * A reading takes about 17 us.  So it is only taken after an event that costs memory (marked), after a change of 32 MiB,
+ * after some thousand reservations (small pieces are rounded up to 512 bytes), and when the quota is nearly used up.
+ * Otherwise gl_overhead_refresh is a handful of loads.
  *
  * Locks: overhead_lock (one measurement per gpu at a time), then the pools' books_lock.  Hooks and reserve.c call.
  */
@@ -45,8 +45,8 @@ static uint64_t floor_bytes(const struct gl_gpu *gpu)
 	return gl_peek(&gpu->account->contexts) * gl_peek(&gpu->device->context_bytes);
 }
 
-/* Believes a higher figure at once.  A lower one may have been taken while another thread's reservation was not yet
- * memory; unless nothing moved (`believe`), it must be seen twice.  Call with overhead_lock held. */
+/* Accepts a higher figure at once.  A lower one may have been read while another thread's reservation was not yet memory;
+ * unless nothing moved (`believe`), it must be seen twice.  Call with overhead_lock held. */
 static void apply(struct gl_gpu *gpu, uint64_t measured, bool believe)
 {
 	uint64_t low = floor_bytes(gpu), to = measured;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Memory pools.  A pool is charged what the driver says that it holds, used or not, because that is what is missing on
- * the card; pointers from it are known, but carry no charge of their own.  The driver gives unused memory back by
- * itself at synchronisation, so the charge can lag on the high side; it is brought up to date at each call
- * that touches the pool, and for all pools when the quota is short or somebody asks.
+ * Memory pools.  A pool is charged for all memory that it holds by the driver's figure, used or not, because other programs
+ * cannot use that memory.  Its pointers are recorded without a charge of their own.  The driver releases unused memory by
+ * itself at synchronisation, so the charge may be too high for a while.  It is updated at each call that touches the pool,
+ * and for all pools when the quota is short or another process asks.
  *
  * Locks: books_lock, held for attribute calls and trims, never across gl_reserve, which comes here itself.
  */
@@ -95,7 +95,7 @@ int gl_pool_add(CUmemoryPool handle, struct gl_gpu *gpu, enum gl_memory_kind kin
 	return r;
 }
 
-/* Whose is a pool that was not made through us: a device's default one, or one that a newer driver describes. */
+/* Finds the gpu of a pool that was not made through a hook: a device's default one, or one that a newer driver describes. */
 static struct gl_gpu *recognise(CUmemoryPool handle)
 {
 	CUstreamCaptureMode mode = gl_relax();
@@ -191,7 +191,7 @@ CUresult gl_pool_destroy(CUmemoryPool handle)
 			(void)gl_block_take(GL_SPACE_POOL, (uintptr_t)handle, &block);
 		return result;
 	}
-	/* The lock is held across the driver's call, so that nobody asks about a pool that is gone. */
+	/* The lock is held across the driver's call, so that no thread queries a pool that is gone. */
 	CUstreamCaptureMode mode = gl_relax();
 	gl_lock(&gpu->books_lock);
 	struct gl_pool *pool = gl_pool_find(gpu, handle);

@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Waiting for memory, for who asked for it (GPULIMIT_MEMORY_WAIT, or the daemon's word): an allocation that was refused,
- * by the quota or by the card, is tried again when memory may have come free, until the time is up; then the
- * refusal stands.  What can never fit is refused at once, and so is everything while a stream is being captured.
+ * Waiting for memory, if GPULIMIT_MEMORY_WAIT or the daemon enables it.  An allocation that the quota or the card refuses is
+ * tried again when memory may have come free, until the time is up; then the refusal stands.  A size that can never fit is
+ * refused at once, and so is every allocation while a stream is being captured.
  *
- * Between two tries nothing is held: no lock, no reservation.  Who waits counts itself in account->memory_waiting, says so
- * in device->memory_wanted and sleeps on device->memory_change, for a while at most, since memory also comes free
- * where nobody tells.  Who tells:
- *   - a process of the tenant that gives memory back and finds memory_wanted;
- *   - the daemon, for other tenants' memory: their policies then say memory_wanted, and who gives back counts it in
- *     memory_freed and rings the doorbell; and for the memory of the dead and of processes that it only sees by NVML.
+ * Between two tries the thread holds no lock and no reservation.  A waiting thread increments account->memory_waiting, sets
+ * device->memory_wanted and sleeps on device->memory_change.  The sleep is bounded, since memory may also come free without
+ * a wake-up.  These wake it:
+ *   - a process of the tenant that frees memory and finds memory_wanted;
+ *   - the daemon, for other tenants' memory: it sets memory_wanted in their policies, and a process that frees memory then
+ *     increments memory_freed and rings the doorbell;
+ *   - the daemon, for the memory of dead processes and of processes that it only sees by NVML.
  */
 #include <limits.h>
 

@@ -14,8 +14,8 @@
 
 struct gl_bell {
 	uint32_t *word;
-	uint32_t seen;       /* value that was there when the tenant was last looked at */
-	uint32_t ignored;    /* not 0: nobody wakes up for it */
+	uint32_t seen;       /* its value when the tenant was last read */
+	uint32_t ignored;    /* not 0: a ring does not wake the daemon */
 };
 
 /* Sleeps until one of the words differs from `seen`, until a vigil is over, or until the deadline by CLOCK_MONOTONIC:

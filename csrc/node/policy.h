@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What the daemon writes: tenants' policies, and the node's state.  Whoever waits on a policy entry is woken when it
- * changes.  All return 0, -EINVAL (no such entry) or -EFAULT (the file was cut short).
+ * The daemon's writes: tenants' policies, and the node's state.  A change of a policy entry wakes the threads that wait on
+ * it.  All functions return 0, -EINVAL (no such entry) or -EFAULT (the file was truncated).
  */
 #ifndef GL_NODE_POLICY_H
 #define GL_NODE_POLICY_H

@@ -46,7 +46,7 @@ static int read_books(void *argument)
 static bool goes_on(struct gl_vigil *v, const struct seen *s, uint64_t now)
 {
 	if (s->spent_ns < v->spent_ns)
-		return false; /* the books were begun anew */
+		return false; /* the segment was reset */
 	uint64_t spent = s->spent_ns - v->spent_ns;
 	if (spent)
 		v->queue_end_ns = most(v->queue_end_ns, v->begin_ns) + least(spent, GL_MAX_USAGE_STEP_NS);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What the daemon does with a tenant's usage segment.  The tenant writes it, so nothing in it is believed beyond its
- * bounds, and its file may be cut short meanwhile: that is -EFAULT, never a signal.  -EFAULT
- * with a file of the right size: it has a hole, and /dev/shm no memory for it; the books are as good as before.
+ * The daemon's operations on a tenant's usage segment.  The tenant writes it, so every value is checked against its bounds.
+ * The tenant may truncate the file at any time: that is -EFAULT, never a signal.  -EFAULT with a file of the right size
+ * means a hole for which /dev/shm has no memory; the counters are still valid.
  */
 #ifndef GL_NODE_USAGE_H
 #define GL_NODE_USAGE_H
@@ -25,8 +25,8 @@ struct gl_sample_device {
 };
 
 struct gl_sample {
-	uint64_t created_ns;     /* another value: the books were begun anew */
-	uint32_t doorbell;       /* as it was before anything else was read */
+	uint64_t created_ns;     /* a new value means that the segment was reset */
+	uint32_t doorbell;       /* its value before anything else was read */
 	uint32_t slots;          /* in use */
 	struct gl_sample_device device[16];
 };

@@ -52,8 +52,8 @@ struct gl_device *gl_device_add(const uint8_t uuid[16], int index, uint64_t card
 	return gl_segment_device(uuid, card_bytes, limit < card_bytes ? limit : card_bytes, percent, weight, entry);
 }
 
-/* An environment that made the tenant's quota has had its say: whoever may change the quota may also raise it.  One
- * that asks for less than the tenant has keeps this process below it. */
+/* If this process's environment set the tenant's quota, it is no longer a ceiling: a later change may also raise the quota.
+ * An environment that asks for less than the tenant has still keeps this process below it. */
 static void forget_proposal(struct gl_gpu *gpu)
 {
 	const struct gl_policy_device *policy = gl_policy_of(gpu);
@@ -65,8 +65,8 @@ static void forget_proposal(struct gl_gpu *gpu)
 		gpu->own_compute_percent = 100;
 }
 
-/* For show only.  A MIG device's name ends in its profile, "… MIG 1g.10gb"; where it does not, the newer call for the
- * UUID gives the device's own and the older one the card's. */
+/* For display only.  A MIG device's name ends in its profile, "… MIG 1g.10gb".  If it does not, the newer call for the
+ * UUID returns the MIG device's own and the older one the card's. */
 static bool is_mig(CUdevice device, const CUuuid *uuid)
 {
 	CUuuid cards;
@@ -113,7 +113,7 @@ static void set_up_all(void)
 		while (done < count && done < GL_MAX_DEVICES && set_up(&gl_self.gpu[done], done))
 			done++;
 		if (done < count) {
-			/* Never go on with a card that nobody limits. */
+			/* Never go on with a card that is not limited. */
 			int error = gl_self.entry_error;
 			gl_log(GL_ERROR, "device %d cannot be put under quota%s%s; every CUDA call of this process is refused", done,
 			       error ? ": " : "", error == -EUSERS ? "the tenant uses too many" : error ? gl_segment_reason(error) : "");

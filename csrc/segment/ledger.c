@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Reserving memory for a tenant changes two words: the device's total, which the quota is checked against, and
- * the account of the process, so that a dead process's bytes can be found and given back.  Both must change
- * together although the process may be killed between any two instructions, and no process may wait for another
- * (a stopped one would stop its tenant).  So an operation is first written down, then announced in the total's
- * word, and whoever meets an announced operation finishes it:
+ * Reserving memory for a tenant changes two words: the device's total, which is checked against the quota, and the
+ * process's account, so that the bytes of a dead process can be found and released.  Both must change together although the
+ * process may be killed between any two instructions.  No process may wait for another: a stopped one would stop its tenant.
+ * So the actor first records an operation, then announces it in the total's word.  Each process that finds an announced
+ * operation finishes it:
  *
  *   1. The actor writes target, old and new account word and the new total into its own account (op_*).
  *   2. It replaces the total's word, if unchanged, by BUSY | sequence | actor.  Killed before: nothing happened.
  *      Killed after: the operation will happen.
- *   3. Anybody: account word old -> new by compare-and-swap (already done: fails, harmless).
- *   4. Anybody: the total's word BUSY | sequence | actor -> sequence | new total.
+ *   3. Any process: account word old -> new by compare-and-swap (already done: fails, harmless).
+ *   4. Any process: the total's word BUSY | sequence | actor -> sequence | new total.
  *
  * Both words carry a version that grows with every change, so that a helper that slept in between cannot apply
  * an old step: 15 bits of sequence in the total's word, 16 in an account's.  Wrapping round needs a helper to
@@ -28,8 +28,8 @@
 #define VALUE_MASK ((UINT64_C(1) << VALUE_BITS) - 1)
 #define BUSY (UINT64_C(1) << 63)
 #define SEQUENCE_MASK UINT64_C(0x7fff)
-/* Each round lost is another's operation done, so honest processes never come near it; it ends the call where
- * somebody writes nonsense into the words without pause. */
+/* Each lost round means that another process's operation was finished, so honest processes never reach this bound.  It ends
+ * the call if a hostile process keeps writing invalid words. */
 enum { MOST_ROUNDS = 1 << 20 };
 
 static uint64_t value_of(uint64_t word)
@@ -47,7 +47,7 @@ static bool swap(uint64_t *word, uint64_t expected, uint64_t desired)
 	return __atomic_compare_exchange_n(word, &expected, desired, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE);
 }
 
-/* Finishes the operation announced by `busy`, whosever it is.  -EINVAL: the words make no sense. */
+/* Finishes the operation announced by `busy`, of any process.  -EINVAL: the words are invalid. */
 static int finish(struct gl_usage *usage, uint32_t device, uint64_t busy)
 {
 	uint64_t *word = &usage->device[device].ledger;
@@ -97,7 +97,7 @@ int gl_ledger_add(struct gl_usage *usage, uint32_t device, uint32_t actor, uint3
 		gl_put(&op->op_total, total + (uint64_t)delta);
 		GL_TEST_POINT("ledger-written-down");
 		uint64_t busy = BUSY | next_sequence(seen) | actor;
-		/* Publishes op_* to whoever reads `busy`.  `account` was current: it only changes with the word. */
+		/* Publishes op_* to each reader of `busy`.  `account` was current: it only changes together with the word. */
 		if (swap(word, seen, busy))
 			return finish(usage, device, busy);
 	}

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The tenant's segment: a file in /dev/shm that all its processes map.  A process that lives holds record locks on
- * the first bytes of its slot (alive.c); the kernel drops them at death, however the process died, and tells it across
- * pid namespaces.  So "can I lock them?" is "is it dead?", and holding the locks makes one process alone responsible
- * for clearing what the dead one held.  The lock on byte 0 serialises making the segment, joining and adding devices.
+ * The tenant's segment: a file in /dev/shm that all its processes map.  A living process holds record locks on the first
+ * bytes of its slot (alive.c).  The kernel drops them when the process ends, for whatever reason and across pid namespaces.
+ * So a process that can lock them knows that the owner is dead, and the lock makes it the only one that clears the dead
+ * process's slot.  The lock on byte 0 serialises making the segment, joining and adding devices.
  */
 #include <limits.h>
 #include <string.h>

@@ -176,7 +176,7 @@ SIM_EXPORT CUresult cuDevicePrimaryCtxRelease(CUdevice dev)
 	return primary_release(dev);
 }
 
-/* The context ends for everybody who retained it; they may use it again after the next retain. */
+/* Ends the context for all its users; they may use it again after the next retain. */
 static CUresult primary_reset(CUdevice dev)
 {
 	if (!sim_device_ok(dev))

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Memory handed to another process by an opaque handle.  The first export moves the block's bytes into a
- * memory file at the same address; whoever opens the handle maps that file through /proc.  Where /proc
- * does not let it, the opener gets zeroed memory of its own: accounting stays right, contents do not.
+ * Memory shared with another process by an opaque handle.  The first export moves the block's bytes into a
+ * memory file at the same address.  The process that opens the handle maps that file through /proc.  If /proc
+ * refuses, it gets zeroed memory of its own: accounting stays right, contents do not.
  */
 #define _GNU_SOURCE
 #include <fcntl.h>

@@ -43,7 +43,7 @@ static struct sim_gpu *device_at(struct sim_machine *m, uint32_t card, uint32_t 
 	return NULL;
 }
 
-/* The memory of a part is the card's times its gigabytes over those of the card, as its name would have it. */
+/* The memory of a MIG device is the card's, times the gigabytes in its name over those of the card. */
 static void make_device(struct sim_machine *m, struct sim_gpu *g, uint32_t card, uint32_t index, const char *profile)
 {
 	const struct sim_model copy = m->gpus[card].model, *whole = &copy;
@@ -70,7 +70,7 @@ static void make_device(struct sim_machine *m, struct sim_gpu *g, uint32_t card,
 	g->model.mig[0] = g->model.vgpu[0] = 0;
 }
 
-/* Takes a card apart anew: what is in the layout and was there before stays, with whatever runs on it. */
+/* Partitions a card again: devices that the old and the new layout share stay, with the work on them. */
 bool sim_mig_layout(struct sim_machine *m, uint32_t card, const char *layout)
 {
 	char copy[sizeof(m->gpus[0].model.mig)], *save = NULL;

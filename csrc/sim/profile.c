@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Profiles: what machine to simulate.  A profile is a text file of `key = value` lines; keys of the
+ * Profiles describe the machine to simulate.  A profile is a text file of `key = value` lines; keys of the
  * machine come first, then one [gpu] section per GPU model.  Sizes take KiB, MiB, GiB; times ns, us, ms.
- * A key nobody knows is refused with file and line, since a typing error would change the machine silently.
+ * An unknown key is refused with file and line: a typing error would silently change the machine.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>

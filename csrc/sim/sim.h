@@ -3,8 +3,8 @@
  * Inside libcuda: the process' own objects.  machine.h has the shared state and the glossary.
  *
  * One lock per process guards all objects; exported functions take it on entry (SIM_ENTER) and drop it
- * on every way out.  Functions that wait let go of it meanwhile, so whoever called them must not trust
- * an object it looked up before.  Order: process lock, then machine lock.
+ * on every way out.  Functions that wait release it meanwhile, so their callers must look up each object again
+ * afterwards.  Order: process lock, then machine lock.
  *
  * Every object that belongs to a context starts with a pointer to it, so that the context can take its
  * objects along when it goes.  Contexts themselves are never freed: threads may still have them current.

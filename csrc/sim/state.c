@@ -50,7 +50,7 @@ static uint64_t start_ticks(void)
 	return at ? strtoull(at + 1, NULL, 10) : 0;
 }
 
-/* Tells a program from the one that it replaced by exec: what that one held is gone, as on a real card. */
+/* Detects exec: the objects of the replaced program are gone, as on a real card. */
 static uint64_t image(void)
 {
 	uint64_t random = 0;
@@ -73,7 +73,7 @@ static bool is_me(const struct sim_proc *p)
 	return p->pid == getpid() && p->start_ticks == my_start && p->pidns == my_pidns;
 }
 
-/* The owner of a slot's byte in our pid namespace; 0: nobody, -1: alive but out of sight. */
+/* The owner of a slot's byte in this pid namespace; 0: none, -1: alive but in another namespace. */
 static int lock_owner(uint32_t slot)
 {
 	struct flock lock = { .l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = SLOT_LOCKS + slot, .l_len = 1 };
@@ -226,8 +226,8 @@ static bool make_machine(const char *config)
 	return true;
 }
 
-/* Under flock: take the machine as it is, or make it anew if it is missing, of another build, or was
- * made from other settings and nobody is using it. */
+/* Under flock: opens the machine, or makes a new one if it is missing, comes from another build, or was
+ * made from other settings and has no process. */
 static bool open_machine(const char *path)
 {
 	char config[sizeof(sim_machine->config)];
@@ -285,7 +285,7 @@ static bool claim_slot(uint32_t kind)
 	return false;
 }
 
-/* A fork takes the mapping along, but not the slot: the child must join by itself. */
+/* A fork inherits the mapping, but not the slot: the child must join by itself. */
 bool sim_attached(void)
 {
 	return sim_machine && attached_pid == getpid();

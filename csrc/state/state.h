@@ -52,7 +52,7 @@ struct gl_gpu {
 	uint32_t moving;            /* calls under way between whose start and end books and card may differ */
 	uint64_t overhead_at_ns;
 	uint32_t overhead_reserves; /* reservations since the last measurement */
-	uint32_t overhead_dirty;    /* something happened that costs memory nobody asked for */
+	uint32_t overhead_dirty;    /* an event has cost memory that no call requested by size */
 	uint32_t overhead_blind;    /* this process's use of the card cannot be seen here */
 	uint32_t nvml_looked_up;
 	nvmlDevice_t nvml;          /* NULL: NVML does not know the card, or is not there */
