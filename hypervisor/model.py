@@ -245,6 +245,8 @@ class EffectiveQuota:
 
     quota: Quota
     source: Source
+    gang_source: Source | None = None
+    """Source of the gang; None: none is said, so it is automatic."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import Any, Literal, cast
 
@@ -41,6 +41,14 @@ class PriorityClass(IntEnum):
         return cast(Priority, self.name.lower())
 
 
+class GangMode(IntEnum):
+    """Meanings of a quota's gang, as policies have them (enum gl_gang_mode in csrc/layout.h)."""
+
+    AUTO = int(lib.GL_GANG_AUTO)
+    OFF = int(lib.GL_GANG_OFF)
+    NAMED = int(lib.GL_GANG_NAMED)
+
+
 VARIABLES = (
     "GPULIMIT_MEMORY",
     "GPULIMIT_COMPUTE",
@@ -48,6 +56,7 @@ VARIABLES = (
     "GPULIMIT_WEIGHT",
     "GPULIMIT_PRIORITY",
     "GPULIMIT_MEMORY_WAIT",
+    "GPULIMIT_GANG",
     "GPULIMIT_TENANT",
 )
 FOREIGN_VARIABLES = (
@@ -95,6 +104,8 @@ class Quota:
     priority: Priority | None = None
     memory_wait_s: int | None = None
     """Seconds that an allocation may wait for memory before it is refused."""
+    gang: str | None = None
+    """"off", "auto", or the name of a gang of tenants; None means "auto"."""
     tenant: str | None = None
     memory_source: str | None = None
     """Variable that decided."""
@@ -104,6 +115,17 @@ class Quota:
     def is_set(self) -> bool:
         """Anything was said, so the process is under quota."""
         return self.environ() != {}
+
+    @property
+    def has_limits(self) -> bool:
+        """True if more is said than the names of a tenant and a gang."""
+        return replace(self, tenant=None, gang=None).is_set
+
+    @property
+    def gang_mode(self) -> GangMode:
+        """The meaning of `gang`."""
+        words = {None: GangMode.AUTO, "auto": GangMode.AUTO, "off": GangMode.OFF}
+        return words.get(self.gang, GangMode.NAMED)
 
     def memory_bytes(
         self, card_bytes: int, *, index: int | None = None, uuid: str | None = None
@@ -127,6 +149,7 @@ class Quota:
             "GPULIMIT_WEIGHT": self.weight,
             "GPULIMIT_PRIORITY": self.priority,
             "GPULIMIT_MEMORY_WAIT": self.memory_wait_s,
+            "GPULIMIT_GANG": self.gang,
             "GPULIMIT_TENANT": self.tenant,
         }
         return {name: str(value) for name, value in said.items() if value}
@@ -153,6 +176,7 @@ def read(environ: Mapping[str, str], *, flags: Mapping[str, str] | None = None) 
         weight=native.weight or None,
         priority=PriorityClass(native.priority).quota_name if native.priority else None,
         memory_wait_s=native.memory_wait or None,
+        gang=text_of(native.gang) or None,
         tenant=text_of(native.tenant) or None,
         memory_source=text_of(native.memory_source) or None,
         compute_source=text_of(native.compute_source) or None,

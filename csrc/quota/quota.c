@@ -159,17 +159,23 @@ static int read_number(struct gl_text *text, uint32_t most, bool percent, const 
 	return 0;
 }
 
+/* True if the rest of a text is this word, in any case. */
+static bool is_word(const struct gl_text *text, const char *word)
+{
+	size_t c = 0;
+
+	while (word[c] && gl_lower(text->at[c]) == word[c])
+		c++;
+	return !word[c] && !text->at[c];
+}
+
 static int read_priority(struct gl_text *text, uint32_t *out)
 {
 	static const char names[][8] = {
 		[GL_PRIORITY_LOW] = "low", [GL_PRIORITY_NORMAL] = "normal", [GL_PRIORITY_HIGH] = "high"};
 
 	for (uint32_t i = GL_PRIORITY_LOW; i <= GL_PRIORITY_HIGH; i++) {
-		size_t c = 0;
-
-		while (names[i][c] && gl_lower(text->at[c]) == names[i][c])
-			c++;
-		if (!names[i][c] && !text->at[c]) {
+		if (is_word(text, names[i])) {
 			*out = i;
 			return 0;
 		}
@@ -177,7 +183,7 @@ static int read_priority(struct gl_text *text, uint32_t *out)
 	return gl_text_fail(text, text->at, "write high, normal or low");
 }
 
-static int read_tenant(struct gl_text *text, char out[64])
+static int read_name(struct gl_text *text, const char *if_empty, char out[64])
 {
 	size_t length = 0;
 
@@ -193,7 +199,24 @@ static int read_tenant(struct gl_text *text, char out[64])
 		out[length] = c;
 	}
 	out[length] = '\0';
-	return length ? 0 : gl_text_fail(text, text->at, "it is empty; unset it for the default tenant");
+	return length ? 0 : gl_text_fail(text, text->at, if_empty);
+}
+
+static int read_gang(struct gl_quota *quota, struct gl_text *text)
+{
+	static const char words[][8] = {[GL_GANG_AUTO] = "auto", [GL_GANG_OFF] = "off"};
+
+	for (uint32_t mode = GL_GANG_AUTO; mode <= GL_GANG_OFF; mode++) {
+		if (is_word(text, words[mode])) {
+			quota->gang_mode = mode;
+			memcpy(quota->gang, words[mode], sizeof(words[mode]));
+			return 0;
+		}
+	}
+	if (is_word(text, "none"))
+		return gl_text_fail(text, text->at, "write off for no gang; none is no gang's name");
+	quota->gang_mode = GL_GANG_NAMED;
+	return read_name(text, "it is empty; write off, auto or the gang's name", quota->gang);
 }
 
 /* The guarantee cannot be more than the ceiling. */
@@ -218,7 +241,10 @@ static int read_rest(struct gl_quota *quota, gl_lookup lookup, void *arg)
 	if (open_variable(quota, "GPULIMIT_MEMORY_WAIT", lookup, arg, &text) &&
 	    read_number(&text, 86400, false, "write a whole number of seconds from 1 to 86400", &quota->memory_wait) != 0)
 		return -1;
-	if (open_variable(quota, "GPULIMIT_TENANT", lookup, arg, &text) && read_tenant(&text, quota->tenant) != 0)
+	if (open_variable(quota, "GPULIMIT_GANG", lookup, arg, &text) && read_gang(quota, &text) != 0)
+		return -1;
+	if (open_variable(quota, "GPULIMIT_TENANT", lookup, arg, &text) &&
+	    read_name(&text, "it is empty; unset it for the default tenant", quota->tenant) != 0)
 		return -1;
 	if (!open_variable(quota, "GPULIMIT_REQUEST", lookup, arg, &text))
 		return 0;

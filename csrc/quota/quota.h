@@ -35,10 +35,11 @@ struct gl_quota {
 	uint32_t priority;         /* enum gl_priority, 0: not given */
 	uint32_t request;          /* percent, 0: not given */
 	uint32_t memory_wait;      /* seconds that an allocation may wait for memory, 0: not given */
-	uint32_t reserved0;
+	uint32_t gang_mode;        /* enum gl_gang_mode */
 	struct gl_quota_rule memory[32];
 	struct gl_quota_rule compute[32];
 	char tenant[64];           /* "": the default tenant */
+	char gang[64];             /* "off", "auto" or the gang's name; "": not given, which means auto */
 	char memory_source[48];    /* variable that gave the memory quota, "" if none */
 	char compute_source[48];
 	char error[320];           /* "" or one line: variable, value, position and what would be right */

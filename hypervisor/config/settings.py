@@ -32,14 +32,14 @@ from hypervisor.errors import ConfigError
 from hypervisor.model import NO_QUOTA, Admission
 from limiter import paths, quota
 from limiter.errors import QuotaError
-from limiter.quota import Quota
+from limiter.quota import GangMode, Quota
 from limiter.segment import TENANT
 
 PREFIX = "GPULIMITD_"
 ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
 QUOTA_KEYS = {
     key: f"GPULIMIT_{key.upper()}"
-    for key in ("memory", "compute", "request", "weight", "priority", "memory_wait")
+    for key in ("memory", "compute", "request", "weight", "priority", "memory_wait", "gang")
 }
 
 
@@ -323,8 +323,11 @@ def quotas_of(data: Mapping[str, Any], path: Path | None) -> Quotas:
     tenants = data.get("tenants", {})
     if not isinstance(tenants, dict):
         raise ConfigError("tenants", str(path), "is not a table")
+    default = quota_of(data.get("default", {}), "default", str(path))
+    if default.gang_mode == GangMode.NAMED:
+        raise ConfigError("default.gang", str(path), f"{default.gang!a} is a name; write off or auto for all")
     return Quotas(
-        default=quota_of(data.get("default", {}), "default", str(path)),
+        default=default,
         tenants={name: tenant_quota(name, table, path) for name, table in tenants.items()},
     )
 

@@ -40,7 +40,7 @@ class Operators:
         if not TENANT.fullmatch(name):
             raise Refused(422, f"{name!a} is not a tenant's name")
         if said is not None:
-            self._check_is_of_use(name)
+            self._check_is_of_use(name, said)
             check_amounts(said, self._registry.gpus.values())
         api = self._registry.book.api
         before = api.get(name)
@@ -70,9 +70,10 @@ class Operators:
             return tenant.held
         return self._registry.book.ceiling(name)
 
-    def _check_is_of_use(self, name: TenantName) -> None:
+    def _check_is_of_use(self, name: TenantName, said: Quota) -> None:
         """Raise Refused if a call's quota would never hold for this tenant."""
-        if name in self._registry.book.pods:
+        annotated = self._registry.book.pods.get(name)
+        if annotated is not None and (annotated.has_limits or said.gang not in (None, annotated.gang)):
             raise Refused(
                 409,
                 f"tenant {name}: its pod's annotations are stronger than a call; "

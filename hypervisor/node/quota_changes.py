@@ -19,6 +19,7 @@ FIELDS = {
     "weight": "weight",
     "priority": "priority",
     "memory_wait": "memory_wait_s",
+    "gang": "gang",
 }
 """Parts of a quota as calls name them, and as `Quota` does."""
 

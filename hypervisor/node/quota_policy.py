@@ -5,6 +5,9 @@ Pod annotation > operator's call > configuration file > slices of cards > defaul
 says something is the ceiling, and a process's environment can only lower it. Outside pods, where neither
 call nor file says anything, the environment proposes (`propose`), is held to the default (`fixed`), or the
 process is turned away (`deny`).
+
+A gang is no limit, so it is the strongest that was said by itself: an annotation or a table of the file that
+names a gang alone leaves the limits to what comes below it.
 """
 
 from __future__ import annotations
@@ -15,6 +18,9 @@ from dataclasses import dataclass, field, replace
 from hypervisor.errors import Refused
 from hypervisor.model import NO_QUOTA, Admission, EffectiveQuota, Source, TenantName
 from limiter.quota import PriorityClass, Quota, Rule
+
+GangWord = tuple[str | None, Source | None]
+"""A quota's gang, and who said it."""
 
 
 @dataclass(slots=True)
@@ -32,13 +38,23 @@ class QuotaSources:
     """What pods' slices of cards mean."""
 
     def ceiling(self, tenant: TenantName) -> EffectiveQuota | None:
-        """Return the strongest quota that was said for this tenant in particular."""
+        """Return the strongest quota that was said for this tenant in particular.
+
+        Its gang is the strongest that was said, also where that names no limits.
+        """
         said: tuple[tuple[Source, Quota | None], ...] = (
             ("pod", self.pods.get(tenant)),
             ("api", self.api.get(tenant)),
             ("config", self.config.get(tenant)),
         )
-        return next((EffectiveQuota(quota, source) for source, quota in said if quota is not None), None)
+        found: EffectiveQuota | None = None
+        for source, quota in said:
+            if quota is not None:
+                held = with_gang(EffectiveQuota(quota, source), (quota.gang, source))
+                found = held if found is None else with_gang(held, (found.quota.gang, found.gang_source))
+                if not is_gang_alone(found):
+                    break
+        return found
 
     def decide(
         self, tenant: TenantName, pod_uid: str | None, proposed: Quota, *, was_heard: bool = False
@@ -47,14 +63,18 @@ class QuotaSources:
 
         `was_heard`: the proposal was followed before; it has had its say, and lowers nothing any more.
         """
-        ceiling = with_slices(self.ceiling(tenant), self.slices.get(tenant))
-        if ceiling is not None:
-            return ceiling if was_heard else replace(ceiling, quota=lowered(ceiling.quota, proposed))
-        if self.admission == "deny" and pod_uid is None:
+        said = self.ceiling(tenant)
+        words: list[GangWord] = [(said.quota.gang, said.gang_source)] if said is not None else []
+        ceiling = with_slices(None if said and is_gang_alone(said) else said, self.slices.get(tenant))
+        if ceiling is None and self.admission == "deny" and pod_uid is None:
             raise Refused(403, f"tenant {tenant} has no quota here, and unknown ones are not admitted")
-        if self.admission == "propose" and pod_uid is None and says_limits(proposed):
-            return EffectiveQuota(replace(proposed, tenant=None), "environment")
-        return EffectiveQuota(lowered(self.default, proposed), "default")
+        held = ceiling or EffectiveQuota(self.default, "default")
+        if ceiling is None and self.admission == "propose" and pod_uid is None:
+            words.append((proposed.gang, "environment"))
+            if proposed.has_limits:
+                held = EffectiveQuota(replace(proposed, tenant=None), "environment")
+        held = with_gang(held, *words, (self.default.gang, "default"))
+        return held if ceiling is not None and was_heard else lowered_to(held, proposed)
 
 
 def with_slices(ceiling: EffectiveQuota | None, of_slices: Quota | None) -> EffectiveQuota | None:
@@ -86,9 +106,22 @@ def on_cards(said: tuple[Rule, ...], slices: tuple[Rule, ...]) -> tuple[Rule, ..
     return tuple(replace(everywhere, device=rule.device) for rule in slices)
 
 
-def says_limits(quota: Quota) -> bool:
-    """Whether a quota says more than a tenant's name."""
-    return replace(quota, tenant=None).is_set
+def with_gang(held: EffectiveQuota, *said: GangWord) -> EffectiveQuota:
+    """Return a quota with the first gang that was said, and by whom; the strongest comes first."""
+    gang, source = next((one for one in said if one[0] is not None), (None, None))
+    return replace(held, quota=replace(held.quota, gang=gang), gang_source=source)
+
+
+def is_gang_alone(said: EffectiveQuota) -> bool:
+    """True if a gang and no limit is said. An operator's call always states the whole quota."""
+    return said.source != "api" and said.quota.gang is not None and not said.quota.has_limits
+
+
+def lowered_to(held: EffectiveQuota, wish: Quota) -> EffectiveQuota:
+    """Return a quota as a process's environment lowers it."""
+    is_off = wish.gang == "off" and held.quota.gang != "off"
+    by = "environment" if is_off else held.gang_source
+    return replace(held, quota=lowered(held.quota, wish), gang_source=by)
 
 
 def lowered(ceiling: Quota, wish: Quota) -> Quota:
@@ -106,6 +139,7 @@ def lowered(ceiling: Quota, wish: Quota) -> Quota:
         weight=less(ceiling.weight, wish.weight),
         priority=priority if ceiling.priority or wish.priority else None,
         memory_wait_s=less(ceiling.memory_wait_s, wish.memory_wait_s),
+        gang="off" if wish.gang == "off" else ceiling.gang,
     )
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import time
+from dataclasses import replace
 
 from hypervisor.errors import Refused, SegmentError
 from hypervisor.model import EffectiveQuota, TenantName
@@ -139,7 +140,8 @@ class Recovery:
         if not says_the_same(held.quota, limits):
             source = tenant.held.source if tenant.held.source in CLUSTERS else "api"
             try:
-                held = EffectiveQuota(quota_of(limits), source)
+                limited = replace(quota_of(limits), gang=tenant.held.quota.gang)  # a policy names no gang
+                held = EffectiveQuota(limited, source, tenant.held.gang_source)
             except QuotaError as error:
                 note(self._events, "state_lost", f"{error}", tenant=name, level=logging.WARNING)
                 return

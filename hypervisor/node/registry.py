@@ -282,8 +282,9 @@ def is_of_same(one: Origin, other: Origin) -> bool:
 
 
 def same_limits(one: Quota, other: Quota) -> bool:
-    """Whether two quotas say the same, whatever they name the tenant."""
-    return replace(one, tenant=None).environ() == replace(other, tenant=None).environ()
+    """Whether two quotas say the same, whatever they name the tenant and its gang."""
+    plain = (replace(quota, tenant=None, gang=None) for quota in (one, other))
+    return next(plain).environ() == next(plain).environ()
 
 
 def tenant_name(claim: RegistrationRequest) -> TenantName:

@@ -189,6 +189,7 @@ def encoded_tenants(tenants: Mapping[TenantName, SavedTenant]) -> dict[str, Any]
             "uid": t.uid,
             "quota": t.held.quota.environ(),
             "source": t.held.source,
+            "gang_source": t.held.gang_source,
             "proposed": t.proposed.environ(),
             "heard": t.was_heard,
             "pod_uid": t.pod_uid,
@@ -210,15 +211,16 @@ def decoded_quota(data: Any) -> quota.Quota:
 
 
 def decoded_tenant(data: Any) -> SavedTenant:
-    source = data["source"]
-    if source not in SOURCES:
-        raise ValueError(f"unknown source {source!a:.40}")
+    source, gang_source = data["source"], data.get("gang_source")
+    for one in (source, gang_source or source):
+        if one not in SOURCES:
+            raise ValueError(f"unknown source {one!a:.40}")
     pod_uid = data["pod_uid"]
     if pod_uid is not None and not isinstance(pod_uid, str):
         raise ValueError("its pod_uid is not text")
     return SavedTenant(
         uid=int(data["uid"]),
-        held=EffectiveQuota(decoded_quota(data["quota"]), source),
+        held=EffectiveQuota(decoded_quota(data["quota"]), source, gang_source),
         proposed=decoded_quota(data["proposed"]),
         was_heard=bool(data["heard"]),
         pod_uid=pod_uid,

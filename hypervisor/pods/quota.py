@@ -4,9 +4,9 @@
 The first dialect of which a pod says anything holds alone, so that a pod that was moved over by adding our
 annotations is not also held to what is left of the old ones:
 
-1. `gpulimit.io/memory`, `/compute`, `/request`, `/weight`, `/priority`, `/memory-wait` for the whole pod,
-   and `gpulimit.io/CONTAINER.memory` and so on for one container, which then has a quota of its own; what it
-   does not name is as for the pod.
+1. `gpulimit.io/memory`, `/compute`, `/request`, `/weight`, `/priority`, `/memory-wait`, `/gang` for the whole
+   pod, and `gpulimit.io/CONTAINER.memory` and so on for one container, which then has a quota of its own;
+   what it does not name is as for the pod. Annotations that name a gang alone are added to another dialect's.
 2. nvshare's fork: `nvshare.com/gpu-memory-limit`, `/gpu-core-limit`, or the same under `xpushare.com`.
 3. HAMi: the resources `nvidia.com/gpumem`, `gpumem-percentage`, `gpucores`, `priority` of each container.
 
@@ -28,6 +28,8 @@ from limiter.quota import Quota
 from limiter.units import PERCENT
 
 PREFIX = "gpulimit.io/"
+OURS = "gpulimit.io"
+"""Name of our own dialect."""
 FIELDS: Mapping[str, Callable[[str], str]] = {
     "memory": memory_words,
     "compute": compute_words,
@@ -35,6 +37,7 @@ FIELDS: Mapping[str, Callable[[str], str]] = {
     "weight": str.strip,
     "priority": lambda text: text.strip().lower(),
     "memory-wait": str.strip,
+    "gang": str.strip,
 }
 VARIABLES = {name: f"GPULIMIT_{name.upper().replace('-', '_')}" for name in FIELDS}
 ALIKE, VERY_ALIKE = 0.6, 0.85
@@ -87,14 +90,29 @@ class ParsedQuota:
     def is_something(self) -> bool:
         return bool(self.pod or self.containers or self.troubles)
 
+    @property
+    def is_gang_alone(self) -> bool:
+        """True if a gang is named and no limit."""
+        fields = {*self.pod, *(name for words in self.containers.values() for name in words)}
+        return fields == {"gang"} and not self.troubles
+
 
 def quotas_of(pod: Pod) -> PodQuotas:
     """Return the quotas that a pod names."""
-    for dialect, read in (("gpulimit.io", own), ("nvshare", nvshare), ("HAMi", hami)):
-        said = read(pod)
-        if said.is_something:
-            return as_quotas(said, dialect)
-    return PodQuotas()
+    ours = own(pod)
+    if not ours.is_something or ours.is_gang_alone:
+        for dialect, read in (("nvshare", nvshare), ("HAMi", hami)):
+            said = read(pod)
+            if said.is_something:
+                return as_quotas(joined(said, ours), dialect)
+    return as_quotas(ours, OURS) if ours.is_something else PodQuotas()
+
+
+def joined(said: ParsedQuota, more: ParsedQuota) -> ParsedQuota:
+    """Return the words of one dialect with those of another."""
+    names = (*said.containers, *(name for name in more.containers if name not in said.containers))
+    containers = {name: {**said.containers.get(name, {}), **more.containers.get(name, {})} for name in names}
+    return ParsedQuota({**said.pod, **more.pod}, containers, (*said.troubles, *more.troubles))
 
 
 def as_quotas(said: ParsedQuota, dialect: str) -> PodQuotas:
@@ -105,7 +123,7 @@ def as_quotas(said: ParsedQuota, dialect: str) -> PodQuotas:
         found = quota_in({**said.pod, **words}, troubles)
         if found is not None:
             containers[name] = found
-    if whole is None and len(containers) == 1:
+    if (whole is None or not whole.has_limits) and len(containers) == 1:
         # One container's alone: the others have no quota that theirs could be told from.
         whole, containers = next(iter(containers.values())), {}
     return PodQuotas(whole, containers, tuple(dict.fromkeys(troubles)), dialect)

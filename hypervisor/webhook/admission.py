@@ -137,11 +137,11 @@ def slices_of(
     wanted: dict[str, int] = {}
     for name, words in said.containers.items():
         quota = quota_in({**said.pod, **words}, [])
-        if quota is not None and name in places:
+        if quota is not None and quota.has_limits and name in places:
             wanted[places[name]] = count(quota, rules, verdict)
     whole = quota_in(said.pod, [])
     first = next((at for at, _ in containers if at.startswith("/spec/containers/")), None)
-    if whole is not None and not wanted and first is not None:
+    if whole is not None and whole.has_limits and not wanted and first is not None:
         wanted[first] = count(whole, rules, verdict)
     return wanted
 

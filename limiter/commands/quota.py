@@ -26,10 +26,10 @@ from limiter.errors import GpulimitError, UsageError
 from limiter.live_quota import UNCHANGED_BYTES, LiveTenant, is_under_a_daemon
 from limiter.units import show_bytes
 
-PARTS = ("memory", "compute", "request", "weight", "priority", "memory_wait")
+PARTS = ("memory", "compute", "request", "weight", "priority", "memory_wait", "gang")
 NONE = "none"
 NOT_ALLOWED = 405
-NEED_DAEMON = ("request", "weight", "priority", "memory_wait")
+NEED_DAEMON = ("request", "weight", "priority", "memory_wait", "gang")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -47,6 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     change.add_argument("--priority", metavar="C", help="high, normal or low")
     wait = "seconds that an allocation may wait for memory before it is refused"
     change.add_argument("--memory-wait", metavar="S", help=wait)
+    change.add_argument("--gang", metavar="G", help="off, auto, or the name of a job of several tenants")
     change.add_argument("--reset", action="store_true", help="take an earlier `set` back")
 
 

@@ -22,12 +22,12 @@ import ctypes
 import os
 import sys
 from collections.abc import Mapping, MutableMapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from limiter import child, daemon_client, environment, gpu_choice, quota, tenants
 from limiter.errors import UsageError
+from limiter.quota import GangMode
 
 # Option, variable, metavar, help.
 QUOTA_OPTIONS = (
@@ -41,6 +41,12 @@ QUOTA_OPTIONS = (
         "GPULIMIT_MEMORY_WAIT",
         "S",
         "seconds that an allocation may wait for memory before it is refused",
+    ),
+    (
+        "gang",
+        "GPULIMIT_GANG",
+        "G",
+        "off, auto, or the name of a job: its processes wait for each other, so they get GPU time together",
     ),
     (
         "tenant",
@@ -175,14 +181,20 @@ def set_quota(variables: MutableMapping[str, str], options: argparse.Namespace) 
 def note_what_needs_the_daemon(options: argparse.Namespace) -> None:
     """Print a note if an option was given that only a daemon acts on."""
     given = [f"--{name}" for name in ("request", "weight", "priority") if getattr(options, name) is not None]
-    if given and not daemon_client.answers():
+    gang = quota.read({"GPULIMIT_GANG": options.gang}).gang_mode if options.gang else GangMode.AUTO
+    if not (given or gang == GangMode.NAMED) or daemon_client.answers():
+        return
+    if given:
         print(f"gpulimit: no daemon here, so {', '.join(given)} has no effect; limits hold", file=sys.stderr)
+    if gang == GangMode.NAMED:
+        text = f"no daemon here, so --gang {options.gang} joins this tenant with no other"
+        print(f"gpulimit: {text}", file=sys.stderr)
 
 
 def note_what_is_not_limited(variables: Mapping[str, str], *, own_tenant: bool) -> None:
     """Print a note if neither the options, the environment nor a daemon set a quota."""
     said = quota.read(variables)
-    if own_tenant and not replace(said, tenant=None).is_set and not daemon_client.may_be_there():
+    if own_tenant and not said.has_limits and not daemon_client.may_be_there():
         print(
             "gpulimit: no quota is given, so the program is not limited; see --memory and --compute",
             file=sys.stderr,

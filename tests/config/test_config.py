@@ -47,6 +47,8 @@ def test_the_file_can_be_named_by_the_environment(tmp_path: Path) -> None:
         ('[tenants.a]\nmemroy = "4GiB"', "tenants.a.memroy: is none of memory, compute"),
         ('[tenants.a]\nmemory = "4GX"', 'tenants.a.memory: "4GX" at character 2: unknown unit'),
         ('[tenants.a]\nrequest = "lots"', 'tenants.a.request: "lots"'),
+        ('[tenants.a]\ngang = "a b"', 'tenants.a.gang: "a b" at character 2: a name is of letters'),
+        ('[default]\ngang = "job"', "default.gang: 'job' is a name; write off or auto"),
         ('[tenants."a/b"]\nmemory = "4GiB"', "tenants.a/b: is not a tenant's name"),
         ("tenants = 3", "tenants: is not a table"),
         ("default = 3", "default: is not a table"),
@@ -79,13 +81,14 @@ def test_quotas_are_read_with_the_parser_of_the_library(tmp_path: Path) -> None:
     path = write(
         tmp_path,
         '[default]\nmemory = "10%"\ncompute = 20\n'
-        '[tenants.team-a]\nmemory = "4GiB"\nrequest = 30\npriority = "high"\n',
+        '[tenants.team-a]\nmemory = "4GiB"\nrequest = 30\npriority = "high"\ngang = "job"\n',
     )
     quotas = config.load(["--config", path], {}).quotas
     assert quotas.default.memory_bytes(80 * GIB) == 8 * GIB
     assert quotas.default.compute_percent() == 20
     team = quotas.tenants["team-a"]
     assert (team.request_percent, team.priority, team.weight) == (30, "high", None)
+    assert team.gang == "job"
     Path(path).write_text('[tenants.team-a]\nmemory = "5GiB"\n')
     assert config.reread_quotas(Path(path)).tenants["team-a"].memory_bytes(80 * GIB) == 5 * GIB
 

@@ -26,7 +26,8 @@ METHODS = ("GET", "POST", "POST", "PUT", "DELETE", "HEAD", "OPTIONS", "PATCH", "
 SEGMENTS = ("a", "%2e%2e", "..", "%00", "%0d%0aA:b", "A" * 300, "%ff%fe", "%C3%28", "*", "{tenant}", "", "é")
 NUMBERS = ("0", "-1", "9" * 25, "x", "1&after=2", "%D9%A3", "1e3", "", "nan")
 KEYS = ("version", "pid", "start_ticks", "name", "tenant", "environment", "view", "files", "number", "ok")
-KEYS += ("message", "memory", "compute", "request", "weight", "priority", "memory_wait", "x", "__class__")
+KEYS += ("message", "memory", "compute", "request", "weight", "priority", "memory_wait", "gang", "x")
+KEYS += ("__class__",)
 TEXTS = (
     "",
     "a\nb\r\nX: y",
@@ -63,7 +64,7 @@ HEADERS = (
     "Cookie: a=b; c",
     "\xff: \xfe",
 )
-QUOTA_VARIABLES = ("MEMORY", "COMPUTE", "REQUEST", "WEIGHT", "PRIORITY", "TENANT", "MEMORY_WAIT")
+QUOTA_VARIABLES = ("MEMORY", "COMPUTE", "REQUEST", "WEIGHT", "PRIORITY", "TENANT", "MEMORY_WAIT", "GANG")
 
 
 class Requests:

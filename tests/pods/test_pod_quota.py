@@ -8,6 +8,7 @@ import pytest
 from hypervisor.pods.pod import Container, Pod
 from hypervisor.pods.quantity import memory_words, size_bytes
 from hypervisor.pods.quota import PodQuotas, peak, quotas_of
+from limiter.quota import Quota
 
 GIB = 1 << 30
 
@@ -61,7 +62,13 @@ def test_what_is_no_amount_is_refused(text: str) -> None:
 
 def test_a_pod_s_own_words() -> None:
     found = ours(
-        memory="4Gi", compute="30%", request="20", weight="7", priority="High", **{"memory-wait": "30"}
+        memory="4Gi",
+        compute="30%",
+        request="20",
+        weight="7",
+        priority="High",
+        gang="Job",
+        **{"memory-wait": "30"},
     )
     assert found.troubles == ()
     assert found.pod is not None
@@ -72,6 +79,7 @@ def test_a_pod_s_own_words() -> None:
         "GPULIMIT_WEIGHT": "7",
         "GPULIMIT_PRIORITY": "high",
         "GPULIMIT_MEMORY_WAIT": "30",
+        "GPULIMIT_GANG": "Job",
     }
     assert (found.containers, found.dialect) == ({}, "gpulimit.io")
 
@@ -128,6 +136,11 @@ def test_nothing_said_is_nothing() -> None:
         ("gpulimit.io/weight", "0", ""),
         ("gpulimit.io/priority", "urgent", ""),
         ("gpulimit.io/memory-wait", "30s", ""),
+        ("gpulimit.io/gang", "job/1", "a name is of letters, digits"),
+        ("gpulimit.io/gang", "none", "write off for no gang"),
+        ("gpulimit.io/gangs", "job", "gpulimit.io/gang is"),
+        ("gpulimit.io/gang-name", "job", "gpulimit.io/gang is"),
+        ("gpulimit.io/other.gang", "job", "no container 'other'"),
         ("gpulimit.io/memory-wiat", "30", "gpulimit.io/memory-wait is"),
         ("gpulimit.io/memroy", "4Gi", "gpulimit.io/memory is"),
         ("gpulimit.io/Memory", "4Gi", "gpulimit.io/memory is"),
@@ -204,6 +217,38 @@ def test_our_words_put_all_others_aside() -> None:
     assert found.pod is not None
     assert found.pod.environ() == {"GPULIMIT_COMPUTE": "*=30"}
     assert found.troubles == ()
+
+
+def test_a_gang_alone_leaves_the_quota_to_other_systems_words() -> None:
+    made = pod(hami("a", gpumem="3000"), hami("b", gpumem="1000"), **{"gpulimit.io/gang": "job"})
+    found = quotas_of(made)
+    assert (found.dialect, found.troubles) == ("HAMi", ())
+    assert found.pod == Quota(gang="job")
+    assert {n: q.environ() for n, q in found.containers.items()} == {
+        "a": {"GPULIMIT_MEMORY": f"*={3000 << 20}B", "GPULIMIT_GANG": "job"},
+        "b": {"GPULIMIT_MEMORY": f"*={1000 << 20}B", "GPULIMIT_GANG": "job"},
+    }
+    forked = quotas_of(pod(**{"gpulimit.io/gang": "off", "nvshare.com/gpu-core-limit": "60"}))
+    assert forked.pod is not None
+    assert forked.pod.environ() == {"GPULIMIT_COMPUTE": "*=60", "GPULIMIT_GANG": "off"}
+
+
+def test_a_container_has_a_gang_of_its_own() -> None:
+    found = ours("a", "b", memory="4Gi", gang="job", a__gang="off")
+    assert {n: q.gang for n, q in found.containers.items()} == {"a": "off"}
+    assert found.pod is not None and found.pod.gang == "job"
+
+
+def test_beside_the_only_container_with_limits_the_pod_s_gang_is_no_quota() -> None:
+    found = quotas_of(pod(hami("a", gpumem="3000"), "b", **{"gpulimit.io/gang": "job"}))
+    assert found.pod is not None
+    assert found.pod.environ() == {"GPULIMIT_MEMORY": f"*={3000 << 20}B", "GPULIMIT_GANG": "job"}
+    assert found.containers == {}
+
+
+def test_a_gang_that_cannot_be_read_is_a_trouble_beside_other_systems_words() -> None:
+    found = quotas_of(pod(hami("a", gpumem="3000"), **{"gpulimit.io/gang": "a b"}))
+    assert [t.place for t in found.troubles] == ["gpulimit.io/gang"]
 
 
 @pytest.mark.parametrize(

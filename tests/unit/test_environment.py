@@ -67,7 +67,18 @@ def test_the_simulated_driver_keeps_a_state_that_was_given(library_dir: Path) ->
 def test_options_become_variables_and_win_over_inherited_ones() -> None:
     variables = {"GPULIMIT_MEMORY": "9GiB", "GPULIMIT_TENANT": "mine"}
     given = options(
-        "--memory", "4GiB", "--compute", "30", "--weight", "7", "--priority", "high", "--", "true"
+        "--memory",
+        "4GiB",
+        "--compute",
+        "30",
+        "--weight",
+        "7",
+        "--priority",
+        "high",
+        "--gang",
+        "job",
+        "--",
+        "true",
     )
     assert run_command.set_quota(variables, given) is False
     assert variables == {
@@ -75,6 +86,7 @@ def test_options_become_variables_and_win_over_inherited_ones() -> None:
         "GPULIMIT_COMPUTE": "30",
         "GPULIMIT_WEIGHT": "7",
         "GPULIMIT_PRIORITY": "high",
+        "GPULIMIT_GANG": "job",
         "GPULIMIT_TENANT": "mine",
     }
 
@@ -99,6 +111,8 @@ BAD = [
     (("--request", "50", "--compute", "30"), "--request", "50"),
     (("--weight", "0"), "--weight", "0"),
     (("--priority", "urgent"), "--priority", "urgent"),
+    (("--gang", "a/b"), "--gang", "a/b"),
+    (("--gang", "none"), "--gang", "write off"),
     (("--tenant", "a/b"), "--tenant", "a/b"),
     (
         (

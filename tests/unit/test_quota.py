@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from limiter import quota
 from limiter.errors import QuotaError
-from limiter.quota import Quota, Rule
+from limiter.quota import GangMode, Quota, Rule
 
 KIB, MIB, GIB, TIB = 1 << 10, 1 << 20, 1 << 30, 1 << 40
 CARD = 80 * GIB
@@ -293,6 +293,11 @@ def test_wrong_compute_limit_is_refused(text: str) -> None:
         ("GPULIMIT_PRIORITY", ["high", "normal", "low", "High"], ["", "sprad", " low", "highest", "hi", "0"]),
         ("GPULIMIT_MEMORY_WAIT", ["1", "30", "86400"], ["", "0", "86401", "-1", "1.5", "30s", "10%", "inf"]),
         (
+            "GPULIMIT_GANG",
+            ["off", "auto", "AUTO", "offline", "job-1_x.y", "a" * 63],
+            ["", "none", ".a", "a/b", "a b", " off", "é", "a" * 64, "a\n"],
+        ),
+        (
             "GPULIMIT_TENANT",
             ["a", "team-1_x.y", "a" * 63],
             ["", ".a", "a/b", "a b", "é", "a" * 64, "..", "a\n"],
@@ -304,6 +309,29 @@ def test_other_variables(variable: str, good: list[str], bad: list[str]) -> None
         assert quota.read({variable: text}).is_set
     for text in bad:
         assert refusal({variable: text}).variable == variable
+
+
+@pytest.mark.parametrize(
+    ("text", "gang", "mode"),
+    [
+        ("off", "off", GangMode.OFF),
+        ("OFF", "off", GangMode.OFF),
+        ("Auto", "auto", GangMode.AUTO),
+        ("Job", "Job", GangMode.NAMED),
+        ("offline", "offline", GangMode.NAMED),
+    ],
+)
+def test_a_gang_is_off_auto_or_a_name(text: str, gang: str, mode: GangMode) -> None:
+    said = quota.read({"GPULIMIT_GANG": text})
+    assert (said.gang, said.gang_mode) == (gang, mode)
+    assert not said.has_limits
+    assert Quota().gang_mode == GangMode.AUTO
+
+
+def test_a_gang_called_none_is_refused_since_off_may_be_meant() -> None:
+    assert str(refusal({"GPULIMIT_GANG": "none"}, {"GPULIMIT_GANG": "--gang"})) == (
+        '--gang: "none" at character 1: write off for no gang; none is no gang\'s name'
+    )
 
 
 def test_request_above_the_compute_limit_is_refused() -> None:

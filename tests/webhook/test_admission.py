@@ -81,6 +81,11 @@ def test_annotations_ask_for_slices(said: dict[str, str], number: str) -> None:
     assert review(made, RULES).patches == [], "it is changed once, however often it is asked"
 
 
+def test_a_gang_alone_asks_for_no_slices() -> None:
+    assert review(pod(annotations={"gpulimit.io/gang": "job"}), RULES).patches == []
+    assert slices(apply(pod(annotations={"gpulimit.io/gang": "job", "gpulimit.io/memory": "30%"}))) == ["3"]
+
+
 def test_bytes_are_counted_where_the_card_is_known() -> None:
     annotated = pod(annotations={"gpulimit.io/memory": "20GiB"})
     assert slices(apply(annotated, Rules(card_bytes=80 << 30))) == ["3"]
@@ -116,7 +121,10 @@ def test_other_resources_of_a_container_stay() -> None:
     }
 
 
-@pytest.mark.parametrize("said", [{"gpulimit.io/memory": "much"}, {"gpulimit.io/memroy": "1GiB"}])
+@pytest.mark.parametrize(
+    "said",
+    [{"gpulimit.io/memory": "much"}, {"gpulimit.io/memroy": "1GiB"}, {"gpulimit.io/gang": "train/1"}],
+)
 def test_a_quota_that_cannot_be_read_is_refused(said: dict[str, str]) -> None:
     assert next(iter(said)) in review(pod(annotations=said), RULES).refusal
 

@@ -15,7 +15,7 @@ from textual.widgets import Button, Input, Label, Static
 
 from hypervisor.top.bars import KEYS
 
-PARTS = ("memory", "compute", "request", "weight", "priority", "memory_wait")
+PARTS = ("memory", "compute", "request", "weight", "priority", "memory_wait", "gang")
 EXAMPLES = {
     "memory": "4GiB or 50%; empty: no limit",
     "compute": "percent of a GPU, 1-100; empty: no limit",
@@ -23,6 +23,7 @@ EXAMPLES = {
     "weight": "share of time against other tenants; empty: 100",
     "priority": "high, normal or low",
     "memory_wait": "seconds to wait for memory; empty: none",
+    "gang": "off, auto or a job's name; empty: auto",
 }
 
 
