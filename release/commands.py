@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 import runpy
 import sys
 import warnings
@@ -16,8 +15,6 @@ from limiter import cli
 
 def parsers() -> dict[str, argparse.ArgumentParser]:
     """Return the parser of each command."""
-    # Help texts are folded at the terminal's width.
-    os.environ["COLUMNS"] = "80"
     return {name: parser_of(name) for name in cli.COMMANDS}
 
 

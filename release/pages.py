@@ -7,10 +7,12 @@ python -m release.pages --out DIR     # DIR/man/*.1, *.8; DIR/bash/gpulimit; DIR
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from unittest import mock
 
 import shtab
 
@@ -108,6 +110,11 @@ def main_page() -> str:
 
 def write(out: Path) -> None:
     """Write all pages and completions below `out`."""
+    with mock.patch.dict(os.environ, COLUMNS="80"):  # argparse folds texts at the terminal's width
+        write_folded(out)
+
+
+def write_folded(out: Path) -> None:
     for folder in ("man", "bash", "zsh"):
         (out / folder).mkdir(parents=True, exist_ok=True)
     (out / "man" / "gpulimit.1").write_text(main_page(), encoding="utf-8")

@@ -37,6 +37,8 @@ class Terminal:
         self._master, slave = os.openpty()
         fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
         variables = {"TERM": "xterm-256color", "COLORTERM": "truecolor", "LANG": "C.UTF-8", **env}
+        for name in ("COLUMNS", "LINES"):
+            variables.pop(name, None)  # programs believe these before the terminal itself
         self.process = subprocess.Popen(
             [str(a) for a in argv],
             stdin=slave,

@@ -129,7 +129,7 @@ def test_hostile_exporters_do_nothing_to_the_screen_but_are_counted(terminal) ->
 
 
 def test_a_dumb_terminal_gets_plain_pages(terminal) -> None:
-    screen = terminal("--interval", "0.3", columns=100, lines=30, TERM="dumb")
+    screen = terminal("--interval", "0.3", columns=100, lines=300, TERM="dumb")  # two pages fit
     screen.until(lambda text: text.count("GPU 0") >= 2)
     assert b"\x1b" not in screen.raw
     screen.type(CTRL_C)
