@@ -17,7 +17,7 @@ struct writing {
 	const char *tenant;
 	const struct gl_grant *grant;
 	uint64_t magic, created_ns, heartbeat_ns, daemon_start_ns;
-	uint32_t device, wanted, gpus, pid, size;
+	uint32_t device, wanted, gpus, pid, size, gang;
 };
 
 static int begin(void *argument)
@@ -114,6 +114,19 @@ int gl_node_policy_allow(struct gl_policy *policy, uint32_t device, const struct
 {
 	struct writing w = {.policy = policy, .device = device, .allow = from};
 	return device < GL_MAX_NODE_DEVICES ? gl_guarded(allow, &w) : -EINVAL;
+}
+
+static int gang(void *argument)
+{
+	const struct writing *w = argument;
+	gl_store(&w->policy->gang, w->gang);
+	return 0;
+}
+
+int gl_node_policy_gang(struct gl_policy *policy, uint32_t mode)
+{
+	struct writing w = {.policy = policy, .gang = mode};
+	return mode <= GL_GANG_NAMED ? gl_guarded(gang, &w) : -EINVAL;
 }
 
 static int grant(void *argument)

@@ -18,6 +18,8 @@ int gl_node_policy_beat(struct gl_policy *policy, uint64_t heartbeat_ns, uint64_
 int gl_node_state_beat(struct gl_state *state, uint64_t heartbeat_ns, uint64_t daemon_start_ns);
 /* Takes over all of *from but what is in gl_grant, memory_wanted and change. */
 int gl_node_policy_allow(struct gl_policy *policy, uint32_t device, const struct gl_policy_device *from);
+/* Which gang the tenant is in, enum gl_gang_mode.  It wakes no thread: call it before gl_node_policy_allow. */
+int gl_node_policy_gang(struct gl_policy *policy, uint32_t mode);
 /* What changes from turn to turn: the fields of gl_policy_device of the same names. */
 struct gl_grant {
 	uint64_t granted_ns, run_ahead_ns, exclusive_from_ns, start_ns;

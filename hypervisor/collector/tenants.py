@@ -19,6 +19,7 @@ from hypervisor.host.unregistered import UnregisteredProcess, inspect
 from hypervisor.metrics.observations import ProcessObservation, TenantObservation, UsageCounters
 from hypervisor.metrics.snapshot import Identity, State
 from hypervisor.model import DeviceQuota, Gpu, GpuUuid, PodRef, Worker, device_quota
+from hypervisor.node.gangs import gang_of
 from hypervisor.node.node import Node
 from hypervisor.node.registry import Tenant
 from hypervisor.node.tenant_segments import OpenSegments, terms_of
@@ -102,7 +103,7 @@ class TenantCollector:
                 who,
                 gpu,
                 quota,
-                terms_of(quota, tenant.is_suspended),
+                terms_of(quota, gang_of(tenant), tenant.is_suspended),
                 source=source_of(tenant),
                 state=state_of(state, usage, device),
                 books=books_of(usage, device) if usage is not None and device is not None else None,
@@ -123,7 +124,7 @@ class TenantCollector:
                 self._identity(tenant),
                 gpu,
                 quota,
-                terms_of(quota, tenant.is_suspended),
+                terms_of(quota, gang_of(tenant), tenant.is_suspended),
                 source=source_of(tenant),
                 state="degraded",
                 books=None,

@@ -16,6 +16,7 @@ from hypervisor.dispatcher.dispatcher import Dispatcher, TenantList
 from hypervisor.dispatcher.run_queue import TenantHandle
 from hypervisor.errors import SegmentError, SegmentHeld
 from hypervisor.model import DeviceQuota, Gpu, GpuUuid, TenantName, device_quota
+from hypervisor.node.gangs import TenantGang, gang_of
 from hypervisor.node.registry import CONTAINED, Tenant
 from hypervisor.scheduler.types import SchedParams
 from hypervisor.shm import fd_passing as hand_over
@@ -42,6 +43,8 @@ class OpenSegments:
     policy: PolicySegment
     quotas: dict[GpuUuid, DeviceQuota]
     is_suspended: bool = False
+    gang: TenantGang | None = None
+    """None: not published yet."""
     reaping: asyncio.Task[None] | None = None
     must_reap_again: bool = False
     trouble: str = ""
@@ -138,15 +141,19 @@ class TenantSegments:
 
     def _publish(self, tenant: Tenant, opened: OpenSegments) -> None:
         quotas = {gpu.uuid: device_quota(tenant.held.quota, gpu) for gpu in self.gpus}
-        is_first = not opened.quotas
+        gang, is_first = gang_of(tenant), not opened.quotas
+        is_joined = gang == opened.gang
+        if not is_joined:
+            opened.policy.join(gang.mode)
         for entry, gpu in enumerate(self.gpus):
             quota = quotas[gpu.uuid]
-            if opened.quotas.get(gpu.uuid) != quota or opened.is_suspended != tenant.is_suspended:
+            is_said = opened.quotas.get(gpu.uuid) == quota and opened.is_suspended == tenant.is_suspended
+            if not (is_said and is_joined):
                 opened.policy.allow(entry, gpu.uuid, quota, is_suspended=tenant.is_suspended)
         if is_first:
             for entry in range(len(self.gpus), MAX_DEVICES):
                 opened.policy.withdraw(entry)
-        opened.quotas, opened.is_suspended = quotas, tenant.is_suspended
+        opened.quotas, opened.is_suspended, opened.gang = quotas, tenant.is_suspended, gang
 
     def publish_roster(self) -> None:
         """Tell the arbitration who there is now."""
@@ -239,7 +246,8 @@ class TenantSegments:
 
 def member_of(name: TenantName, opened: OpenSegments) -> TenantHandle:
     """Return a tenant as the arbitration sees it."""
-    terms = {gpu: terms_of(quota, opened.is_suspended) for gpu, quota in opened.quotas.items()}
+    gang = opened.gang or TenantGang()
+    terms = {gpu: terms_of(quota, gang, opened.is_suspended) for gpu, quota in opened.quotas.items()}
     return TenantHandle(name, opened.usage, opened.policy, terms, opened.owner)
 
 
@@ -248,7 +256,7 @@ def owner_of(tenant: Tenant) -> str:
     return "" if tenant.uid == ROOT or tenant.name.startswith(CONTAINED) else str(tenant.uid)
 
 
-def terms_of(quota: DeviceQuota, is_suspended: bool) -> SchedParams:
+def terms_of(quota: DeviceQuota, gang: TenantGang, is_suspended: bool) -> SchedParams:
     """Return what the arbiter has to know of a quota."""
     return SchedParams(
         limit_percent=quota.compute_percent,
@@ -256,4 +264,5 @@ def terms_of(quota: DeviceQuota, is_suspended: bool) -> SchedParams:
         weight=quota.weight,
         priority=PriorityClass.of(quota.priority),
         is_suspended=is_suspended,
+        gang=gang.term,
     )

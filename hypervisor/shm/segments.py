@@ -22,7 +22,7 @@ from hypervisor.errors import SegmentError, SegmentFull
 from hypervisor.model import DeviceQuota, GpuSample, GpuUuid
 from hypervisor.shm.files import error_of
 from limiter import segment
-from limiter.quota import PriorityClass
+from limiter.quota import GangMode, PriorityClass
 
 DIRECTORY = segment.DIRECTORY
 USAGE, POLICY = segment.PREFIX, segment.POLICY_PREFIX
@@ -179,6 +179,10 @@ class PolicySegment(Segment):
         values.weight, values.priority = quota.weight, PriorityClass.of(quota.priority)
         values.memory_wait_ns = quota.memory_wait_ns
         self.check(lib.gl_node_policy_allow(self.view, entry, values))
+
+    def join(self, mode: GangMode) -> None:
+        """Set the tenant's gang mode. Threads that wait see it at the next `allow`."""
+        self.check(lib.gl_node_policy_gang(self.view, mode))
 
     def limits(self) -> dict[bytes, tuple[DeviceQuota, bool]]:
         """Return limits and suspension of each GPU, by the bytes of its UUID.

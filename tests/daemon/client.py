@@ -124,6 +124,7 @@ class Client:
             "heartbeat_ns": policy.heartbeat_ns,
             "daemon_start_ns": policy.daemon_start_ns,
             "commands": policy.commands,
+            "gang": policy.gang,
             "spent_ns": self.usage.device[0].spent_ns,
             "devices": [
                 {

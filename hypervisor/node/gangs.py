@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Gangs by name: which tenants a name joins. Pure.
+
+A name joins only tenants that may be trusted to be of one job, since members have their turns together: pods
+of one namespace, and outside pods and containers tenants of one user. A container's user tells nothing about
+its owner, so the name in a container's environment joins no other container; an operator's word does.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hypervisor.model import Source
+from hypervisor.node.registry import CONTAINED, Tenant
+from hypervisor.scheduler.types import GANG_OFF
+from limiter.quota import GangMode
+
+OPERATORS: tuple[Source, ...] = ("api", "config")
+ANY_CONTAINER = "container:*"
+
+
+@dataclass(frozen=True, slots=True)
+class TenantGang:
+    """The gang that a tenant's quota names."""
+
+    mode: GangMode = GangMode.AUTO
+    id: str = ""
+    """Scope and name, as in "namespace/name"; empty unless named. The scope of a user has a colon, which no
+    namespace has, and no tenant's name has a slash.
+    """
+
+    @property
+    def term(self) -> str:
+        """The value of `SchedParams.gang`."""
+        return GANG_OFF if self.mode == GangMode.OFF else self.id
+
+
+def gang_of(tenant: Tenant) -> TenantGang:
+    """Return the gang that a tenant's quota names."""
+    quota = tenant.held.quota
+    is_named = quota.gang_mode == GangMode.NAMED
+    return TenantGang(quota.gang_mode, f"{scope_of(tenant)}/{quota.gang}" if is_named else "")
+
+
+def scope_of(tenant: Tenant) -> str:
+    """Return the name of the tenants among which a gang's name is one name."""
+    namespace = tenant.pod.partition("/")[0]
+    if tenant.pod_uid is not None and namespace:
+        return namespace
+    if tenant.pod_uid is None and not tenant.name.startswith(CONTAINED):
+        return f"uid:{tenant.uid}"
+    if tenant.held.gang_source in OPERATORS:
+        return ANY_CONTAINER
+    return f"pod:{tenant.pod_uid}" if tenant.pod_uid is not None else tenant.name.replace("-", ":", 1)
