@@ -22,7 +22,7 @@ ALONE_S = 0.5
 HALF_ALONE = 0.375
 """How long requests are served alone, before and after each, for every second beside the other."""
 TURNS = 7
-SHORTEST_TURN_S, TURN_OF_SECONDS = 0.4, 0.11
+MIN_TURN_S, TURN_OF_SECONDS = 0.4, 0.11
 SETTLE_S = 0.15
 """Left out at the beginning of each turn and each pause."""
 KERNEL_MS = 0.75
@@ -68,7 +68,7 @@ def host_bound(load: str, request: int, side: Any, seconds: float) -> dict[str, 
     side.set_quota(0, request=str(request))
     side.set_quota(1)
     free = [alone(side, 1)]
-    turns = by_turns(first, load, other, max(SHORTEST_TURN_S, TURN_OF_SECONDS * seconds))
+    turns = by_turns(first, load, other, max(MIN_TURN_S, TURN_OF_SECONDS * seconds))
     free.append(alone(side, 1))
     step_s = first.ask({"duty": load})["step_s"]  # last: a profiler may leave something behind
     ratios = of_neighbours(turns["beside"], turns["alone"])

@@ -22,15 +22,19 @@
 #define GL_POLICY_MAGIC 0x594c4f504c5047
 #define GL_STATE_MAGIC 0x544154534c5047
 #define GL_LAYOUT_VERSION 4
-#define GL_HEARTBEAT_NS 500000000
+#define GL_MAX_HEARTBEAT_AGE_NS 500000000
 #define GL_MAX_DEVICES 16      /* GPUs that one tenant uses */
 #define GL_MAX_NODE_DEVICES 64 /* cards and MIG devices of a node */
 #define GL_MAX_SLOTS 512
 #define GL_MAX_SHARES 512    /* exported memory of a tenant */
 #define GL_TENANT_NAME_BYTES 64
 #define GL_SHM_DIRECTORY "/dev/shm/"
-#define GL_USAGE_PREFIX "gpulimit.u."  /* names of segments there; the tenant's name follows */
-#define GL_POLICY_PREFIX "gpulimit.p."
+#define GL_NAME_PREFIX "gpulimit."         /* of every file there */
+#define GL_USAGE_PREFIX "gpulimit.u."      /* the tenant's name follows */
+#define GL_POLICY_PREFIX "gpulimit.p."     /* likewise */
+#define GL_STATE_NAME "gpulimit.state"     /* the node's, unless its daemon is given another name */
+#define GL_LOCK_PREFIX "gpulimit.lock."    /* locked by the running daemon; what follows "gpulimit." in the node's name */
+#define GL_ASIDE_PREFIX "gpulimit.aside."  /* files that are not in their place yet, or no longer */
 #define GL_USER_MARK '@'               /* before a user's number, where another user has the plain name */
 
 enum gl_priority {
@@ -171,7 +175,7 @@ struct gl_policy_device {
 /* /dev/shm/gpulimit.p.<tenant>: one tenant's policy. */
 struct gl_policy {
 	struct gl_header header;
-	uint64_t heartbeat_ns;       /* CLOCK_MONOTONIC; older than GL_HEARTBEAT_NS: the daemon is away */
+	uint64_t heartbeat_ns;       /* CLOCK_MONOTONIC; older than GL_MAX_HEARTBEAT_AGE_NS: the daemon is away */
 	uint64_t daemon_start_ns;    /* CLOCK_REALTIME; tells one daemon from the next */
 	uint32_t commands;           /* futex: bumped when a command waits for some process of the tenant */
 	uint32_t gang;               /* enum gl_gang_mode */

@@ -32,7 +32,7 @@ from hypervisor.api.server import Server
 from hypervisor.api.service import Api
 from hypervisor.collector.collector import Collector, CollectorOptions, kind_of_reason
 from hypervisor.config import settings as config
-from hypervisor.config.secrets import read_token
+from hypervisor.config.secrets import read_process_token, read_token
 from hypervisor.config.settings import Config, Settings
 from hypervisor.dispatcher.dispatcher import Dispatcher, DispatcherThread
 from hypervisor.entrypoint import run_program
@@ -373,11 +373,13 @@ def warn_of_open_metrics(address: str) -> None:
 
 def tcp_tokens(settings: Settings) -> tuple[str, str]:
     """Return the tokens of operators and of processes; "": none of the kind. Raises ConfigError."""
-    keys = ("tcp_token_file", "tcp_register_token_file")
-    tokens = [read_token(path, key) if (path := getattr(settings, key)) else "" for key in keys]
-    if tokens[0] == tokens[1]:
-        raise ConfigError(keys[1], "", "has the operators' token; processes must not be operators")
-    return tokens[0], tokens[1]
+    operators, processes = settings.tcp_token_file, settings.tcp_register_token_file
+    key = "tcp_register_token_file"
+    operator_token = read_token(operators, "tcp_token_file") if operators else ""
+    process_token = read_process_token(processes, key) if processes else ""
+    if operator_token == process_token:
+        raise ConfigError(key, "", "has the operators' token; processes must not be operators")
+    return operator_token, process_token
 
 
 def gid_of(group: str) -> int | None:

@@ -13,11 +13,13 @@ GpulimitError
 
 from __future__ import annotations
 
+from limiter._native import lib
+
 from limiter.errors import GpulimitError
 
-LONGEST_REASON = 200
+MAX_REASON = int(lib.GL_MAX_REASON_BYTES)
 """Longest line in a header; the library takes no longer one."""
-LONGEST_TEXT = 1000
+MAX_TEXT = 1000
 
 
 class ConfigError(GpulimitError):
@@ -36,12 +38,12 @@ class Refused(GpulimitError):
     """Turned away; `str()` is one line of printable ASCII, `header` what of it a header carries."""
 
     def __init__(self, status: int, reason: str) -> None:
-        super().__init__(shortened("".join(c if " " <= c <= "~" else "?" for c in reason), LONGEST_TEXT))
+        super().__init__(shortened("".join(c if " " <= c <= "~" else "?" for c in reason), MAX_TEXT))
         self.status = status
 
     @property
     def header(self) -> str:
-        return shortened(str(self), LONGEST_REASON)
+        return shortened(str(self), MAX_REASON)
 
 
 class SegmentError(GpulimitError):
@@ -64,7 +66,7 @@ class KubeError(GpulimitError):
     """The API server or the kubelet refuses, cannot be reached, or answers nonsense; then `status` is 0."""
 
     def __init__(self, status: int, reason: str) -> None:
-        plain = "".join(c if " " <= c <= "~" else "?" for c in reason)[:LONGEST_REASON]
+        plain = "".join(c if " " <= c <= "~" else "?" for c in reason)[:MAX_REASON]
         super().__init__(f"status {status}: {plain}" if status else plain)
         self.status = status
 

@@ -18,7 +18,8 @@ from cffi import FFI
 
 CSRC = Path(__file__).resolve().parent.parent / "csrc"
 HEADERS = (
-    *("layout.h", "quota/quota.h", "segment/ledger.h", "segment/live_quota.h", "segment/slots.h"),
+    *("layout.h", "protocol.h", "quota/quota.h"),
+    *("segment/ledger.h", "segment/live_quota.h", "segment/slots.h"),
     *("node/usage.h", "node/policy.h", "node/turn_watch.h", "node/doorbell.h", "node/replace.h"),
 )
 SOURCES = (

@@ -47,7 +47,7 @@ def running_pid() -> int | None:
     """Return the pid of the daemon that keeps the node's state segment fresh; None: there is none."""
     size = ffi.sizeof("struct gl_state")
     try:
-        data = (segment.DIRECTORY / "gpulimit.state").read_bytes()
+        data = (segment.DIRECTORY / segment.STATE_NAME).read_bytes()
     except OSError:
         return None
     if len(data) != size:

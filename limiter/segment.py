@@ -23,10 +23,22 @@ from typing import Any, cast
 from limiter._native import ffi, lib
 from limiter.errors import LayoutMismatch
 
-DIRECTORY = Path(ffi.string(lib.GL_SHM_DIRECTORY).decode())
-PREFIX: str = ffi.string(lib.GL_USAGE_PREFIX).decode()
-POLICY_PREFIX: str = ffi.string(lib.GL_POLICY_PREFIX).decode()
-TENANT = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,62}")
+
+def text_of(constant: Any) -> str:
+    """Return a text that a C header defines."""
+    return cast(bytes, ffi.string(constant)).decode()
+
+
+DIRECTORY = Path(text_of(lib.GL_SHM_DIRECTORY))
+NAME_PREFIX = text_of(lib.GL_NAME_PREFIX)
+"""Begins the names of all files of gpulimit in DIRECTORY."""
+PREFIX = text_of(lib.GL_USAGE_PREFIX)
+POLICY_PREFIX = text_of(lib.GL_POLICY_PREFIX)
+STATE_NAME = text_of(lib.GL_STATE_NAME)
+LOCK_PREFIX = text_of(lib.GL_LOCK_PREFIX)
+ASIDE_PREFIX = text_of(lib.GL_ASIDE_PREFIX)
+MAX_TENANT_NAME = int(lib.GL_TENANT_NAME_BYTES) - 1
+TENANT = re.compile(rf"[A-Za-z0-9_-][A-Za-z0-9._-]{{0,{MAX_TENANT_NAME - 1}}}")
 USER_MARK = chr(lib.GL_USER_MARK)
 LISTED = re.compile(rf"{TENANT.pattern}({USER_MARK}\d{{1,10}})?")
 MEMORY_KINDS = ("plain", "managed", "array", "pool", "vmm", "graph", "overhead")

@@ -22,11 +22,11 @@
 #define OPEN_TREE_CLONE 1
 #endif
 #define ENOENT 2
-#define LONGEST_PATH 4096
-#define MOST_BYTES 16384 /* of an image's file */
+#define MAX_PATH_BYTES 4096
+#define MAX_PRELOAD_BYTES 16384 /* of an image's file */
 
-static char state[1 << 16], config[1 << 22], ours[MOST_BYTES], theirs[MOST_BYTES], merged[2 * MOST_BYTES + 1];
-static char bundle[LONGEST_PATH], root[LONGEST_PATH], path[LONGEST_PATH];
+static char state[1 << 16], config[1 << 22], ours[MAX_PRELOAD_BYTES], theirs[MAX_PRELOAD_BYTES], merged[2 * MAX_PRELOAD_BYTES + 1];
+static char bundle[MAX_PATH_BYTES], root[MAX_PATH_BYTES], path[MAX_PATH_BYTES];
 
 static _Noreturn void end(int status)
 {
@@ -73,11 +73,11 @@ static long read_all(long fd, char *out, size_t size)
 	return length < size - 1 ? (long)length : -1;
 }
 
-/* Appends to a text; the path stays within LONGEST_PATH. */
+/* Appends to a text; the path stays within MAX_PATH_BYTES. */
 static void add(char *to, const char *text)
 {
 	size_t length = bare_length(to), more = bare_length(text);
-	if (length + more + 1 > LONGEST_PATH)
+	if (length + more + 1 > MAX_PATH_BYTES)
 		fail("is too long", to, 0);
 	for (size_t i = 0; i <= more; i++)
 		to[length + i] = text[i];
@@ -103,7 +103,7 @@ static void find_root(void)
 	length = read_all(fd, config, sizeof config);
 	value = length >= 0 ? json_member(config, "root") : NULL;
 	value = value ? json_member(value, "path") : NULL;
-	char found[LONGEST_PATH];
+	char found[MAX_PATH_BYTES];
 	if (!value || !json_text(value, found, sizeof found) || !found[0])
 		fail("names no root", path, length < 0 ? length : 0);
 	if (found[0] != '/') {

@@ -19,9 +19,8 @@
 #include "shim.h"
 
 #define NODE_FILE "/usr/lib/gpulimit/daemon"
-#define USUAL_SOCKET "/run/gpulimit/hypervisor.sock"
+#define DEFAULT_SOCKET "/run/gpulimit/hypervisor.sock"
 #define REFUSED "every CUDA call of this process is refused"
-enum { SHORTEST_TOKEN = 16 };
 
 static int socket_address(struct gl_address *to, const char *path, const char *where)
 {
@@ -88,7 +87,7 @@ static bool parse_ip(struct gl_address *to, const char *ip, uint16_t port)
 
 static bool take_token(struct gl_address *to, const char *text, size_t length, const char *where)
 {
-	bool good = length >= SHORTEST_TOKEN && length < sizeof to->token;
+	bool good = length >= GL_MIN_TOKEN_BYTES && length < sizeof to->token;
 	for (size_t i = 0; i < length && good; i++)
 		good = text[i] > ' ' && text[i] < 0x7f;
 	if (good) {
@@ -153,7 +152,7 @@ int gl_address_find(struct gl_address *to)
 		return said;
 	if (path && *path)
 		return socket_address(to, path, "GPULIMIT_SOCKET");
-	if (gl_syscall(SYS_faccessat, AT_FDCWD, USUAL_SOCKET, F_OK) == 0)
-		return socket_address(to, USUAL_SOCKET, USUAL_SOCKET);
+	if (gl_syscall(SYS_faccessat, AT_FDCWD, DEFAULT_SOCKET, F_OK) == 0)
+		return socket_address(to, DEFAULT_SOCKET, DEFAULT_SOCKET);
 	return ip && *ip ? tcp_address(to, ip) : GL_DAEMON_NONE;
 }

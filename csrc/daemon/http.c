@@ -98,7 +98,7 @@ static void number_header(struct gl_answer *a, char *value)
 static void length_header(struct gl_answer *a, const char *value)
 {
 	uint64_t n;
-	if (!decimal(value, GL_HTTP_MOST_BODY, &n) || (a->has_length && n != a->left)) {
+	if (!decimal(value, GL_HTTP_MAX_BODY_BYTES, &n) || (a->has_length && n != a->left)) {
 		fail(a, "Content-Length");
 		return;
 	}
@@ -176,9 +176,9 @@ static void chunk_size(struct gl_answer *a)
 {
 	uint64_t n = 0;
 	const char *p = a->line;
-	for (; hex(*p) >= 0 && n <= GL_HTTP_MOST_BODY; p++)
+	for (; hex(*p) >= 0 && n <= GL_HTTP_MAX_BODY_BYTES; p++)
 		n = n * 16 + (uint64_t)hex(*p);
-	if (p == a->line || n > GL_HTTP_MOST_BODY || (*p && *p != ';' && *p != ' '))
+	if (p == a->line || n > GL_HTTP_MAX_BODY_BYTES || (*p && *p != ';' && *p != ' '))
 		fail(a, "a chunk's size");
 	a->left = n;
 	if (a->state != GL_HTTP_BAD)
@@ -223,7 +223,7 @@ static void long_line(struct gl_answer *a)
 
 static void head_byte(struct gl_answer *a, char c)
 {
-	if (++a->head_bytes > GL_HTTP_MOST_HEAD)
+	if (++a->head_bytes > GL_HTTP_MAX_HEAD_BYTES)
 		fail(a, "headers without end");
 	else if (c == 0)
 		fail(a, "a zero byte");
@@ -246,7 +246,7 @@ static size_t body_bytes(struct gl_answer *a, size_t size)
 	bool until_end = a->state == GL_HTTP_UNTIL_END;
 	size_t n = until_end || size < a->left ? size : (size_t)a->left;
 	a->body_bytes += n;
-	if (a->body_bytes > GL_HTTP_MOST_BODY)
+	if (a->body_bytes > GL_HTTP_MAX_BODY_BYTES)
 		fail(a, "a body without end");
 	else if (!until_end && (a->left -= n) == 0)
 		a->state = a->state == GL_HTTP_CHUNK ? GL_HTTP_CHUNK_END : GL_HTTP_DONE;

@@ -10,6 +10,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "protocol.h"
+
 #pragma GCC visibility push(hidden)
 
 /* ---- text put together in a buffer ---- */
@@ -32,9 +34,9 @@ void gl_http_request(struct gl_out *out, const char *method, const char *path, c
 /* ---- an answer ---- */
 
 enum {
-	GL_HTTP_LINE = 512,           /* longer header lines are skipped, unless their header is one that is kept */
-	GL_HTTP_MOST_HEAD = 1 << 14,  /* bytes of status line, headers, trailers and chunk sizes together */
-	GL_HTTP_MOST_BODY = 1 << 20,
+	GL_HTTP_LINE_BYTES = 512,          /* longer header lines are skipped, unless their header is one that is kept */
+	GL_HTTP_MAX_HEAD_BYTES = 1 << 14,  /* status line, headers, trailers and chunk sizes together */
+	GL_HTTP_MAX_BODY_BYTES = 1 << 20,
 };
 
 enum gl_http_state {
@@ -50,7 +52,7 @@ struct gl_answer {
 	char usage[80];         /* Gpulimit-Usage */
 	char policy[80];        /* Gpulimit-Policy */
 	char source[16];        /* Gpulimit-Source */
-	char error[208];        /* Gpulimit-Error: printable ASCII */
+	char error[GL_MAX_REASON_BYTES + 1]; /* Gpulimit-Error: printable ASCII */
 	char command[24];       /* Gpulimit-Command: N NAME */
 	uint64_t command_number;
 	uint32_t host_pid;      /* Gpulimit-Host-Pid */
@@ -61,7 +63,7 @@ struct gl_answer {
 	uint64_t left;          /* bytes of the body or the chunk to come */
 	bool has_length, chunked, too_long;
 	size_t line_length;
-	char line[GL_HTTP_LINE];
+	char line[GL_HTTP_LINE_BYTES];
 };
 
 void gl_answer_begin(struct gl_answer *answer);

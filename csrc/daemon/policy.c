@@ -112,7 +112,7 @@ bool gl_policy_fresh(uint64_t now_ns)
 	if (!policy)
 		return false;
 	uint64_t beat = gl_peek(&policy->heartbeat_ns);
-	bool away = beat > now_ns ? beat - now_ns > AHEAD_NS : now_ns - beat > GL_HEARTBEAT_NS;
+	bool away = beat > now_ns ? beat - now_ns > AHEAD_NS : now_ns - beat > GL_MAX_HEARTBEAT_AGE_NS;
 	away |= beat <= gl_peek(&gl_self.daemon.lost_ns);
 	if (away != gl_peek(&gl_self.daemon.away)) {
 		gl_put(&gl_self.daemon.away, (uint32_t)away);

@@ -20,7 +20,8 @@
 
 #define SECOND UINT64_C(1000000000)
 #define REFUSED "every CUDA call of this process is refused"
-enum { USUAL_WAIT_S = 10, MOST_WAIT_S = 86400, MOST_BEGINNINGS = 3, RETRY_NS = 50000000, RETRY_REFUSAL_NS = 500000000, CONFLICT = 409 };
+enum { DEFAULT_WAIT_S = 10, MAX_WAIT_S = 86400, MAX_WAIT_RESTARTS = 3, RETRY_NS = 50000000, RETRY_REFUSAL_NS = 500000000,
+       CONFLICT = 409 };
 
 /* ---- settings ---- */
 
@@ -29,7 +30,7 @@ static bool parse_seconds(const char *text, uint64_t *ns)
 {
 	uint64_t whole = 0, part = 0, unit = SECOND;
 	const char *p = text;
-	for (; *p >= '0' && *p <= '9' && whole <= MOST_WAIT_S; p++)
+	for (; *p >= '0' && *p <= '9' && whole <= MAX_WAIT_S; p++)
 		whole = whole * 10 + (uint64_t)(*p - '0');
 	bool digits = p > text;
 	if (*p == '.')
@@ -38,13 +39,13 @@ static bool parse_seconds(const char *text, uint64_t *ns)
 			part += (uint64_t)(*p - '0') * unit;
 		}
 	*ns = whole * SECOND + part;
-	return digits && !*p && whole <= MOST_WAIT_S;
+	return digits && !*p && whole <= MAX_WAIT_S;
 }
 
 static bool read_policy_on_loss(struct gl_daemon *d)
 {
 	const char *wait = getenv("GPULIMIT_WAIT"), *loss = d->address.by_node ? NULL : getenv("GPULIMIT_ON_LOSS");
-	d->wait_ns = USUAL_WAIT_S * SECOND;
+	d->wait_ns = DEFAULT_WAIT_S * SECOND;
 	d->patient = wait != NULL;
 	d->closed = !loss || strcmp(loss, "open") != 0;
 	if (wait && !parse_seconds(wait, &d->wait_ns)) {
@@ -231,7 +232,7 @@ static bool begins_again(int r, uint64_t *deadline_ns, uint32_t *times)
 {
 	uint64_t now = gl_now_ns();
 	bool stopped = r == -ETIMEDOUT && now > *deadline_ns + SECOND / 2;
-	if ((r != -ECONNRESET && r != -EPIPE && !stopped) || (*times)++ >= MOST_BEGINNINGS)
+	if ((r != -ECONNRESET && r != -EPIPE && !stopped) || (*times)++ >= MAX_WAIT_RESTARTS)
 		return false;
 	if (now + gl_self.daemon.wait_ns > *deadline_ns)
 		*deadline_ns = now + gl_self.daemon.wait_ns;

@@ -9,8 +9,8 @@
 
 #define MIB (UINT64_C(1) << 20)
 /* Sane figures where this process's own use cannot be seen and the growth of the whole card stands in for it. */
-#define LEAST (64 * MIB)
-#define MOST (1024 * MIB)
+#define MIN_CONTEXT_BYTES (64 * MIB)
+#define MAX_CONTEXT_BYTES (1024 * MIB)
 
 static void learn(struct gl_gpu *gpu, uint64_t bytes)
 {
@@ -76,7 +76,7 @@ static void learn_unseen(struct gl_gpu *gpu, const struct gl_context_cost *cost,
 		return;
 	else
 		growth = taken_as_seen_by(context);
-	learn(gpu, growth < LEAST ? LEAST : growth > MOST ? MOST : growth);
+	learn(gpu, growth < MIN_CONTEXT_BYTES ? MIN_CONTEXT_BYTES : growth > MAX_CONTEXT_BYTES ? MAX_CONTEXT_BYTES : growth);
 	gl_log(GL_INFO, "device %d: NVML does not show what this process uses; a context is taken to cost %llu bytes",
 	       gpu->ordinal, (unsigned long long)gl_load(&gpu->device->context_bytes));
 }

@@ -12,8 +12,8 @@
 #include "process/limits.h"
 #include "memory/pool.h"
 
-#define LEAST_STEP (UINT64_C(2) << 20)
-#define LARGEST_STEP (UINT64_C(32) << 20)
+#define MIN_STEP_BYTES (UINT64_C(2) << 20)
+#define MAX_STEP_BYTES (UINT64_C(32) << 20)
 
 static uint64_t whole_steps(const struct gl_gpu *gpu, uint64_t need)
 {
@@ -110,7 +110,7 @@ static bool shrinks_to(struct gl_gpu *gpu, CUmemoryPool handle, uint64_t allowed
 static void learn_step(struct gl_gpu *gpu, const struct gl_pool *pool)
 {
 	uint64_t grown = pool->charged > pool->base ? pool->charged - pool->base : 0;
-	bool sane = grown >= LEAST_STEP && grown <= LARGEST_STEP && (grown & (grown - 1)) == 0;
+	bool sane = grown >= MIN_STEP_BYTES && grown <= MAX_STEP_BYTES && (grown & (grown - 1)) == 0;
 	if (sane && grown > pool->need && (!gpu->pool_step || grown < gpu->pool_step))
 		gpu->pool_step = grown;
 }

@@ -8,7 +8,7 @@
 #include "node/sigbus_guard.h"
 #include "segment/slots.h"
 
-#define LONGEST_REAP_NS UINT64_C(200000000)
+#define MAX_REAP_NS UINT64_C(200000000)
 
 static void add_slot(const struct gl_slot *slot, struct gl_sample *sample)
 {
@@ -136,7 +136,7 @@ static int count_used(void *usage)
 int gl_node_reap(struct gl_usage *usage, int fd)
 {
 	int cleared = 0, used = gl_guarded(count_used, usage);
-	uint64_t end = gl_now_ns() + LONGEST_REAP_NS;
+	uint64_t end = gl_now_ns() + MAX_REAP_NS;
 	for (int slot = 0; slot < used; slot++) {
 		int one = reap_one(usage, fd, (uint32_t)slot);
 		if (one < 0)

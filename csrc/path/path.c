@@ -24,7 +24,7 @@
 extern char **environ;
 
 /* A longer string, name and NUL included, makes every later exec fail (E2BIG): MAX_ARG_STRLEN with 4 KiB pages. */
-#define LONGEST (32 * 4096)
+#define MAX_STRING_BYTES (32 * 4096)
 #define TARGETS 3
 
 struct target {
@@ -110,7 +110,7 @@ static char *merged(const struct target *target, const struct gp_edit *edit, con
 	if (!gp_list_merge(edit, value, string + name + 1))
 		return NULL;
 	length = strlen(string) + 1;
-	if (length > LONGEST)
+	if (length > MAX_STRING_BYTES)
 		return NULL;
 	page->text += length;
 	return string;

@@ -8,7 +8,7 @@
 
 #include "shim.h"
 
-enum { MOST_STARTS = 20, LOST_PAUSE_NS = 250000000 };
+enum { MAX_JOIN_RETRIES = 20, LOST_PAUSE_NS = 250000000 };
 
 #ifndef MADV_WIPEONFORK
 #define MADV_WIPEONFORK 18
@@ -57,14 +57,14 @@ static uint32_t failed(bool for_now, bool view)
 static uint32_t join(bool view)
 {
 	int daemon, r = -ESTALE;
-	for (int start = 0; r == -ESTALE && start <= MOST_STARTS; start++) {
+	for (int start = 0; r == -ESTALE && start <= MAX_JOIN_RETRIES; start++) {
 		daemon = gl_register(view);
 		GL_TEST_POINT("joining-registered");
 		if (daemon < 0)
 			return failed(gl_self.daemon.lost, view);
 		if (!daemon && !gl_self.quota.set && !gl_segment_exists())
 			return GL_TRANSPARENT;
-		r = gl_segment_attach(start < MOST_STARTS);
+		r = gl_segment_attach(start < MAX_JOIN_RETRIES);
 	}
 	if (r != 0)
 		return failed(gl_segment_may_do_later(r), view);

@@ -9,8 +9,8 @@
 
 #define SHOWN_VALUE 60
 #define MIB (1024u * 1024u)
-#define UUID_TEXT 36
-#define UUID_SHORTEST 4
+#define UUID_TEXT_BYTES 36
+#define MIN_UUID_TEXT_BYTES 4
 
 #define WRITE_MEMORY "write 4GiB, 512MiB, 50% or a number of bytes"
 #define WRITE_SHORT "write 4g, 512m, 1024k or a number of bytes"
@@ -263,7 +263,7 @@ static bool starts_with(const char *at, const char *end, const char *prefix)
 /* 1 to 3 digits are an index; 4 and more the beginning of a UUID. */
 static bool read_index(const char *at, const char *end, struct gl_quota_rule *rule)
 {
-	if (end - at < 1 || end - at >= UUID_SHORTEST)
+	if (end - at < 1 || end - at >= MIN_UUID_TEXT_BYTES)
 		return false;
 	for (rule->index = 0; at < end; at++) {
 		if (!gl_is_digit(*at))
@@ -278,7 +278,7 @@ static const char *uuid_flaw(const char *at, const char *end)
 {
 	const char *first = at;
 
-	for (; at < end && at - first < UUID_TEXT; at++) {
+	for (; at < end && at - first < UUID_TEXT_BYTES; at++) {
 		ptrdiff_t i = at - first;
 		bool dash = i == 8 || i == 13 || i == 18 || i == 23;
 		char c = gl_lower(*at);
@@ -289,7 +289,7 @@ static const char *uuid_flaw(const char *at, const char *end)
 	for (; at < end; at++) {
 		if (*at != '/' && !gl_is_digit(*at))
 			return at;
-		if (at - first == UUID_TEXT && *at != '/')
+		if (at - first == UUID_TEXT_BYTES && *at != '/')
 			return at;
 	}
 	return NULL;
@@ -321,7 +321,7 @@ int gl_text_device(struct gl_text *text, const char *end, struct gl_quota_rule *
 	flaw = uuid_flaw(body, end);
 	if (flaw || first == end)
 		return gl_text_fail(text, flaw ? flaw : first, "not a device; " WRITE_DEVICE);
-	if (end - body < UUID_SHORTEST)
+	if (end - body < MIN_UUID_TEXT_BYTES)
 		return gl_text_fail(text, body, "too short for a UUID; give at least 4 of its digits");
 	gl_text_append(rule->uuid, sizeof(rule->uuid), prefix);
 	used = strlen(rule->uuid);

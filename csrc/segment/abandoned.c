@@ -7,7 +7,7 @@
 #include "segment/name.h"
 #include "segment/slots.h"
 
-enum { MOST_ENTRIES = 1 << 16, MOST_LEFT = 16, GRACE_S = 3 };
+enum { MAX_ENTRIES = 1 << 16, MAX_LEFT = 16, GRACE_S = 3 };
 
 /* The kernel's struct linux_dirent64. */
 struct entry {
@@ -60,7 +60,7 @@ static void look_at(int fd, const char *path, struct sweep *s)
 	bool has_name = gl_syscall(SYS_fstat, fd, &st) == 0 && S_ISREG(st.st_mode) && st.st_nlink == 1;
 	if (!has_name || st.st_uid != s->user || (st.st_mode & 077) || in_use(fd) || !made_by_library(fd))
 		return;
-	if (is_long_dead(fd, &st, s) || ++s->left > MOST_LEFT)
+	if (is_long_dead(fd, &st, s) || ++s->left > MAX_LEFT)
 		(void)gl_syscall(SYS_unlinkat, AT_FDCWD, path, 0);
 }
 
@@ -85,7 +85,7 @@ void gl_abandoned_remove(void)
 	clock_gettime(CLOCK_REALTIME, &now);
 	struct sweep s = {.user = (uint32_t)gl_syscall(SYS_geteuid), .now_s = now.tv_sec};
 	int folder = gl_open(GL_SHM_DIRECTORY, O_RDONLY | O_DIRECTORY, 0);
-	while (folder >= 0 && s.looked_at < MOST_ENTRIES) {
+	while (folder >= 0 && s.looked_at < MAX_ENTRIES) {
 		long got = gl_syscall(SYS_getdents64, folder, room, sizeof room);
 		if (got <= 0)
 			break;

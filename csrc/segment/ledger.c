@@ -30,7 +30,7 @@
 #define SEQUENCE_MASK UINT64_C(0x7fff)
 /* Each lost round means that another process's operation was finished, so honest processes never reach this bound.  It ends
  * the call if a hostile process keeps writing invalid words. */
-enum { MOST_ROUNDS = 1 << 20 };
+enum { MAX_ROUNDS = 1 << 20 };
 
 static uint64_t value_of(uint64_t word)
 {
@@ -76,7 +76,7 @@ int gl_ledger_add(struct gl_usage *usage, uint32_t device, uint32_t actor, uint3
 		return -EINVAL;
 	uint64_t *word = &usage->device[device].ledger;
 	struct gl_account *op = &usage->slot[actor].account[device];
-	for (int round = 0; round < MOST_ROUNDS; round++) {
+	for (int round = 0; round < MAX_ROUNDS; round++) {
 		uint64_t seen = gl_load(word);
 		if (seen & BUSY) {
 			int r = finish(usage, device, seen);

@@ -10,7 +10,7 @@
 #include "array.h"
 #include "graph.h"
 
-#define MOVED_MOST (64ull << 20)
+#define MAX_MOVED_BYTES (64ull << 20)
 
 /* One side of a copy: where its bytes are, and how far rows and slices are apart. */
 struct side {
@@ -96,8 +96,8 @@ void sim_copy_effect(const struct sim_copy *copy)
 	if (to.device)
 		sim_touch_managed((uintptr_t)to.base, copy->bytes);
 	for (size_t z = 0; z < p->Depth; z++) {
-		for (size_t y = 0; y < p->Height && moved < MOVED_MOST; y++) {
-			size_t n = p->WidthInBytes < MOVED_MOST - moved ? p->WidthInBytes : MOVED_MOST - moved;
+		for (size_t y = 0; y < p->Height && moved < MAX_MOVED_BYTES; y++) {
+			size_t n = p->WidthInBytes < MAX_MOVED_BYTES - moved ? p->WidthInBytes : MAX_MOVED_BYTES - moved;
 			memmove(to.base + z * to.slice + y * to.pitch, from.base + z * from.slice + y * from.pitch, n);
 			moved += n;
 		}
@@ -140,7 +140,7 @@ static void fill(char *at, unsigned int value, unsigned int element, size_t n)
 
 void sim_memset_effect(const sim_memset_params *s)
 {
-	uint64_t left = MOVED_MOST / s->elementSize;
+	uint64_t left = MAX_MOVED_BYTES / s->elementSize;
 
 	sim_touch_managed(s->dst, (uint64_t)s->width * s->elementSize * s->height);
 	for (size_t y = 0; y < s->height && left; y++) {

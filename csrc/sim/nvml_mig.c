@@ -8,7 +8,7 @@
 
 #include "nvml.h"
 
-enum { MOST_DEVICES = 7, NO_MEMORY = 20, AMPERE = 8, HOPPER = 9 };
+enum { MAX_MIG_DEVICES = 7, NO_MEMORY = 20, AMPERE = 8, HOPPER = 9 };
 
 static bool knows_mig(const struct sim_model *model)
 {
@@ -43,14 +43,14 @@ SIM_EXPORT nvmlReturn_t nvmlDeviceGetMaxMigDeviceCount(nvmlDevice_t device, unsi
 	NVML_DEVICE(nvmlDeviceGetMaxMigDeviceCount);
 	if (!count)
 		return NVML_ERROR_INVALID_ARGUMENT;
-	*count = knows_mig(model) && !sim_is_mig(gpu) ? MOST_DEVICES : 0;
+	*count = knows_mig(model) && !sim_is_mig(gpu) ? MAX_MIG_DEVICES : 0;
 	return NVML_SUCCESS;
 }
 
 SIM_EXPORT nvmlReturn_t nvmlDeviceGetMigDeviceHandleByIndex(nvmlDevice_t device, unsigned int index, nvmlDevice_t *out)
 {
 	NVML_DEVICE(nvmlDeviceGetMigDeviceHandleByIndex);
-	if (!out || index >= MOST_DEVICES)
+	if (!out || index >= MAX_MIG_DEVICES)
 		return NVML_ERROR_INVALID_ARGUMENT;
 	if (sim_is_mig(gpu) || !knows_mig(model))
 		return NVML_ERROR_NOT_SUPPORTED;
@@ -116,7 +116,7 @@ SIM_EXPORT nvmlReturn_t nvmlDeviceGetAttributes_v2(nvmlDevice_t device, struct a
 
 /* ---- GPM ---- */
 
-enum { GPM_VERSION = 1, GRAPHICS_UTIL = 1, SM_UTIL = 2, DRAM_BW_UTIL = 10, MOST_METRICS = 512 };
+enum { GPM_VERSION = 1, GRAPHICS_UTIL = 1, SM_UTIL = 2, DRAM_BW_UTIL = 10, MAX_METRICS = 512 };
 
 struct gpm_sample {
 	uint32_t gpu;
@@ -201,7 +201,7 @@ SIM_EXPORT nvmlReturn_t nvmlGpmMigSampleGet(nvmlDevice_t device, unsigned int gp
 SIM_EXPORT nvmlReturn_t nvmlGpmMetricsGet(struct gpm_get *get)
 {
 	NVML_ENTER(nvmlGpmMetricsGet);
-	if (!get || !get->first || !get->second || get->count > MOST_METRICS)
+	if (!get || !get->first || !get->second || get->count > MAX_METRICS)
 		return NVML_ERROR_INVALID_ARGUMENT;
 	if (get->version != GPM_VERSION)
 		return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;

@@ -12,6 +12,7 @@
 #include "abi.h"
 #include "base/sys.h"
 #include "layout.h"
+#include "protocol.h"
 #include "quota/quota.h"
 
 #pragma GCC visibility push(hidden)
@@ -81,7 +82,7 @@ struct gl_address {
 	uint32_t size;
 	char text[108];  /* for people */
 	bool by_node;    /* it was not the environment that said so */
-	char token[256]; /* shown with every request; "": none, on a Unix socket */
+	char token[GL_MAX_TOKEN_BYTES + 1]; /* shown with every request; "": none, on a Unix socket */
 };
 
 struct gl_daemon {

@@ -31,7 +31,7 @@ from hypervisor.nvml.client import Nvml
 from limiter import about
 
 logger = logging.getLogger(__name__)
-FRESH_PERIODS, FRESH_LEAST_S = 3, 3.0
+FRESH_PERIODS, MIN_FRESH_S = 3, 3.0
 """Age up to which NVML's last answer counts as fresh: so many periods, but at least so many seconds."""
 ARBITRATION_FRESH_S = 1.0
 REASONS = {"plain file": "type", "belongs to": "owner", "bytes": "size", "layout": "layout"}
@@ -191,7 +191,7 @@ class Collector:
         silence_s = self._nvml.silence_s()
         if not self._nvml.health.is_up or silence_s is None:
             return False
-        return silence_s <= max(FRESH_LEAST_S, FRESH_PERIODS * self._options.period_s)
+        return silence_s <= max(MIN_FRESH_S, FRESH_PERIODS * self._options.period_s)
 
     def cards(self) -> list[GpuObservation]:
         """Return all cards ever seen, and the current MIG devices."""
@@ -260,7 +260,7 @@ class Collector:
             ),
             ComponentStatus(
                 "books",
-                at_s is not None and time.time() - at_s <= max(FRESH_LEAST_S, FRESH_PERIODS * period_s),
+                at_s is not None and time.time() - at_s <= max(MIN_FRESH_S, FRESH_PERIODS * period_s),
                 at_s,
                 self._duration_s,
                 dict(self._errors + self._survey.errors),

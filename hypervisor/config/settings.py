@@ -33,7 +33,7 @@ from hypervisor.model import NO_QUOTA, Admission
 from limiter import paths, quota
 from limiter.errors import QuotaError
 from limiter.quota import GangMode, Quota
-from limiter.segment import TENANT
+from limiter.segment import STATE_NAME, TENANT
 
 PREFIX = "GPULIMITD_"
 ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
@@ -137,7 +137,7 @@ class Settings:
         str, "/var/lib/gpulimit", "where quotas set by calls survive a restart; empty: nowhere"
     )
     state_segment: str = option(
-        str, "gpulimit.state", "name of the node's shared memory; another name allows a second daemon"
+        str, STATE_NAME, "name of the node's shared memory; another name allows a second daemon"
     )
     shm_read_only: str = option(
         str,

@@ -52,7 +52,7 @@ NOT_YET, TIMEOUT, LOST, UNKNOWN = 1, 10, 15, 999
 """NVML's error numbers; the first is NVML_ERROR_UNINITIALIZED: NVML has not been asked yet."""
 CODES = {"timeout": TIMEOUT, "ended": UNKNOWN, "nonsense": UNKNOWN}
 """NVML's error number for each failure of the child process."""
-FRESH_LEAST_S, FRESH_PERIODS = 6.0, 3
+MIN_FRESH_S, FRESH_PERIODS = 6.0, 3
 
 
 class Agent:
@@ -99,7 +99,7 @@ class Agent:
         silence_s = self.nvml.silence_s()
         if silence_s is None:
             return NOT_YET, "NVML has not answered yet"
-        if silence_s > max(FRESH_LEAST_S, FRESH_PERIODS * self._settings.nvml_interval / 1e9):
+        if silence_s > max(MIN_FRESH_S, FRESH_PERIODS * self._settings.nvml_interval / 1e9):
             return TIMEOUT, f"NVML has not answered for {silence_s:.0f} s"
         return 0, ""
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 
 from hypervisor.metrics.snapshot import GuestGpu
 
-MOST = 64
+MAX_CARDS = 64
 """Twice the bound of one page: a guest may get a complete new set of cards once."""
 KEPT_S = 3600.0
 
@@ -30,7 +30,7 @@ class SeriesLimiter:
         found = []
         for gpu in gpus:
             key = gpu.index, gpu.uuid, gpu.name
-            if key in self._seen_at_s or len(self._seen_at_s) < MOST:
+            if key in self._seen_at_s or len(self._seen_at_s) < MAX_CARDS:
                 self._seen_at_s[key] = now_s
                 found.append(gpu)
         return tuple(found)

@@ -31,7 +31,7 @@ from hypervisor.scraper.errors import AddressError
 
 logger = logging.getLogger(__name__)
 PERIOD_S = 5.0
-LONGEST = 4 << 20
+MAX_FILE_BYTES = 4 << 20
 MAX_GUESTS = 4096
 KEYS = {"namespace", "name", "address", "token_file", "ca_file", "server_name", "netns"}
 
@@ -75,9 +75,9 @@ def read_targets(path: Path) -> tuple[Target, ...]:
     """Return what a file names. Raises ConfigError."""
     try:
         with path.open("rb") as file:
-            text = file.read(LONGEST + 1)
-        if len(text) > LONGEST:
-            raise ConfigError("guests", str(path), f"has more than {LONGEST} bytes")
+            text = file.read(MAX_FILE_BYTES + 1)
+        if len(text) > MAX_FILE_BYTES:
+            raise ConfigError("guests", str(path), f"has more than {MAX_FILE_BYTES} bytes")
         data = tomllib.loads(text.decode())
     except OSError as error:
         raise ConfigError("guests", "", f"{path}: {error.strerror}") from error

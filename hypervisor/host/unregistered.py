@@ -10,7 +10,7 @@ from hypervisor.errors import Refused
 from hypervisor.host.cgroup import Membership
 from hypervisor.host.control_groups import ControlGroups
 
-LARGEST = 64 << 10
+MAX_READ_BYTES = 64 << 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ def inspect(pid: int, groups: ControlGroups) -> UnregisteredProcess | None:
 def wished_tenant(place: Path) -> str:
     try:
         with (place / "environ").open("rb") as file:
-            raw = file.read(LARGEST)
+            raw = file.read(MAX_READ_BYTES)
     except OSError:
         return ""
     wanted = b"GPULIMIT_TENANT="

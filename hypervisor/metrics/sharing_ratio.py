@@ -11,7 +11,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-MOST = 1_000_000
+MAX_RATIO = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ def parse(text: str) -> Ratios:
             ratio = float(value)
         except ValueError:
             ratio = math.nan
-        if not 0 < ratio <= MOST:
+        if not 0 < ratio <= MAX_RATIO:
             raise ValueError(f"line {number}: {said[:60]!a} is not a number above 0")
         if key:
             by_key[key.strip()] = ratio

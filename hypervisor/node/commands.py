@@ -9,7 +9,7 @@ from typing import Literal, get_args
 
 CommandName = Literal["suspend", "resume", "refresh", "drain", "checkpoint", "restore"]
 NAMES: tuple[str, ...] = get_args(CommandName)
-MOST = 64
+MAX_COMMANDS = 64
 """A worker that never asks must not fill the daemon's memory; the oldest go first."""
 
 
@@ -27,7 +27,7 @@ class CommandQueue:
 
     def __init__(self) -> None:
         self._last = 0
-        self._waiting: deque[Command] = deque(maxlen=MOST)
+        self._waiting: deque[Command] = deque(maxlen=MAX_COMMANDS)
 
     def post(self, name: CommandName, argument: str = "") -> Command:
         """Add a command; one that says again what the newest waiting one says takes its place."""

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 logger = logging.getLogger(__name__)
-MOST = 256
+MAX_EVENTS = 256
 MINUTE_NS = 60_000_000_000
 
 
@@ -30,7 +30,7 @@ class EventLog:
     """The newest events, and a count of all by kind."""
 
     def __init__(self) -> None:
-        self._events: deque[Event] = deque(maxlen=MOST)
+        self._events: deque[Event] = deque(maxlen=MAX_EVENTS)
         self.counts: Counter[str] = Counter()
         self._logged_ns: dict[tuple[str, str], int] = {}
 
@@ -45,12 +45,12 @@ class EventLog:
         """Whether such an event may be logged: not if one was within the last minute."""
         if now_ns - self._logged_ns.get((kind, tenant), -MINUTE_NS) < MINUTE_NS:
             return False
-        if len(self._logged_ns) >= MOST:
+        if len(self._logged_ns) >= MAX_EVENTS:
             self._logged_ns.clear()
         self._logged_ns[kind, tenant] = now_ns
         return True
 
-    def newest(self, count: int = MOST) -> Iterable[Event]:
+    def newest(self, count: int = MAX_EVENTS) -> Iterable[Event]:
         """Return the newest events, oldest first."""
         return tuple(self._events)[-count:]
 

@@ -13,7 +13,7 @@ from fractions import Fraction
 BINARY = {unit: 1 << 10 * power for power, unit in enumerate(("Ki", "Mi", "Gi", "Ti", "Pi", "Ei"), 1)}
 DECIMAL = {unit: 10 ** (3 * power) for power, unit in enumerate(("", "k", "M", "G", "T", "P", "E"))}
 QUANTITY = re.compile(r"(\d{1,30}(?:\.\d{0,30})?|\.\d{1,30})(?:([eE][+-]?\d{1,2})|([A-Za-z]*))", re.ASCII)
-SMALLEST = 1 << 20
+MIN_BYTES = 1 << 20
 """Fewer bytes than this are a forgotten or mistaken unit."""
 WRITE = "write 4Gi, 512Mi, 50% or a number of bytes"
 
@@ -40,7 +40,7 @@ def size_bytes(text: str) -> int:
     """
     exact = quantity(text)
     size = -(-exact.numerator // exact.denominator)
-    if size < SMALLEST:
+    if size < MIN_BYTES:
         raise ValueError(f"{text[:60]!a} is less than 1 MiB; {WRITE}")
     if size >= 1 << 63:
         raise ValueError(f"{text[:60]!a} is too large")

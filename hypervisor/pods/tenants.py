@@ -22,10 +22,10 @@ from hypervisor.node.registry import Tenant
 from hypervisor.pods.pod import Container, Difference, Pod, Pods, pod_of
 from hypervisor.pods.quota import PodQuotas, peak, quotas_of
 from limiter.quota import Quota
+from limiter.segment import MAX_TENANT_NAME
 from limiter.units import show_bytes
 
 logger = logging.getLogger(__name__)
-MAX_NAME = 63
 HASH_DIGITS = 8
 MORE_THAN_ANY = 1 << 50
 """Bytes, more than a card has."""
@@ -319,9 +319,9 @@ def tenant_of(pod_uid: str, container: str = "") -> TenantName:
     if not container:
         return TenantName(f"pod-{pod_uid}")
     name = f"pod-{pod_uid}.{container}"
-    if len(name) > MAX_NAME:
+    if len(name) > MAX_TENANT_NAME:
         digest = hashlib.sha256(container.encode()).hexdigest()[:HASH_DIGITS]
-        name = f"{name[: MAX_NAME - HASH_DIGITS - 1]}-{digest}"
+        name = f"{name[: MAX_TENANT_NAME - HASH_DIGITS - 1]}-{digest}"
     return TenantName(name)
 
 

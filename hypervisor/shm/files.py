@@ -26,7 +26,7 @@ from limiter._native import lib
 from hypervisor.errors import SegmentError, SegmentFull, SegmentHeld
 from limiter import segment
 
-ASIDE, LOCK = "gpulimit.aside.", "gpulimit.lock."
+ASIDE, LOCK = segment.ASIDE_PREFIX, segment.LOCK_PREFIX
 MAX_TRIES = 20
 """To put a file in place: a try is lost to another daemon, or to a tenant's process, that does the same."""
 FULL = (errno.ENOSPC, errno.ENOMEM, errno.EDQUOT, errno.EMFILE, errno.ENFILE)

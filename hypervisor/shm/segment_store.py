@@ -64,7 +64,7 @@ class Segments:
 
     def state(self, name: str) -> StateSegment:
         """Make the node's segment, or begin an earlier one again. Raises SegmentHeld if it is in use."""
-        lock = self._files.lock(name.removeprefix("gpulimit."))
+        lock = self._files.lock(name.removeprefix(segment.NAME_PREFIX))
         try:
             made = StateSegment(name, self._state_fd(name), lock)
         except SegmentError:

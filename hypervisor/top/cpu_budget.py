@@ -10,7 +10,7 @@ from collections import deque
 
 MAX_SHARE = 0.018
 """Bound on the part of one core, while nothing is typed."""
-LONGEST_S = 30.0
+MAX_INTERVAL_S = 30.0
 LOOKS = 3
 
 
@@ -31,4 +31,4 @@ class CpuBudget:
         self._used_s = used_s
         if len(self._costs_s) < LOOKS:
             return usual_s
-        return max(usual_s, min(LONGEST_S, min(self._costs_s) / MAX_SHARE))
+        return max(usual_s, min(MAX_INTERVAL_S, min(self._costs_s) / MAX_SHARE))

@@ -7,11 +7,11 @@ import unicodedata
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-LONGEST = 128
+MAX_CHARACTERS = 128
 UNITS = ("", "K", "M", "G", "T", "P")
 
 
-def clean(text: object, most: int = LONGEST) -> str:
+def clean(text: object, most: int = MAX_CHARACTERS) -> str:
     """Return text that is safe on one line of a terminal: each control character becomes "?"."""
     plain = str(text)[:most]
     if plain.isprintable():

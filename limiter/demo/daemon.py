@@ -31,7 +31,7 @@ class Host:
         self.metrics_port = free_port()
         self._variables = dict(variables)
         self._log = folder / "daemon.log"
-        self._state_segment = f"gpulimit.s.demo-{os.getpid()}"
+        self._state_segment = f"{segment.NAME_PREFIX}s.demo-{os.getpid()}"
         self._is_simulated = is_simulated
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -113,8 +113,8 @@ class Host:
 
     def remove(self, tenants: Iterable[str]) -> None:
         """Remove the shared memory of the daemon, which has ended, and of its tenants, which have too."""
-        names = [f"gpulimit.{kind}.{tenant}" for tenant in tenants for kind in ("u", "p")]
-        lock = f"gpulimit.lock.{self._state_segment.removeprefix('gpulimit.')}"
+        names = [prefix + tenant for tenant in tenants for prefix in (segment.PREFIX, segment.POLICY_PREFIX)]
+        lock = segment.LOCK_PREFIX + self._state_segment.removeprefix(segment.NAME_PREFIX)
         for name in (*names, self._state_segment, lock):
             (segment.DIRECTORY / name).unlink(missing_ok=True)
 

@@ -9,7 +9,7 @@
 
 #include "books.h"
 
-enum { HELD = 24, MOST = 4 << 20 };
+enum { HELD = 24, MAX_PIECE_BYTES = 4 << 20 };
 static CUdevice dev;
 static CUcontext context;
 static int steps;
@@ -78,7 +78,7 @@ static void *churn(void *arg)
 		if (slot->kind != NOTHING) {
 			give(slot, next(&state), stream);
 		} else {
-			CUresult r = take(slot, (int)(next(&state) % 6) + 1, next(&state) % MOST + 1, stream);
+			CUresult r = take(slot, (int)(next(&state) % 6) + 1, next(&state) % MAX_PIECE_BYTES + 1, stream);
 			if (r == CUDA_ERROR_OUT_OF_MEMORY)
 				__atomic_fetch_add(&refused, 1, __ATOMIC_RELAXED);
 			else if (r != CUDA_SUCCESS)

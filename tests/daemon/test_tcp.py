@@ -148,6 +148,15 @@ def test_processes_with_the_operators_token_are_a_mistake(node, tmp_path) -> Non
         node(tcp_register_token_file=str(tmp_path / "operators"))
 
 
+@pytest.mark.parametrize("token", ["x" * 256, "two words of one token"])
+def test_a_token_that_the_library_cannot_show_is_a_mistake(node, tmp_path, token: str) -> None:
+    path = tmp_path / "long"
+    path.write_text(token)
+    path.chmod(0o600)
+    with pytest.raises(pytest.fail.Exception, match="16 to 255 visible ASCII characters"):
+        node(tcp_register_token_file=str(path))
+
+
 @needs_root()
 @pytest.mark.skipif(shutil.which("unshare") is None, reason="not installed: unshare")
 def test_a_process_in_a_pid_namespace_is_found_by_the_pid_that_it_has_there(

@@ -25,7 +25,7 @@ static void *heap_map(size_t bytes)
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-enum { MOST = 40, LONGEST_ENTRY = 600 };
+enum { MAX_ENTRIES = 40, MAX_ENTRY_BYTES = 600 };
 
 static const char *const names[] = {
 	"PATH=", "LD_PRELOAD=", "LD_LIBRARY_PATH=", "GPULIMIT_PATH=", "GPULIMIT_PREPEND_PATH=", "TF_PATH=", "TF_PREPEND_PATH=",
@@ -59,14 +59,14 @@ static bool same(char **a, char **b, size_t n)
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-	char **saved = environ, *array[MOST + 1], *once[MOST + TARGETS + 1];
+	char **saved = environ, *array[MAX_ENTRIES + 1], *once[MAX_ENTRIES + TARGETS + 1];
 	size_t given = 0, after;
 
-	for (size_t at = 0; at < size && given < MOST; given++) {
+	for (size_t at = 0; at < size && given < MAX_ENTRIES; given++) {
 		size_t length = strnlen((const char *)data + at, size - at);
 		const char *name = names[data[at] % NAMES];
 
-		length = length > LONGEST_ENTRY ? LONGEST_ENTRY : length;
+		length = length > MAX_ENTRY_BYTES ? MAX_ENTRY_BYTES : length;
 		array[given] = malloc(strlen(name) + length + 1);
 		strcpy(array[given], name);
 		if (length)
@@ -74,7 +74,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		at += length + 1;
 	}
 	array[given] = NULL;
-	char *owned[MOST];
+	char *owned[MAX_ENTRIES];
 	memcpy(owned, array, given * sizeof(*array));
 
 	environ = array;

@@ -44,7 +44,7 @@ static void check(const struct gl_answer *a, int r)
 {
 	must(r == 1 || r == -1);
 	must(r == 1 ? a->status >= 200 && a->status <= 599 : a->wrong != NULL);
-	must(a->body_bytes <= (size_t)GL_HTTP_MOST_BODY + 512 && a->head_bytes <= GL_HTTP_MOST_HEAD + 1);
+	must(a->body_bytes <= (size_t)GL_HTTP_MAX_BODY_BYTES + 512 && a->head_bytes <= GL_HTTP_MAX_HEAD_BYTES + 1);
 	must_be_a_name(a->worker, sizeof a->worker);
 	must_be_a_name(a->tenant, sizeof a->tenant);
 	must_be_a_name(a->usage, sizeof a->usage);

@@ -13,10 +13,10 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-enum { LONGEST = 512, SEEDS = 256 };
+enum { MAX_INPUT_BYTES = 512, SEEDS = 256 };
 struct input {
 	size_t size;
-	uint8_t data[LONGEST];
+	uint8_t data[MAX_INPUT_BYTES];
 };
 static struct input seeds[SEEDS], now;
 static size_t seed_count;
@@ -67,7 +67,7 @@ static void mutate(void)
 			break;
 		case 1: /* a piece of the grammar */
 			length = strlen(piece);
-			if (now.size + length > LONGEST)
+			if (now.size + length > MAX_INPUT_BYTES)
 				break;
 			memmove(now.data + at + length, now.data + at, now.size - at);
 			memcpy(now.data + at, piece, length);
@@ -83,7 +83,7 @@ static void mutate(void)
 			break;
 		default: { /* the end of another */
 			const struct input *other = &seeds[next_random() % seed_count];
-			length = other->size < LONGEST - at ? other->size : LONGEST - at;
+			length = other->size < MAX_INPUT_BYTES - at ? other->size : MAX_INPUT_BYTES - at;
 			memcpy(now.data + at, other->data, length);
 			now.size = at + length;
 		}
@@ -100,7 +100,7 @@ static void load(const char *path)
 		exit(2);
 	}
 	if (seed_count < SEEDS)
-		seeds[seed_count].size = fread(seeds[seed_count].data, 1, LONGEST, file), seed_count++;
+		seeds[seed_count].size = fread(seeds[seed_count].data, 1, MAX_INPUT_BYTES, file), seed_count++;
 	fclose(file);
 }
 

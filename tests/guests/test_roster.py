@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from hypervisor.guests.cardinality import KEPT_S, MOST, SeriesLimiter
+from hypervisor.guests.cardinality import KEPT_S, MAX_CARDS, SeriesLimiter
 from hypervisor.metrics.snapshot import GuestGpu
 
 
@@ -14,19 +14,19 @@ def gpu(number: int, *, index: int = 0, name: str = "A100") -> GuestGpu:
 def test_other_gpus_each_time_are_let_in_up_to_a_number_and_known_ones_go_on() -> None:
     roster = SeriesLimiter()
     shown = {one for n in range(1000) for one in (g.uuid for g in roster.admitted([gpu(0), gpu(n)], n))}
-    assert len(shown) == MOST
+    assert len(shown) == MAX_CARDS
     assert roster.admitted([gpu(0), gpu(5000)], 1000) == (gpu(0),)
 
 
 def test_other_names_and_indexes_count_as_well() -> None:
     roster = SeriesLimiter()
     claims = [gpu(0, index=n % 10, name=f"name {n}") for n in range(1000)]
-    assert sum(len(roster.admitted([one], 0)) for one in claims) == MOST
+    assert sum(len(roster.admitted([one], 0)) for one in claims) == MAX_CARDS
 
 
 def test_room_comes_back_after_an_hour() -> None:
     roster = SeriesLimiter()
-    for n in range(MOST):
+    for n in range(MAX_CARDS):
         roster.admitted([gpu(n)], 0)
     assert roster.admitted([gpu(500)], KEPT_S) == ()
     assert roster.admitted([gpu(500)], KEPT_S + 1) == (gpu(500),)

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from hypervisor.top.cpu_budget import LONGEST_S, MAX_SHARE, CpuBudget
+from hypervisor.top.cpu_budget import MAX_INTERVAL_S, MAX_SHARE, CpuBudget
 
 
 def intervals(costs_s: list[float], usual_s: float = 1.0) -> list[float]:
@@ -22,7 +22,7 @@ def test_cheap_looks_come_as_usual() -> None:
 def test_looks_that_cost_much_come_less_often_and_never_stop() -> None:
     last = intervals([0.1] * 6)[-1]
     assert abs(last - 0.1 / MAX_SHARE) < 1e-9 and 0.1 / last <= 0.02
-    assert intervals([5.0] * 6)[-1] == LONGEST_S
+    assert intervals([5.0] * 6)[-1] == MAX_INTERVAL_S
 
 
 def test_keys_in_between_cost_no_look() -> None:

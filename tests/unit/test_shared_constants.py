@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import get_args
 
 import pytest
-from limiter._native import lib
+from limiter._native import ffi, lib
 
 from hypervisor.config.settings import Settings
+from hypervisor.dispatcher import run_queue
 from hypervisor.node.registry import MAX_WORKERS
-from limiter import paths, quota, segment
+from limiter import container_edits, paths, quota, segment
 from limiter.quota import PriorityClass
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -34,14 +35,52 @@ def with_text(text: str) -> set[str]:
 
 def test_the_socket_is_where_the_library_looks_for_it() -> None:
     text = (ROOT / "csrc" / "daemon" / "address.c").read_text()
-    assert re.findall(r'#define USUAL_SOCKET "(.*)"', text) == [paths.DAEMON_SOCKET]
+    assert re.findall(r'#define DEFAULT_SOCKET "(.*)"', text) == [paths.DAEMON_SOCKET]
     assert Settings().socket == paths.DAEMON_SOCKET
     assert with_text(f'"{paths.DAEMON_SOCKET}"') == {"csrc/daemon/address.c", "limiter/paths.py"}
 
 
-@pytest.mark.parametrize("prefix", [segment.PREFIX, segment.POLICY_PREFIX])
-def test_the_prefix_of_segments_stands_once(prefix: str) -> None:
-    assert with_text(f'"{prefix}"') == {"csrc/layout.h"}
+def test_containers_get_the_daemons_address_where_the_library_looks_for_it() -> None:
+    text = (ROOT / "csrc" / "daemon" / "address.c").read_text()
+    assert re.findall(r'#define NODE_FILE "(.*)"', text) == [container_edits.DAEMON_IN_CONTAINER]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        segment.PREFIX,
+        segment.POLICY_PREFIX,
+        segment.STATE_NAME,
+        segment.LOCK_PREFIX,
+        segment.ASIDE_PREFIX,
+    ],
+)
+def test_a_name_in_shared_memory_stands_once(name: str) -> None:
+    assert with_text(f'"{name}"') | with_text(f'f"{name}') == {"csrc/layout.h"}
+    assert name.startswith(segment.NAME_PREFIX)
+
+
+def test_a_header_has_room_for_a_tenants_name() -> None:
+    assert segment.TENANT.fullmatch("x" * segment.MAX_TENANT_NAME)
+    assert not segment.TENANT.fullmatch("x" * (segment.MAX_TENANT_NAME + 1))
+    field = dict(ffi.typeof("struct gl_header").fields)["tenant"].type
+    assert field.length == segment.MAX_TENANT_NAME + 1 == lib.GL_TENANT_NAME_BYTES
+
+
+def test_the_daemon_beats_several_times_before_it_counts_as_away() -> None:
+    assert 3 * run_queue.HEARTBEAT_NS < lib.GL_MAX_HEARTBEAT_AGE_NS
+
+
+def test_kinds_have_names_in_the_order_of_their_numbers() -> None:
+    text = (ROOT / "csrc" / "layout.h").read_text()
+    kinds = re.findall(r"GL_MEM_(\w+) = (\d+)", text)
+    assert [(name.lower(), int(at)) for name, at in kinds[:-1]] == [
+        (name, at) for at, name in enumerate(segment.MEMORY_KINDS)
+    ]
+    assert len(segment.MEMORY_KINDS) == lib.GL_MEM_KINDS
+    assert len(segment.LAUNCH_KINDS) == lib.GL_LAUNCH_KINDS
+    for name, kind in zip(segment.LAUNCH_KINDS, range(lib.GL_LAUNCH_KINDS), strict=True):
+        assert getattr(lib, f"GL_{name.upper()}") == kind
 
 
 def test_the_classes_of_priority_are_those_of_the_parser() -> None:

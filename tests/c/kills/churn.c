@@ -7,7 +7,7 @@
  */
 #include "any_memory.h"
 
-enum { PIECES = 24, MOST = 2 << 20 };
+enum { PIECES = 24, MAX_PIECE_BYTES = 2 << 20 };
 
 static struct shared {
 	uint32_t finished, leave, errors;
@@ -22,7 +22,7 @@ static void churn(uint64_t seed, long steps)
 	size_t free, total;
 	CUresult r = any_begin(&place);
 	for (long i = 0; i < steps && r == CUDA_SUCCESS; i++)
-		r = any_step(&place, pieces, PIECES, MOST, &seed);
+		r = any_step(&place, pieces, PIECES, MAX_PIECE_BYTES, &seed);
 	r = r ? r : any_end(&place, pieces, PIECES);
 	for (int i = 0; i < 3; i++) /* a lower overhead may be believed when seen twice */
 		cuMemGetInfo_v2(&free, &total);

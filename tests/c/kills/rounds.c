@@ -8,7 +8,7 @@
  */
 #include "any_memory.h"
 
-enum { PIECES = 12, MOST = 1 << 20, STEPS = 400, SLOW_NS = 1000000000 };
+enum { PIECES = 12, MAX_PIECE_BYTES = 1 << 20, STEPS = 400, SLOW_NS = 1000000000 };
 
 static struct shared {
 	uint32_t stop, holding, leave, errors, killed_at_point, killed_at_random, ended;
@@ -38,7 +38,7 @@ static void survive(int number, uint64_t seed)
 	CUresult r = any_begin(&place);
 	while (r == CUDA_SUCCESS && !__atomic_load_n(&shared->stop, __ATOMIC_ACQUIRE)) {
 		uint64_t start = any_now_ns();
-		r = any_step(&place, pieces, PIECES, MOST, &seed);
+		r = any_step(&place, pieces, PIECES, MAX_PIECE_BYTES, &seed);
 		note_longest(any_now_ns() - start);
 		__atomic_fetch_add(&shared->steps, 1, __ATOMIC_RELAXED);
 	}
@@ -60,7 +60,7 @@ static void be_victim(uint64_t seed)
 	struct any_piece pieces[PIECES] = {{ANY_NONE, 0}};
 	CUresult r = any_begin(&place);
 	for (int i = 0; i < STEPS && r == CUDA_SUCCESS; i++)
-		r = any_step(&place, pieces, PIECES, MOST, &seed);
+		r = any_step(&place, pieces, PIECES, MAX_PIECE_BYTES, &seed);
 	/* The quota may be full of others' memory while the victim makes its pool or context. */
 	if (r && r != CUDA_ERROR_OUT_OF_MEMORY)
 		note_error(r);

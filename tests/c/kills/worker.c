@@ -8,7 +8,7 @@
  */
 #include "any_memory.h"
 
-enum { PIECES = 12, MOST = 1 << 20 };
+enum { PIECES = 12, MAX_PIECE_BYTES = 1 << 20 };
 
 static const char ptx[] = ".version 7.0\n.target sm_70\n.address_size 64\n"
 			  ".visible .entry gpulimit_spin(.param .u64 ns, .param .u64 out) { ret; }\n";
@@ -53,7 +53,7 @@ int main(int argc, char **argv)
 	r = r ? r : cuModuleGetFunction(&spin, module, "gpulimit_spin");
 	while (r == CUDA_SUCCESS && !settle) {
 		uint64_t begin = any_now_ns();
-		r = any_step(&place, pieces, PIECES, MOST, &seed);
+		r = any_step(&place, pieces, PIECES, MAX_PIECE_BYTES, &seed);
 		for (uint64_t i = any_random(&seed) % 8; i && !r; i--, progress->launches++)
 			r = launch(spin, place.stream);
 		if (!r && any_random(&seed) % 16 == 0)
