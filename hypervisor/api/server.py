@@ -13,7 +13,6 @@ import asyncio
 import hashlib
 import hmac
 import json
-import math
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Protocol
 
@@ -30,7 +29,6 @@ from limiter.errors import QuotaError
 
 MAX_BODY = 64 << 10
 MAX_WAIT_S = 60.0
-LONG_WAIT_S = 10.0
 MAX_TEXT = 256
 VERSION = int(lib.GL_LAYOUT_VERSION)
 """Version of the shared-memory layout. The daemon refuses a library with another version."""
@@ -45,8 +43,8 @@ class NodeApi(Protocol):
     def find_caller(self, ends: TcpEndpoints, wish: ClientHints) -> Peer: ...
     def is_caller(self, ends: TcpEndpoints, key: ProcessKey) -> bool: ...
     def hand_over(self, connection: Any, tenant: TenantName) -> None: ...
-    def worker(self, worker_id: WorkerId) -> Worker | None: ...
-    def next_command(self, worker_id: WorkerId, after: int) -> Command | None: ...
+    def worker(self, worker_id: WorkerId) -> Worker: ...
+    async def next_command(self, worker_id: WorkerId, after: int, wait_s: float) -> Command | None: ...
     def finished(self, worker_id: WorkerId, number: int, message: str, *, ok: bool) -> None: ...
     def is_operator(self, peer: Peer) -> bool: ...
     async def state(self, peer: Peer | None) -> dict[str, Any]: ...
@@ -61,8 +59,6 @@ class Server:
 
     def __init__(self, node: NodeApi) -> None:
         self._node = node
-        self._waiting: dict[WorkerId, set[asyncio.Event]] = {}
-        self._is_draining = False
 
     def unix_application(self) -> web.Application:
         app = web.Application(client_max_size=MAX_BODY, middlewares=[refusals])
@@ -177,50 +173,12 @@ class Server:
         worker = await self._own_worker(request)
         after = number_in(request.query, "after", most=1 << 62)
         wait_s = number_in(request.query, "wait", most=int(MAX_WAIT_S))
-        command = await self._next(worker.id, after, wait_s)
+        command = await self._node.next_command(worker.id, after, wait_s)
         if command is None:
             return web.Response(status=204)
         shown = {"number": command.number, "name": command.name, "argument": command.argument}
         headers = {"Gpulimit-Command": f"{command.number} {command.name}"}
         return web.json_response({"commands": [shown]}, headers=headers)
-
-    async def _next(self, worker_id: WorkerId, after: int, wait_s: float) -> Command | None:
-        """Wait for the worker's next command and return it. Raises Refused if the worker ends meanwhile."""
-        command = self._node.next_command(worker_id, after)
-        if command is not None or wait_s == 0:
-            return command
-        rung = asyncio.Event()
-        self._waiting.setdefault(worker_id, set()).add(rung)
-        try:
-            now_s = asyncio.get_running_loop().time()
-            async with asyncio.timeout_at(now_s if self._is_draining else end_of_wait(now_s, wait_s)):
-                await rung.wait()
-        except TimeoutError:
-            return None
-        finally:
-            waiting = self._waiting[worker_id]
-            waiting.discard(rung)
-            if not waiting:
-                del self._waiting[worker_id]
-        if self._node.worker(worker_id) is None:
-            raise Refused(404, "no such worker: register again")
-        return self._node.next_command(worker_id, after)
-
-    def wake(self, worker_id: WorkerId) -> None:
-        """Answer a worker's long poll now: there is a command, or the worker is gone."""
-        for rung in self._waiting.get(worker_id, ()):
-            rung.set()
-
-    def longpolls(self) -> int:
-        """Return the number of waiting long polls."""
-        return sum(len(waiting) for waiting in self._waiting.values())
-
-    def drain(self) -> None:
-        """Answer all long polls now: the daemon is about to end."""
-        self._is_draining = True
-        for waiting in list(self._waiting.values()):
-            for rung in waiting:
-                rung.set()
 
     async def _results(self, request: web.Request) -> web.Response:
         said = await body_of(request)
@@ -237,8 +195,6 @@ class Server:
     async def _own_worker(self, request: web.Request) -> Worker:
         """Return the worker in the path. Raises Refused if it is not the caller."""
         worker = self._node.worker(WorkerId(request.match_info["id"]))
-        if worker is None:
-            raise Refused(404, "no such worker: register again")
         ends = ends_of(request)
         if ends is None:
             is_caller = self._caller(request).key == worker.key
@@ -246,9 +202,7 @@ class Server:
             is_caller = await asyncio.to_thread(self._node.is_caller, ends, worker.key)
         if not is_caller:
             raise Refused(403, "this worker is another process")
-        if self._node.worker(worker.id) is None:
-            raise Refused(404, "no such worker: register again")
-        return worker
+        return self._node.worker(worker.id)
 
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -263,16 +217,6 @@ async def refusals(request: web.Request, handler: Handler) -> web.StreamResponse
         return web.json_response(
             {"error": str(error)}, status=error.status, headers={"Gpulimit-Error": error.header}
         )
-
-
-def end_of_wait(now_s: float, wait_s: float) -> float:
-    """Return the latest time to answer a long poll. Long waits are rounded to a whole second, so that they
-    end together.
-
-    Many answers at once cost a quarter of the same answers one by one.
-    """
-    end_s = now_s + wait_s
-    return float(math.floor(end_s)) if wait_s >= LONG_WAIT_S else end_s
 
 
 def connection_of(request: web.Request) -> Any:

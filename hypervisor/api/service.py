@@ -10,7 +10,7 @@ import asyncio
 import dataclasses
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from hypervisor.api.serializers import (
@@ -23,12 +23,13 @@ from hypervisor.api.serializers import (
 )
 from hypervisor.dispatcher.dispatcher import Dispatcher
 from hypervisor.errors import Refused
+from hypervisor.exporter.exporter import Exporter
 from hypervisor.host.tcp_endpoints import TcpEndpoints
-from hypervisor.metrics.snapshot import Snapshot
 from hypervisor.model import ClientHints, Peer, ProcessKey, Registration, TenantName, Worker, WorkerId
 from hypervisor.node.commands import Command
 from hypervisor.node.node import Node
 from hypervisor.node.quota_changes import QuotaChange
+from hypervisor.node.registration import Registrar
 from hypervisor.node.registry import CONTAINED, Tenant
 from limiter.errors import LayoutMismatch
 from limiter.quota import Quota
@@ -37,18 +38,19 @@ from limiter.tenants import start_ticks
 
 
 class Api:
-    """The calls on a node; `seen` returns the last metrics snapshot."""
+    """The calls on a node; `exporter` has the last metrics snapshot."""
 
-    def __init__(self, node: Node, arbitration: Dispatcher, seen: Callable[[], Snapshot]) -> None:
+    def __init__(self, node: Node, registrar: Registrar, arbitration: Dispatcher, exporter: Exporter) -> None:
         self._node = node
+        self._registrar = registrar
         self._arbitration = arbitration
-        self._seen = seen
+        self._exporter = exporter
 
     def peer(self, connection: Any) -> Peer:
         return self._node.peers.of(connection)
 
     def register(self, connection: Any, wish: ClientHints, caller: Peer | None = None) -> Registration:
-        return self._node.register(connection, wish, caller)
+        return self._registrar.register(connection, wish, caller)
 
     def find_caller(self, ends: TcpEndpoints, wish: ClientHints) -> Peer:
         return self._node.peers.over_tcp(ends, wish.pid, wish.start_ticks)
@@ -57,19 +59,19 @@ class Api:
         return self._node.peers.is_over_tcp(ends, key)
 
     def hand_over(self, connection: Any, tenant: TenantName) -> None:
-        self._node.hand_over(connection, tenant)
+        self._registrar.hand_over(connection, tenant)
 
-    def worker(self, worker_id: WorkerId) -> Worker | None:
-        return self._node.worker(worker_id)
+    def worker(self, worker_id: WorkerId) -> Worker:
+        return self._node.commands.worker(worker_id)
 
-    def next_command(self, worker_id: WorkerId, after: int) -> Command | None:
-        return self._node.next_command(worker_id, after)
+    async def next_command(self, worker_id: WorkerId, after: int, wait_s: float) -> Command | None:
+        return await self._node.commands.next(worker_id, after, wait_s)
 
     def finished(self, worker_id: WorkerId, number: int, message: str, *, ok: bool) -> None:
-        self._node.finished(worker_id, number, message, ok=ok)
+        self._node.commands.finished(worker_id, number, message, ok=ok)
 
     def is_operator(self, peer: Peer) -> bool:
-        return self._node.is_operator(peer)
+        return self._node.authorization.is_operator(peer)
 
     async def state(self, peer: Peer | None) -> dict[str, Any]:
         """Return the state that the caller may see; `peer` is None for an operator.
@@ -77,12 +79,13 @@ class Api:
         Usage segments are read tenant by tenant; the event loop runs other tasks in between.
         """
         node = self._node
-        sees_all = peer is None or node.is_operator(peer)
+        sees_all = peer is None or node.authorization.is_operator(peer)
         tenants = [t for t in node.registry.tenants.values() if sees_all or self._is_own(t, peer)]
         shown: list[dict[str, Any]] = []
         for tenant in tenants:
             shown.append(self._tenant(tenant))
             await asyncio.sleep(0)
+        counts = node.registry.tenants_by_gpu()
         state: dict[str, Any] = {
             "daemon": {
                 "pid": os.getpid(),
@@ -95,12 +98,14 @@ class Api:
                 "at_ns": time.monotonic_ns(),
             },
             "gpus": [
-                gpu_data(node.inventory.samples[gpu.uuid], node.tenants_on(gpu.uuid))
+                gpu_data(node.inventory.samples[gpu.uuid], counts.get(gpu.uuid, 0))
                 for gpu in node.inventory.present
             ],
             "failed_gpus": [dataclasses.asdict(card) for card in node.inventory.failed_cards],
             "tenants": shown,
-            "observed": observed_data(self._seen(), None if sees_all else {t.name for t in tenants}),
+            "observed": observed_data(
+                self._exporter.snapshot, None if sees_all else {t.name for t in tenants}
+            ),
         }
         if sees_all:
             here = [node.inventory.samples[gpu.uuid] for gpu in node.inventory.present]
@@ -114,13 +119,13 @@ class Api:
         if peer is None or any(w.key == peer.key for w in tenant.workers.values()):
             return peer is not None
         is_plain = not tenant.name.startswith(CONTAINED)
-        return is_plain and tenant.uid == peer.origin.uid and self._node.is_of_the_node(peer)
+        return is_plain and tenant.uid == peer.origin.uid and self._node.authorization.is_of_the_node(peer)
 
     def _tenant(self, tenant: Tenant) -> dict[str, Any]:
         opened = self._node.tenancy.open_tenants.get(tenant.name)
         quotas = opened.quotas if opened is not None else {}
         data = tenant_data(tenant, quotas, self._usage(tenant), self._shares())
-        if problem := self._node.problem_of(tenant.name):
+        if problem := self._node.health.problem_of(tenant.name):
             data["problem"] = problem
         return data
 
@@ -139,7 +144,7 @@ class Api:
     def quota_of(self, name: TenantName, peer: Peer | None) -> dict[str, Any]:
         """Return the quota in force; for a tenant without processes, the one for its next start."""
         tenant = self._node.registry.tenants.get(name)
-        sees_all = peer is None or self._node.is_operator(peer)
+        sees_all = peer is None or self._node.authorization.is_operator(peer)
         if not sees_all and (tenant is None or not self._is_own(tenant, peer)):
             raise Refused(403, "only root and the daemon's group may see other tenants")
         held, is_suspended = self._node.operators.quota_of(name), name in self._node.registry.suspended

@@ -14,7 +14,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from hypervisor.collector.ratio_file import RatioFile
 from hypervisor.collector.tenants import TenantCollector, standalone_names
@@ -27,14 +27,11 @@ from hypervisor.metrics.snapshot import ComponentStatus, KubeView, PluginView, S
 from hypervisor.model import PodRef
 from hypervisor.node.node import Node
 from hypervisor.node.registry import Tenant
-from hypervisor.nvml.client import Nvml
+from hypervisor.nvml.client import Nvml, max_age_s
 from limiter import about
 
 logger = logging.getLogger(__name__)
-FRESH_PERIODS, MIN_FRESH_S = 3, 3.0
-"""Age up to which NVML's last answer counts as fresh: so many periods, but at least so many seconds."""
 ARBITRATION_FRESH_S = 1.0
-REASONS = {"plain file": "type", "belongs to": "owner", "bytes": "size", "layout": "layout"}
 T = TypeVar("T")
 BUILD = {"version": about.version(), "python_version": platform.python_version()}
 
@@ -63,11 +60,23 @@ class CollectorOptions:
         )
 
 
+class PodSource(Protocol):
+    """The cluster's side: names for tenants, a view for metrics, and a hearer of what was collected."""
+
+    def pod_of(self, tenant: Tenant) -> PodRef | None: ...
+    def view(self) -> KubeView | None: ...
+    def on_collected(self, looks: Iterable[TenantObservation]) -> None: ...
+
+
+class PluginSource(Protocol):
+    """The device plugin's side."""
+
+    def components(self) -> tuple[ComponentStatus, ...]: ...
+    def view(self) -> PluginView | None: ...
+
+
 class Collector:
-    """Makes snapshots. `longpolls` returns the number of processes that wait for commands. `rejected` counts
-    unusable
-    shared-memory files by reason.
-    """
+    """Makes snapshots. `rejected` counts unusable shared-memory files by reason."""
 
     def __init__(
         self,
@@ -76,13 +85,13 @@ class Collector:
         nvml: Nvml,
         options: CollectorOptions,
         *,
+        pods: PodSource,
+        plugin: PluginSource,
         messages: Mapping[tuple[str, str], int],
         registrations: Mapping[str, int],
-        longpolls: Callable[[], int],
         rejected: Mapping[str, int],
+        add_guests: Callable[[Snapshot], Snapshot],
         publish: Callable[[Snapshot], None],
-        pods: Callable[[Tenant], PodRef | None] = lambda _: None,
-        kubernetes: Callable[[], KubeView | None] = lambda: None,
     ) -> None:
         self._node = node
         self._arbitration = arbitration
@@ -90,10 +99,11 @@ class Collector:
         self._options = options
         self._messages = messages
         self._registrations = registrations
-        self._longpolls = longpolls
+        self._add_guests = add_guests
         self._publish = publish
-        self._survey = TenantCollector(node, arbitration, RatioFile(options.ratio_file), pods)
-        self._kubernetes = kubernetes
+        self._survey = TenantCollector(node, arbitration, RatioFile(options.ratio_file), pods.pod_of)
+        self._pods = pods
+        self._plugin = plugin
         self._clients = ClientAggregator(ttl_ns=options.ttl_ns)
         self._schedulers = Schedulers()
         self._energy: dict[str, float] = {}
@@ -102,9 +112,6 @@ class Collector:
         self._duration_s: float | None = None
         self._errors: Counter[str] = Counter()
         self._rejected = rejected
-        self.more_parts: Callable[[], tuple[ComponentStatus, ...]] = tuple
-        self.plugin: Callable[[], PluginView | None] = lambda: None
-        self.on_collected: Callable[[list[TenantObservation]], None] = lambda _: None
 
     async def run(self) -> None:
         """Collect periodically until cancelled. A failed collection is counted and does not stop the next
@@ -136,11 +143,11 @@ class Collector:
         for of_tenant in self._survey.tenants(nvml, names):
             looks += of_tenant
             await asyncio.sleep(0)
-        self.on_collected(looks)
+        self._pods.on_collected(looks)
         snapshot = self._snapshot(looks, cards)
         self._last_success_at_s = time.time()
         self._duration_s = time.monotonic() - begin
-        self._publish(snapshot)
+        self._publish(self._add_guests(snapshot))
 
     def _snapshot(self, looks: list[TenantObservation], cards: list[GpuObservation]) -> Snapshot:
         now_ns = time.monotonic_ns()
@@ -152,7 +159,7 @@ class Collector:
         known = {held.host_pid for look in looks for held in look.held}
         known |= {worker.key.host_pid for worker in self._node.registry.workers.values()}
         listed = {pid for card in cards for pid in card.sample.readings.processes or ()}
-        known |= self._node.departed.among(listed - known)
+        known |= self._node.exits.departed.among(listed - known)
         whole, node = [card for card in cards if card.sample.gpu.mig is None], self._options.node
         return Snapshot(
             gpus=tuple(gpu_view(card, looks, known) for card in whole),
@@ -165,8 +172,8 @@ class Collector:
             values=self._own_values(),
             messages=dict(self._messages),
             counts=self._counts(),
-            kubernetes=self._kubernetes(),
-            plugin=self.plugin(),
+            kubernetes=self._pods.view(),
+            plugin=self._plugin.view(),
             build=BUILD,
             node=node,
         )
@@ -186,16 +193,9 @@ class Collector:
 
     # ---- cards ----
 
-    def nvml_is_fresh(self) -> bool:
-        """True if NVML has answered within the fresh age."""
-        silence_s = self._nvml.silence_s()
-        if not self._nvml.health.is_up or silence_s is None:
-            return False
-        return silence_s <= max(MIN_FRESH_S, FRESH_PERIODS * self._options.period_s)
-
     def cards(self) -> list[GpuObservation]:
         """Return all cards ever seen, and the current MIG devices."""
-        health, inventory, is_fresh = self._nvml.health, self._node.inventory, self.nvml_is_fresh()
+        health, inventory, is_fresh = self._nvml.health, self._node.inventory, self._nvml.is_fresh()
         cards = []
         for gpu in inventory.present:
             at_ns = health.last_xid_at_ns.get(gpu.uuid)
@@ -228,11 +228,11 @@ class Collector:
         registry = self._node.registry
         return {
             "up": int(any(part.name == "arbitration" and part.is_up for part in self.parts())),
-            "nvml_up": int(self.nvml_is_fresh()),
+            "nvml_up": int(self._nvml.is_fresh()),
             "gpus_failed": len(self._nvml.health.failed),
             "workers": len(registry.workers),
             "tenants": sum(bool(tenant.workers) for tenant in registry.tenants.values()),
-            "longpoll_waiting": self._longpolls(),
+            "longpoll_waiting": self._node.commands.open_requests(),
         }
 
     def _counts(self) -> dict[str, Mapping[str, int]]:
@@ -246,21 +246,21 @@ class Collector:
 
     def parts(self) -> tuple[ComponentStatus, ...]:
         """Return the status of each component."""
-        health, store = self._nvml.health, self._node.survival.store
+        health, store = self._nvml.health, self._node.recovery.store
         stepped_ago_s = (time.monotonic_ns() - self._arbitration.stepped_at_ns) / 1e9
         at_s = self._last_success_at_s
         period_s = self._options.period_s
         return (
             ComponentStatus(
                 "nvml",
-                self.nvml_is_fresh(),
+                self._nvml.is_fresh(),
                 None if health.last_success_at_ns is None else health.last_success_at_ns / 1e9,
                 health.duration_s,
                 dict(health.errors),
             ),
             ComponentStatus(
                 "books",
-                at_s is not None and time.time() - at_s <= max(MIN_FRESH_S, FRESH_PERIODS * period_s),
+                at_s is not None and time.time() - at_s <= max_age_s(period_s),
                 at_s,
                 self._duration_s,
                 dict(self._errors + self._survey.errors),
@@ -271,7 +271,7 @@ class Collector:
                 time.time() - stepped_ago_s if self._arbitration.steps else None,
             ),
             ComponentStatus("state", not store.problem, store.saved_at_s, None, {"write": store.failures}),
-            *self.more_parts(),
+            *self._plugin.components(),
         )
 
     def reasons_not_ready(self) -> list[str]:
@@ -283,8 +283,3 @@ class Collector:
 
 def known_of(values: Iterable[T | None]) -> tuple[T, ...]:
     return tuple(value for value in values if value is not None)
-
-
-def kind_of_reason(reason: str) -> str:
-    """Return the metric label for the reason that a shared-memory file was rejected."""
-    return next((kind for word, kind in REASONS.items() if word in reason), "other")

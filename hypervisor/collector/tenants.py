@@ -39,8 +39,8 @@ NvmlBytes = Mapping[GpuUuid, Mapping[int, int | None]]
 class TenantCollector:
     """Observes all tenants of the node. `errors` counts usage segments that could not be read.
 
-    `pods` returns the cluster's names. A process's own claims about its pod are not used: it could put its
-    figures into another pod's series.
+    `pod_of` returns the cluster's names. A process's own claims about its pod are not used: it could put
+    its figures into another pod's series.
     """
 
     def __init__(
@@ -48,13 +48,13 @@ class TenantCollector:
         node: Node,
         arbitration: Dispatcher,
         ratios: RatioFile,
-        pods: Callable[[Tenant], PodRef | None] = lambda _: None,
+        pod_of: Callable[[Tenant], PodRef | None],
     ) -> None:
         self._node = node
         self._arbitration = arbitration
         self._names = Names()
         self._ratios = ratios
-        self._pods = pods
+        self._pod_of = pod_of
         self._strangers: list[UnregisteredProcess] = []
         self._nvml: NvmlBytes = {}
         self.errors: Counter[str] = Counter()
@@ -80,7 +80,7 @@ class TenantCollector:
         known = {worker.key.host_pid for worker in self._node.registry.workers.values()}
         groups = self._node.peers.control_groups
         pids = {pid for processes in self._nvml.values() for pid in processes} - known
-        pids -= self._node.departed.among(pids)
+        pids -= self._node.exits.departed.among(pids)
         return [stranger for pid in sorted(pids) if (stranger := inspect(pid, groups)) is not None]
 
     def _tenant(self, tenant: Tenant) -> Iterable[TenantObservation]:
@@ -116,7 +116,7 @@ class TenantCollector:
 
     def _unopened(self, tenant: Tenant) -> Iterable[TenantObservation]:
         """Return an adopted tenant whose usage segment cannot be read: it may be on any GPU."""
-        if tenant.name not in self._node.survival.unopened:
+        if tenant.name not in self._node.health.unopened:
             return
         for gpu in self._node.inventory.gpus:
             quota = device_quota(tenant.held.quota, gpu)
@@ -144,7 +144,7 @@ class TenantCollector:
     def _state(self, tenant: Tenant, usage: Usage | None) -> State:
         if any(is_member(stranger, tenant) for stranger in self._strangers):
             return "off"
-        if usage is None or self._node.problem_of(tenant.name) or not tenant.workers:
+        if usage is None or self._node.health.problem_of(tenant.name) or not tenant.workers:
             return "degraded"
         return "enforced"
 
@@ -172,7 +172,7 @@ class TenantCollector:
         container = containers.pop() if len(containers) == 1 else None
         units = {unit_of(origin.cgroup) for origin in origins}
         commands = {worker.name for worker in workers}
-        named = self._pods(tenant)
+        named = self._pod_of(tenant)
         return Identity(
             tenant=tenant.name,
             namespace=named.namespace if named else "",

@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import cast
 
-from hypervisor.collector.collector import Collector
 from hypervisor.config.settings import Config
 from hypervisor.deviceplugin import assignments as pod_devices
 from hypervisor.deviceplugin import slices
@@ -29,7 +28,9 @@ from hypervisor.deviceplugin.slices import Placement
 from hypervisor.errors import Refused
 from hypervisor.metrics.snapshot import ComponentStatus, PluginView, SlicesView
 from hypervisor.model import Gpu, GpuUuid, Origin, TenantName
+from hypervisor.node.events import note
 from hypervisor.node.node import Node
+from hypervisor.nvml.client import Nvml
 from hypervisor.pods.pod import Pod
 from hypervisor.pods.tenants import tenant_of
 from limiter.errors import GpulimitError
@@ -45,17 +46,15 @@ CLEAN_UP_EVERY = 3600
 class DevicePlugin:
     """Offers the node's cards to the kubelet."""
 
-    def __init__(
-        self, told: Config, node: Node, observer: Collector, pods: Callable[[], Iterable[Pod]]
-    ) -> None:
+    def __init__(self, told: Config, node: Node, nvml: Nvml, known_pods: Callable[[], Iterable[Pod]]) -> None:
         settings = told.settings
         folder = Path(settings.kubelet_dir) / "device-plugins"
         self._node = node
-        self._observer = observer
+        self._nvml = nvml
         self._grants = ContainerAllocator(settings, is_simulated=told.is_simulated)
         self._allotments = CheckpointFile(folder, settings.resource_name)
         self._pod_resources = PodResources(
-            Path(settings.kubelet_dir), settings.resource_name, self._note, pods
+            Path(settings.kubelet_dir), settings.resource_name, self._note, known_pods
         )
         self._devices: Allocations = {}
         """Known devices of pods."""
@@ -71,18 +70,15 @@ class DevicePlugin:
             self._service, self._note, folder=folder, resource=settings.resource_name
         )
         self._ready = asyncio.Event()
-        node.before = self.before
-        observer.more_parts = self.parts
-        observer.plugin = self.view
 
     def _note(self, kind: str, text: str, level: int) -> None:
-        self._node.note(kind, text, level=level)
+        note(self._node.events, kind, text, level=level)
 
     # ---- what the plugin looks at ----
 
     def answers(self) -> dict[GpuUuid, bool]:
         """Return for each card if it answers well."""
-        is_fresh = self._observer.nvml_is_fresh()
+        is_fresh = self._nvml.is_fresh()
         samples = self._node.inventory.samples
         # Cards in MIG mode and MIG devices are offered by NVIDIA's plugin, which knows their device files.
         whole = {g: s for g, s in samples.items() if s.gpu.mig is None and not (s.mig and s.mig.is_enabled)}
@@ -102,7 +98,7 @@ class DevicePlugin:
 
     # ---- what the node learns ----
 
-    def before(self, origin: Origin) -> None:
+    def before_register(self, origin: Origin) -> None:
         """Learn a pod's devices before its process is registered. Raises Refused."""
         if origin.pod_uid is None:
             return
@@ -124,7 +120,7 @@ class DevicePlugin:
         for name in list(self._node.registry.tenants):
             # A pod that the kubelet no longer lists keeps its devices while its processes live.
             if name in now and before.get(name) != now[name]:
-                self._decide(name)
+                self._node.quotas.reevaluate_or_note(name)
 
     def _quotas(self) -> dict[TenantName, Quota]:
         """Return the quotas that pods' slices stand for, by tenant.
@@ -148,14 +144,8 @@ class DevicePlugin:
         try:
             return slices.quota_of(devices, self._per_gpu)
         except ValueError as error:
-            self._node.note("slices_unknown", str(error), level=logging.ERROR)
+            note(self._node.events, "slices_unknown", str(error), level=logging.ERROR)
             return None
-
-    def _decide(self, name: TenantName) -> None:
-        try:
-            self._node.decide_again(name)
-        except Refused as error:
-            self._node.note("quota_kept", f"keeps its quota: {error}", tenant=name, level=logging.WARNING)
 
     # ---- its life ----
 
@@ -182,7 +172,7 @@ class DevicePlugin:
         try:
             placed = await asyncio.to_thread(self._grants.place)
         except GpulimitError as error:
-            self._node.note("library_not_placed", str(error), level=logging.ERROR)
+            note(self._node.events, "library_not_placed", str(error), level=logging.ERROR)
             self._kubelet.trouble = str(error)
             await asyncio.sleep(SWEEP_S)
             return
@@ -196,11 +186,11 @@ class DevicePlugin:
         except (OSError, ValueError, GpulimitError) as error:
             logger.warning("earlier builds of the library are kept: %s", error)
 
-    def parts(self) -> tuple[ComponentStatus, ...]:
+    def components(self) -> tuple[ComponentStatus, ...]:
         """Return the plugin's component status, for readiness and metrics."""
         return (ComponentStatus("device_plugin", self._kubelet.is_up, None),)
 
-    def view(self) -> PluginView:
+    def view(self) -> PluginView | None:
         """Return the plugin's counters, for metrics."""
         health = self._service.health
         allotted: Counter[GpuUuid] = Counter()

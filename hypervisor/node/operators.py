@@ -26,12 +26,12 @@ class Operators:
     def __init__(
         self,
         registry: Registry,
-        survival: Recovery,
+        recovery: Recovery,
         events: EventLog,
         follow: Callable[[Tenant, CommandName], None],
     ) -> None:
         self._registry = registry
-        self._survival = survival
+        self._recovery = recovery
         self._events = events
         self._follow = follow
 
@@ -55,7 +55,7 @@ class Operators:
         tenant = self._registry.tenants.get(name)
         if tenant is not None:
             self._follow(tenant, "refresh")
-        self._survival.save()
+        self._recovery.save()
         note(self._events, "quota_set", "quota set" if said is not None else "quota taken back", tenant=name)
 
     def change_quota(self, name: TenantName, change: QuotaChange) -> None:
@@ -95,7 +95,7 @@ class Operators:
         self._registry.suspend(name, is_suspended=is_suspended)
         if tenant is not None:
             self._follow(tenant, "suspend" if is_suspended else "resume")
-        self._survival.save()
+        self._recovery.save()
         note(self._events, "suspended" if is_suspended else "resumed", "by an operator", tenant=name)
 
 

@@ -14,6 +14,7 @@ from hypervisor.model import EffectiveQuota, TenantName
 from hypervisor.node.events import EventLog, note
 from hypervisor.node.in_force import Limits, quota_of, says_the_same
 from hypervisor.node.registry import CONTAINED, Registry, Tenant
+from hypervisor.node.segment_health import SegmentHealth
 from hypervisor.node.state_store import SavedState, SavedTenant, StateStore
 from hypervisor.node.tenant_segments import OpenSegments, TenantSegments
 from hypervisor.shm.segment_store import Segments
@@ -33,17 +34,17 @@ class Recovery:
         registry: Registry,
         tenancy: TenantSegments,
         segments: Segments,
+        health: SegmentHealth,
         events: EventLog,
     ) -> None:
         self.store = store
         self._registry = registry
         self._tenancy = tenancy
         self._segments = segments
+        self._health = health
         self._events = events
         self._pending: dict[TenantName, SavedTenant] = {}
         """Tenants of the daemon before, until the GPUs are known."""
-        self.unopened: dict[TenantName, str] = {}
-        """Those whose books cannot be read now, and why: nothing of them is let in or forgotten."""
 
     def load(self) -> None:
         """Read what an earlier daemon saved."""
@@ -83,21 +84,21 @@ class Recovery:
                 return
         except SegmentError as error:
             # Its processes may live, and what they hold is in books that cannot be read now.
-            self.unopened[name] = str(error)
+            self._health.unopened[name] = str(error)
             note(self._events, "segment_failed", str(error), tenant=name, level=logging.WARNING)
         self._registry.adopt(tenant, now_ns=time.monotonic_ns())
         note(self._events, "adopted", "was there before this daemon", tenant=name)
 
     def open_again(self) -> None:
         """Try again to open the books of tenants that were taken over without them."""
-        for name, reason in list(self.unopened.items()):
+        for name, reason in list(self._health.unopened.items()):
             tenant = self._registry.tenants.get(name)
             try:
                 if tenant is not None:
                     self.open(tenant).usage.count_living()
-                del self.unopened[name]
+                del self._health.unopened[name]
             except SegmentError as error:
-                self.unopened[name] = str(error)
+                self._health.unopened[name] = str(error)
                 if str(error) != reason:
                     note(self._events, "segment_failed", str(error), tenant=name, level=logging.WARNING)
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+from collections import Counter
 from dataclasses import dataclass, field, replace
 
 from limiter._native import lib
@@ -198,6 +199,11 @@ class Registry:
         news = tenant.gpus != gpus
         tenant.gpus = gpus
         return news
+
+    def tenants_by_gpu(self) -> dict[GpuUuid, int]:
+        """Return the number of tenants with processes on each GPU of the node."""
+        counts = Counter(gpu for tenant in self.tenants.values() for gpu in tenant.gpus)
+        return {gpu: counts[gpu] for gpu in self.gpus}
 
     def check(self, name: TenantName, held: EffectiveQuota, *, is_start: bool = False) -> None:
         """Raise Refused if a quota would not fit beside those of tenants with living processes."""

@@ -16,6 +16,7 @@ from hypervisor.dispatcher.dispatcher import Dispatcher, TenantList
 from hypervisor.dispatcher.run_queue import TenantHandle
 from hypervisor.errors import SegmentError, SegmentHeld
 from hypervisor.model import DeviceQuota, Gpu, GpuUuid, TenantName, device_quota
+from hypervisor.node.events import EventLog
 from hypervisor.node.gangs import TenantGang, gang_of
 from hypervisor.node.registry import CONTAINED, Tenant
 from hypervisor.scheduler.types import SchedParams
@@ -65,14 +66,14 @@ class TenantSegments:
         segments: Segments,
         arbitration: Dispatcher,
         state: StateSegment,
-        reaped: Callable[[int], None],
         view: ReadOnlyView,
+        events: EventLog,
     ) -> None:
         self._segments = segments
         self._arbitration = arbitration
         self._state = state
-        self._reaped = reaped
         self._view = view
+        self._events = events
         self.open_tenants: dict[TenantName, OpenSegments] = {}
         self.gpus: list[Gpu] = []
         """Their order is that of the policies' entries; it only grows."""
@@ -191,7 +192,7 @@ class TenantSegments:
                 cleared = await asyncio.to_thread(opened.usage.reap)
                 if cleared:
                     self._arbitration.memory_freed()
-                self._reaped(cleared)
+                    self._events.counts["slots_cleared"] += cleared
             opened.trouble = ""
         except SegmentError as error:
             if opened.trouble != str(error):  # once, not at each sweep

@@ -41,6 +41,13 @@ MAX_LINE = 16 << 20
 """Line of the largest host with every list at its bound. A longer line is invalid."""
 MAX_CARDS = 64
 MAX_XIDS = 1024
+FRESH_PERIODS, MIN_FRESH_S = 3, 3.0
+"""A sample is recent within so many periods, and so many seconds at least."""
+
+
+def max_age_s(period_s: float) -> float:
+    """Return how old the newest of samples that are taken once a period may be."""
+    return max(MIN_FRESH_S, FRESH_PERIODS * period_s)
 
 
 @dataclass(slots=True)
@@ -99,6 +106,11 @@ class Nvml:
     def silence_s(self) -> float | None:
         """Return the time since NVML's last answer while this process ran; None if it has never answered."""
         return None if self._answered_at_s is None else self._clock.now_s() - self._answered_at_s
+
+    def is_fresh(self) -> bool:
+        """Return True if NVML's last answer is a good one, and recent."""
+        silence_s = self.silence_s()
+        return self.health.is_up and silence_s is not None and silence_s <= max_age_s(self._period_s)
 
     async def run(self) -> None:
         """Sample until cancelled."""

@@ -20,9 +20,10 @@ from hypervisor.k8s.event_recorder import PodEvents, Subject
 from hypervisor.k8s.watch import Gone, Listed, Put, Watch
 from hypervisor.metrics.observations import Key, TenantObservation
 from hypervisor.metrics.snapshot import KubeView
-from hypervisor.model import TenantName
+from hypervisor.model import Origin, PodRef, TenantName
 from hypervisor.node.events import note
 from hypervisor.node.node import Node
+from hypervisor.node.registry import Tenant
 from hypervisor.pods.pod import Pod
 from hypervisor.pods.tenants import PodTenants
 from limiter.units import show_bytes
@@ -142,7 +143,27 @@ class PodController:
                 text = f"asked for more than its {quota} of memory on GPU {look.gpu.index}, and was refused"
                 self._post_event(pod, "MemoryRefused", text)
 
-    def view(self) -> KubeView:
+    def sweep(self) -> None:
+        """Try again what did not fit."""
+        self.cluster.sweep()
+
+    def resolve_pod(self, origin: Origin) -> PodRef | None:
+        """Return the pod that a process runs in; None: it is in none. Raises Refused."""
+        return self.cluster.resolve_pod(origin)
+
+    def on_adopted(self, tenant: Tenant) -> None:
+        """Give a tenant that an earlier daemon had what its pod says now."""
+        self.cluster.on_adopted(tenant)
+
+    def known_pods(self) -> Iterable[Pod]:
+        """Return the node's pods."""
+        return self.cluster.pods
+
+    def pod_of(self, tenant: Tenant) -> PodRef | None:
+        """Return the pod of a tenant, by the cluster's names; None: it is no pod's, or that is not known."""
+        return self.cluster.pod_of(tenant)
+
+    def view(self) -> KubeView | None:
         """Return how it goes, for metrics."""
         return KubeView(
             is_up=self._watch.is_up,

@@ -54,8 +54,6 @@ class PodTenants:
         """Pods that named their quotas before the cards were known."""
         self._is_complete = False
         """A whole list has come: pods that are not known are not there."""
-        node.place = self.place
-        node.adopted = self.adopted
 
     # ---- what the cluster says ----
 
@@ -65,7 +63,7 @@ class PodTenants:
         if is_whole and not self._is_complete:
             self._is_complete = True
             for tenant in list(self._node.registry.tenants.values()):
-                self.adopted(tenant)
+                self.on_adopted(tenant)
 
     def learn(self, items: Iterable[Any], *, is_trusted: bool) -> bool:
         """Take from a list which containers are whose and, if it is trusted, pods that are not known at all;
@@ -109,7 +107,7 @@ class PodTenants:
         if difference.gone or any(pod.has_ended for pod in difference.put):
             self._node.sweep(time.monotonic_ns())
 
-    def adopted(self, tenant: Tenant) -> None:
+    def on_adopted(self, tenant: Tenant) -> None:
         """A tenant was there before this daemon: its pod may have changed or ended meanwhile."""
         if tenant.pod_uid is None:
             return
@@ -186,7 +184,7 @@ class PodTenants:
     def _decide(self, name: TenantName, pod: Pod | None) -> None:
         """Let a tenant that is there have the quota that its pod now names, if it fits."""
         try:
-            if self._node.decide_again(name) and pod is not None:
+            if self._node.quotas.reevaluate(name) and pod is not None:
                 held = self._node.registry.tenants[name].held
                 self._post_event(pod, "QuotaChanged", f"now {format_quota(held.quota)}, by {held.source}")
             self._pending_quota.discard(name)
@@ -214,7 +212,7 @@ class PodTenants:
             return named_bytes(said.containers.get(container.name, NO_QUOTA), card)
 
         most = peak(pod, amount) + named_bytes(said.pod or NO_QUOTA, card)
-        if most > card.memory_bytes * self._node.config.settings.memory_overcommit // 100:
+        if most > card.memory_bytes * self._node.settings.memory_overcommit // 100:
             text = f"its quota comes to {most >> 20} MiB, and no card here has more than"
             self._post_event(pod, "QuotaLargerThanCard", f"{text} {card.memory_bytes >> 20} MiB")
 
@@ -233,7 +231,7 @@ class PodTenants:
 
     # ---- processes ----
 
-    def place(self, origin: Origin) -> PodRef | None:
+    def resolve_pod(self, origin: Origin) -> PodRef | None:
         """Return where a process of a pod belongs; None: it is in none. Raises Refused."""
         if origin.pod_uid is None:
             if origin.unknown_group:
@@ -274,7 +272,7 @@ class PodTenants:
                 return PodRef(tenant.name, namespace, name)
         return None
 
-    def names(self, tenant: Tenant) -> PodRef | None:
+    def pod_of(self, tenant: Tenant) -> PodRef | None:
         """Return what the cluster calls a tenant's pod, and its container if all is in one."""
         if tenant.pod_uid is None:
             return None

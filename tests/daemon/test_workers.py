@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from limiter._native import lib
 
-from hypervisor.api.server import end_of_wait
+from hypervisor.node.worker_commands import end_of_wait
 from tests.daemon.conftest import ask, eventually, needs_root
 
 MIB, GIB = 1 << 20, 1 << 30

@@ -14,6 +14,7 @@ from hypervisor.node.events import EventLog
 from hypervisor.node.quota_policy import QuotaSources
 from hypervisor.node.recovery import Recovery
 from hypervisor.node.registry import Registry, Tenant
+from hypervisor.node.segment_health import SegmentHealth
 from hypervisor.node.state_store import StateStore
 from limiter.quota import Quota, Rule
 
@@ -43,7 +44,8 @@ def recovered(tmp_path: Path, tenant: Tenant, segments: Segments) -> Tenant:
     registry = Registry(QuotaSources(admission="propose"), boot="boot", overcommit_percent=100)
     registry.book.api[tenant.name] = tenant.held.quota
     anything: Any = segments
-    Recovery(StateStore(str(tmp_path)), registry, anything, anything, EventLog()).open(tenant)
+    store, events = StateStore(str(tmp_path)), EventLog()
+    Recovery(store, registry, anything, anything, SegmentHealth(events), events).open(tenant)
     return tenant
 
 
