@@ -52,7 +52,12 @@ class TargetSource(Protocol):
     def confirmed_at_s(self) -> float:
         """Latest time.monotonic() at which the targets were known to be right."""
 
+    def reread(self) -> None:
+        """Update the targets now, as far as that is up to this process."""
+
     async def run(self) -> None: ...
+
+    async def close(self) -> None: ...
 
 
 @dataclass(slots=True)

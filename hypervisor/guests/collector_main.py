@@ -65,7 +65,7 @@ class Program:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self.stopping.set)
-        loop.add_signal_handler(signal.SIGHUP, self.guests.file.reread if self.guests.file else lambda: None)
+        loop.add_signal_handler(signal.SIGHUP, self.guests.reread)
         self.publish()
         pages = health.application(
             reasons=self.guests.reasons_not_ready, metrics=scrape.handler(self.exporter.page)

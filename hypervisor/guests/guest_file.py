@@ -52,6 +52,9 @@ class GuestFile:
     def is_up(self) -> bool:
         return not self._trouble
 
+    async def close(self) -> None:
+        """Do nothing: the file is open only while it is read."""
+
     async def run(self) -> None:
         """Read it again, for ever."""
         while True:

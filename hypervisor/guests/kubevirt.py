@@ -43,6 +43,7 @@ class KubeVirt:
         changed: Callable[[], None] = lambda: None,
     ) -> None:
         """Create the source; `port` is the agent's default port in guests."""
+        self._client = client
         self._watch = Watch(client, PATH, label_selector=f"{NODE}={node}")
         self._node, self._port = node, port
         self._secrets = (token_file, ca_file, server_name)
@@ -64,6 +65,13 @@ class KubeVirt:
         if self._watch.is_up:
             self._was_up_s = time.monotonic() - LAG_S
         return self._was_up_s
+
+    def reread(self) -> None:
+        """Do nothing: the cluster tells of each change."""
+
+    async def close(self) -> None:
+        """Close the connection to the cluster."""
+        await self._client.close()
 
     async def run(self) -> None:
         """Follow the cluster until cancelled."""

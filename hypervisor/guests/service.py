@@ -50,28 +50,20 @@ class GuestService:
     ) -> None:
         """Create the service; `path` is a file that names guests. Raises ConfigError."""
         self._lock = Lock(lock)
-        self._client: Client | None = None
-        self.file = GuestFile(path) if path else None
-        sources: list[TargetSource] = [self.file] if self.file is not None else []
+        self._sources: list[TargetSource] = [GuestFile(path)] if path else []
         if cluster is not None:
-            sources.append(self._kubevirt(cluster))
+            self._sources.append(kubevirt_of(cluster))
         self.collector = GuestCollector(
-            sources,
+            self._sources,
             pace=ScrapeTiming(period_s, max(period_s, MAX_PAUSE_S)),
             budget=replace(BUDGET, connect_s=min(BUDGET.connect_s, timeout_s), total_s=timeout_s),
             changed=changed,
         )
 
-    def _kubevirt(self, cluster: KubeVirtConfig) -> KubeVirt:
-        self._client = Client(api_server(cluster.api, cluster.token_file, cluster.ca_file))
-        return KubeVirt(
-            self._client,
-            node=cluster.node,
-            port=cluster.port,
-            token_file=cluster.guest_token_file,
-            ca_file=cluster.guest_ca_file,
-            server_name=cluster.guest_server_name,
-        )
+    def reread(self) -> None:
+        """Update the lists of guests now."""
+        for source in self._sources:
+            source.reread()
 
     @property
     def is_active(self) -> bool:
@@ -87,8 +79,8 @@ class GuestService:
             logger.info("asking guests")
             await self.collector.run()
         finally:
-            if self._client is not None:
-                await self._client.close()
+            for source in self._sources:
+                await source.close()
             self._lock.close()
 
     def added_to(self, snapshot: Snapshot) -> Snapshot:
@@ -109,3 +101,15 @@ class GuestService:
             return []
         sources = self.collector.counts()["guest_source_up"]
         return [f"{name}: the list of guests is not fresh" for name, is_up in sources.items() if not is_up]
+
+
+def kubevirt_of(cluster: KubeVirtConfig) -> KubeVirt:
+    """Return the list of KubeVirt's guests. Raises ConfigError."""
+    return KubeVirt(
+        Client(api_server(cluster.api, cluster.token_file, cluster.ca_file)),
+        node=cluster.node,
+        port=cluster.port,
+        token_file=cluster.guest_token_file,
+        ca_file=cluster.guest_ca_file,
+        server_name=cluster.guest_server_name,
+    )

@@ -17,7 +17,7 @@ from hypervisor.node.quota_updates import QuotaUpdates
 from hypervisor.node.recovery import Recovery
 from hypervisor.node.registry import Registry
 from hypervisor.node.segment_health import SegmentHealth
-from hypervisor.node.state_store import StateStore
+from hypervisor.node.state_store import state_store_of
 from hypervisor.node.tenant_removal import TenantRemoval
 from hypervisor.node.tenant_segments import TenantSegments
 from hypervisor.node.worker_commands import WorkerCommands
@@ -47,7 +47,7 @@ class Node:
         self.events = events
         self.authorization = authorization
         self.peers = Peers()
-        store = StateStore(settings.state_dir)
+        store = state_store_of(settings.state_dir)
         self.recovery = Recovery(store, registry, tenancy, segments, health, events)
         self.commands = WorkerCommands(registry, tenancy, events)
         self.quotas = QuotaUpdates(registry, tenancy, self.commands, self.recovery, events)

@@ -15,7 +15,7 @@ from hypervisor.node.events import EventLog, note
 from hypervisor.node.in_force import Limits, quota_of, says_the_same
 from hypervisor.node.registry import CONTAINED, Registry, Tenant
 from hypervisor.node.segment_health import SegmentHealth
-from hypervisor.node.state_store import SavedState, SavedTenant, StateStore
+from hypervisor.node.state_store import NoStateStore, SavedState, SavedTenant, StateStore
 from hypervisor.node.tenant_segments import OpenSegments, TenantSegments
 from hypervisor.shm.segment_store import Segments
 from limiter.errors import QuotaError
@@ -30,7 +30,7 @@ class Recovery:
 
     def __init__(
         self,
-        store: StateStore,
+        store: StateStore | NoStateStore,
         registry: Registry,
         tenancy: TenantSegments,
         segments: Segments,

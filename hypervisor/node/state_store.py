@@ -64,7 +64,7 @@ class Loss:
 
 
 class StateStore:
-    """Both files; without a folder nothing is kept. Event loop only."""
+    """Both files. Event loop only."""
 
     def __init__(self, folder: str) -> None:
         self.problem = ""
@@ -72,8 +72,8 @@ class StateStore:
         self.failures = 0
         self.saved_at_s: float | None = None
         """Unix time of the last save that worked."""
-        self._quotas = StateFile(Path(folder) / "quotas.json") if folder else None
-        self._tenants = StateFile(Path(folder) / "tenants.json") if folder else None
+        self._quotas = StateFile(Path(folder) / "quotas.json")
+        self._tenants = StateFile(Path(folder) / "tenants.json")
         self._written: dict[str, str] = {}
 
     def load(self) -> tuple[SavedState, list[Loss]]:
@@ -82,8 +82,6 @@ class StateStore:
         A file that cannot be used is kept under another name. An entry that cannot be used is left out alone.
         """
         losses: list[Loss] = []
-        if self._quotas is None or self._tenants is None:
-            return SavedState(), losses
         quotas, tenants = read(self._quotas, losses), read(self._tenants, losses)
         # An older version keeps all in one file: if it wrote last, its word is the newer one.
         with_api = (
@@ -99,8 +97,6 @@ class StateStore:
 
     def save(self, saved: SavedState) -> None:
         """Write what has changed; `problem` then says whether that worked."""
-        if self._quotas is None or self._tenants is None:
-            return
         suspended = dict.fromkeys(sorted(saved.suspended), True)
         api = {"version": VERSION, "api": encoded_api(saved.api), "suspended": suspended}
         tenants = api | {"quotas_file": True, "tenants": encoded_tenants(saved.tenants)}
@@ -119,6 +115,26 @@ class StateStore:
         if self._written.get(file.path.name) != text:
             file.write(text, is_durable=is_durable)
             self._written[file.path.name] = text
+
+
+class NoStateStore:
+    """Stand-in where no folder is named: nothing is kept. The members are those of `StateStore`."""
+
+    problem = ""
+    failures = 0
+    saved_at_s: float | None = None
+
+    def load(self) -> tuple[SavedState, list[Loss]]:
+        """Return an empty state."""
+        return SavedState(), []
+
+    def save(self, _: SavedState) -> None:
+        """Do nothing."""
+
+
+def state_store_of(folder: str) -> StateStore | NoStateStore:
+    """Return the store in a folder; "": there is none."""
+    return StateStore(folder) if folder else NoStateStore()
 
 
 def read(file: StateFile, losses: list[Loss]) -> dict[str, Any] | None:
