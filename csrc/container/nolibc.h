@@ -3,8 +3,8 @@
  * A program without a C library: it runs on a node whatever that has, and where none is.  System calls return
  * negative errno.
  */
-#ifndef GL_BARE_H
-#define GL_BARE_H
+#ifndef GL_NOLIBC_H
+#define GL_NOLIBC_H
 
 #include <asm/unistd.h>
 #include <stddef.h>

@@ -86,7 +86,8 @@ static int ask(const char *method, const char *path, const char *body, unsigned 
 	struct gl_out out;
 	gl_out_begin(&out, request, sizeof request);
 	gl_http_request(&out, method, path, gl_self.daemon.address.token, body);
-	return gl_wire_ask(&gl_self.daemon.address, request, out.length, gl_now_ns() + seconds * SECOND, tick, answer, NULL);
+	uint64_t deadline_ns = gl_now_ns() + seconds * SECOND;
+	return gl_http_ask(&gl_self.daemon.address, request, out.length, deadline_ns, tick, answer, NULL);
 }
 
 static int next_command(struct gl_answer *answer)

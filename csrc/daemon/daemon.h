@@ -49,7 +49,7 @@ void gl_files_close(struct gl_files *files);
 /* One request, one answer.  files may be NULL: none is wanted.  0, or negative errno: -ETIMEDOUT by the deadline; -EPROTO: what came was not HTTP (answer->
  * wrong says why); others: as connect(2), or -ECONNRESET when it hung up early.  tick, if not NULL, is called about
  * once a second while waiting; when it returns false, the result is -ECANCELED. */
-int gl_wire_ask(const struct gl_address *to, const char *request, size_t length, uint64_t deadline_ns, bool (*tick)(void),
+int gl_http_ask(const struct gl_address *to, const char *request, size_t length, uint64_t deadline_ns, bool (*tick)(void),
 		struct gl_answer *answer, struct gl_files *files);
 
 /* ---- policy.c ---- */

@@ -19,7 +19,7 @@
 #define TICK_NS UINT64_C(1000000000)
 #define BUSY_NS 10000000 /* between tries while the daemon's queue of connections is full */
 
-struct wire {
+struct connection {
 	int fd;
 	uint64_t inode;
 	uint64_t deadline_ns;
@@ -36,89 +36,89 @@ static int inode_of(int fd, uint64_t *inode)
 	return r;
 }
 
-static bool still_ours(const struct wire *w)
+static bool still_ours(const struct connection *c)
 {
 	uint64_t inode = 0;
-	return w->inode && inode_of(w->fd, &inode) == 0 && inode == w->inode;
+	return c->inode && inode_of(c->fd, &inode) == 0 && inode == c->inode;
 }
 
 /* Sleeps until the socket is ready.  0, -ETIMEDOUT, -ECANCELED, or -EBADF: the program has closed it. */
-static int sleep_until(struct wire *w, short events)
+static int sleep_until(struct connection *c, short events)
 {
 	for (;;) {
 		uint64_t now = gl_now_ns();
-		if (now >= w->deadline_ns)
+		if (now >= c->deadline_ns)
 			return -ETIMEDOUT;
-		uint64_t ns = w->deadline_ns - now;
-		if (w->tick && ns > TICK_NS)
+		uint64_t ns = c->deadline_ns - now;
+		if (c->tick && ns > TICK_NS)
 			ns = TICK_NS;
 		struct timespec t = {(time_t)(ns / 1000000000u), (long)(ns % 1000000000u)};
-		struct pollfd p = {w->fd, events, 0};
+		struct pollfd p = {c->fd, events, 0};
 		long r = gl_syscall(SYS_ppoll, &p, 1, &t, NULL, 0);
-		if (!still_ours(w))
+		if (!still_ours(c))
 			return -EBADF;
 		if (r > 0)
 			return 0;
 		if (r < 0 && r != -EINTR)
 			return (int)r;
-		if (w->tick && !w->tick())
+		if (c->tick && !c->tick())
 			return -ECANCELED;
 	}
 }
 
-static void hang_up(struct wire *w)
+static void hang_up(struct connection *c)
 {
-	if (!still_ours(w))
+	if (!still_ours(c))
 		return;
 	/* A forked child may hold a copy; the daemon is to see the end all the same. */
-	(void)gl_syscall(SYS_shutdown, w->fd, SHUT_RDWR);
-	gl_close(w->fd);
+	(void)gl_syscall(SYS_shutdown, c->fd, SHUT_RDWR);
+	gl_close(c->fd);
 }
 
-static int open_socket(struct wire *w, int family)
+static int open_socket(struct connection *c, int family)
 {
-	w->fd = (int)gl_syscall(SYS_socket, family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-	if (w->fd < 0)
-		return w->fd;
-	w->fd = gl_moved_up(w->fd);
-	int r = inode_of(w->fd, &w->inode);
+	c->fd = (int)gl_syscall(SYS_socket, family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+	if (c->fd < 0)
+		return c->fd;
+	c->fd = gl_moved_up(c->fd);
+	int r = inode_of(c->fd, &c->inode);
 	if (r != 0)
-		gl_close(w->fd); /* nothing ran since it was made */
+		gl_close(c->fd); /* nothing ran since it was made */
 	return r;
 }
 
 /* TCP goes on by itself, and says how it went when the socket can be written to. */
-static int connected(struct wire *w)
+static int connected(struct connection *c)
 {
 	int error = 0;
 	socklen_t size = sizeof error;
-	int r = sleep_until(w, POLLOUT);
+	int r = sleep_until(c, POLLOUT);
 	if (r == 0)
-		r = (int)gl_syscall(SYS_getsockopt, w->fd, SOL_SOCKET, SO_ERROR, &error, &size);
+		r = (int)gl_syscall(SYS_getsockopt, c->fd, SOL_SOCKET, SO_ERROR, &error, &size);
 	return r ? r : -error;
 }
 
-static int connect_until(struct wire *w, const struct gl_address *to)
+static int connect_until(struct connection *c, const struct gl_address *to)
 {
 	long r;
 	/* A Unix socket whose queue is full says EAGAIN and does not go on by itself; else it is connected at once. */
-	while ((r = gl_syscall(SYS_connect, w->fd, &to->at, to->size)) == -EAGAIN && gl_now_ns() < w->deadline_ns) {
+	while ((r = gl_syscall(SYS_connect, c->fd, &to->at, to->size)) == -EAGAIN && gl_now_ns() < c->deadline_ns) {
 		struct timespec nap = {0, BUSY_NS + (long)(gl_now_ns() % BUSY_NS)};
 		(void)gl_syscall(SYS_nanosleep, &nap, NULL);
 	}
-	return r == -EAGAIN ? -ETIMEDOUT : r == -EINPROGRESS ? connected(w) : (int)r;
+	return r == -EAGAIN ? -ETIMEDOUT : r == -EINPROGRESS ? connected(c) : (int)r;
 }
 
-static int send_all(struct wire *w, const char *data, size_t size)
+static int send_all(struct connection *c, const char *data, size_t size)
 {
 	while (size) {
-		long n = gl_syscall(SYS_sendto, w->fd, data, size, MSG_NOSIGNAL | MSG_DONTWAIT, NULL, 0);
+		long n = gl_syscall(SYS_sendto, c->fd, data, size, MSG_NOSIGNAL | MSG_DONTWAIT, NULL, 0);
 		if (n > 0) {
 			data += n;
 			size -= (size_t)n;
 			continue;
 		}
-		int r = n == -EAGAIN ? sleep_until(w, POLLOUT) : n == -EINTR ? 0 : (int)n;
+		int r = n == -EAGAIN ? sleep_until(c, POLLOUT) : n == -EINTR ? 0 : (int)n;
 		if (r)
 			return r;
 	}
@@ -150,7 +150,7 @@ static void take_files(const struct msghdr *message, struct gl_files *files)
 	}
 }
 
-static long receive_some(struct wire *w, char *data, size_t size, struct gl_files *files)
+static long receive_some(struct connection *c, char *data, size_t size, struct gl_files *files)
 {
 	union {
 		struct cmsghdr header;
@@ -163,20 +163,20 @@ static long receive_some(struct wire *w, char *data, size_t size, struct gl_file
 		/* Not CMSG_SPACE, whose padding would let in one more than is wanted. */
 		message.msg_controllen = CMSG_LEN((size_t)files->wanted * sizeof(int));
 	}
-	long n = gl_syscall(SYS_recvmsg, w->fd, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+	long n = gl_syscall(SYS_recvmsg, c->fd, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
 	if (n >= 0 && files && files->wanted)
 		take_files(&message, files);
 	return n;
 }
 
-static int receive(struct wire *w, struct gl_answer *answer, struct gl_files *files)
+static int receive(struct connection *c, struct gl_answer *answer, struct gl_files *files)
 {
 	char data[1024];
 	for (;;) {
-		int r = sleep_until(w, POLLIN);
+		int r = sleep_until(c, POLLIN);
 		if (r)
 			return r;
-		long n = receive_some(w, data, sizeof data, files);
+		long n = receive_some(c, data, sizeof data, files);
 		if (n == -EAGAIN || n == -EINTR)
 			continue;
 		if (n < 0)
@@ -189,20 +189,20 @@ static int receive(struct wire *w, struct gl_answer *answer, struct gl_files *fi
 	}
 }
 
-int gl_wire_ask(const struct gl_address *to, const char *request, size_t length, uint64_t deadline_ns, bool (*tick)(void),
+int gl_http_ask(const struct gl_address *to, const char *request, size_t length, uint64_t deadline_ns, bool (*tick)(void),
 		struct gl_answer *answer, struct gl_files *files)
 {
-	struct wire w = {.deadline_ns = deadline_ns, .tick = tick};
+	struct connection c = {.deadline_ns = deadline_ns, .tick = tick};
 	gl_answer_begin(answer);
-	int r = open_socket(&w, to->at.un.sun_family);
+	int r = open_socket(&c, to->at.un.sun_family);
 	if (r)
 		return r;
-	r = connect_until(&w, to);
+	r = connect_until(&c, to);
 	if (r == 0)
-		r = send_all(&w, request, length);
+		r = send_all(&c, request, length);
 	/* It may have answered without reading all, and hung up. */
 	if (r == 0 || r == -EPIPE || r == -ECONNRESET)
-		r = receive(&w, answer, files);
-	hang_up(&w);
+		r = receive(&c, answer, files);
+	hang_up(&c);
 	return r;
 }

@@ -46,7 +46,7 @@ static bool read_policy_on_loss(struct gl_daemon *d)
 {
 	const char *wait = getenv("GPULIMIT_WAIT"), *loss = d->address.by_node ? NULL : getenv("GPULIMIT_ON_LOSS");
 	d->wait_ns = DEFAULT_WAIT_S * SECOND;
-	d->patient = wait != NULL;
+	d->waits_for_others = wait != NULL;
 	d->closed = !loss || strcmp(loss, "open") != 0;
 	if (wait && !parse_seconds(wait, &d->wait_ns)) {
 		gl_log(GL_ERROR, "GPULIMIT_WAIT: \"%.40s\" is not a number of seconds from 0 to 86400; " REFUSED, wait);
@@ -149,7 +149,7 @@ static bool is_passing(int r, const struct gl_answer *a)
 static bool is_waited_for(int r, const struct gl_answer *a)
 {
 	const struct gl_daemon *d = &gl_self.daemon;
-	return r == 0 && a->status == CONFLICT && d->patient && !d->view;
+	return r == 0 && a->status == CONFLICT && d->waits_for_others && !d->view;
 }
 
 static int ask(uint64_t deadline_ns, struct gl_answer *answer, struct gl_files *files)
@@ -159,7 +159,7 @@ static int ask(uint64_t deadline_ns, struct gl_answer *answer, struct gl_files *
 	struct gl_out out;
 	gl_out_begin(&out, request, sizeof request);
 	gl_http_request(&out, "POST", "/v1/workers", d->address.token, d->body);
-	return gl_wire_ask(&d->address, request, out.length, deadline_ns, NULL, answer, files);
+	return gl_http_ask(&d->address, request, out.length, deadline_ns, NULL, answer, files);
 }
 
 static int take_in(const struct gl_answer *a, struct gl_files *files)

@@ -68,15 +68,15 @@ static CUresult doubt(const CUDA_ARRAY3D_DESCRIPTOR *d)
 			return gl_charge_refused(&charge, doubt(&wide));                                               \
 		CUresult result = REAL(name)(&got, desc);                                                              \
 		if (result != CUDA_SUCCESS)                                                                            \
-			return gl_charge_drop(&charge, result);                                                        \
-		if (!gl_charge_keep(&charge, GL_SPACE_ARRAY, (uintptr_t)got)) {                                        \
+			return gl_charge_cancel(&charge, result);                                                      \
+		if (!gl_charge_commit(&charge, GL_SPACE_ARRAY, (uintptr_t)got)) {                                      \
 			REAL(cuArrayDestroy)(got);                                                                     \
 			return CUDA_ERROR_OUT_OF_MEMORY;                                                               \
 		}                                                                                                      \
 		*array = got;                                                                                          \
 		return CUDA_SUCCESS;                                                                                   \
 	}                                                                                                              \
-	GL_PATIENT_HOOK(name, (CUarray *array, const description *desc), (array, desc), gl_gpu_current(), 0)
+	GL_RETRY_ON_OOM_HOOK(name, (CUarray *array, const description *desc), (array, desc), gl_gpu_current(), 0)
 
 CREATING(cuArrayCreate_v2, CUDA_ARRAY_DESCRIPTOR, widen)
 CREATING(cuArrayCreate, CUDA_ARRAY_DESCRIPTOR_v1, widen_v1)
@@ -93,8 +93,8 @@ static CUresult once_cuMipmappedArrayCreate(CUmipmappedArray *array, const CUDA_
 		return gl_charge_refused(&charge, doubt(desc));
 	CUresult result = REAL(cuMipmappedArrayCreate)(&got, desc, levels);
 	if (result != CUDA_SUCCESS)
-		return gl_charge_drop(&charge, result);
-	if (!gl_charge_keep(&charge, GL_SPACE_ARRAY, (uintptr_t)got)) {
+		return gl_charge_cancel(&charge, result);
+	if (!gl_charge_commit(&charge, GL_SPACE_ARRAY, (uintptr_t)got)) {
 		REAL(cuMipmappedArrayDestroy)(got);
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	}
@@ -102,7 +102,8 @@ static CUresult once_cuMipmappedArrayCreate(CUmipmappedArray *array, const CUDA_
 	return CUDA_SUCCESS;
 }
 
-GL_PATIENT_HOOK(cuMipmappedArrayCreate, (CUmipmappedArray *array, const CUDA_ARRAY3D_DESCRIPTOR *desc, unsigned int levels),
+GL_RETRY_ON_OOM_HOOK(cuMipmappedArrayCreate,
+		     (CUmipmappedArray *array, const CUDA_ARRAY3D_DESCRIPTOR *desc, unsigned int levels),
 		(array, desc, levels), gl_gpu_current(), 0)
 
 /* Taken before the driver frees it, as in cuMemFree: the handle may be given out again at once. */
@@ -110,13 +111,13 @@ static struct gl_block taken(void *array)
 {
 	struct gl_block block = {.space = 0};
 	(void)gl_block_take(GL_SPACE_ARRAY, (uintptr_t)array, &block);
-	gl_charge_leaving(&block);
+	gl_uncharge_begin(&block);
 	return block;
 }
 
 static CUresult destroyed(CUresult result, const struct gl_block *block)
 {
-	gl_charge_left(block, result);
+	gl_uncharge_end(block, result);
 	return result;
 }
 

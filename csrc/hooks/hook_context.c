@@ -24,12 +24,12 @@ static uint64_t cost_on(const struct gl_gpu *gpu)
 }
 
 /* To make one takes the driver a while, also where it then says that there is no memory. */
-#define CONTEXT_HOOK(name, params, args)                                                            \
-	CUresult name params                                                                        \
-	{                                                                                           \
-		GL_ENTER(name, args);                                                               \
-		struct gl_gpu *gpu_of_dev = gl_gpu_of(dev);                                         \
-		return GL_PATIENTLY(gpu_of_dev, cost_on(gpu_of_dev), GL_SELDOM, once_##name args);  \
+#define CONTEXT_HOOK(name, params, args)                                                                        \
+	CUresult name params                                                                                    \
+	{                                                                                                       \
+		GL_ENTER(name, args);                                                                           \
+		struct gl_gpu *gpu_of_dev = gl_gpu_of(dev);                                                     \
+		return GL_RETRY_ON_OOM(gpu_of_dev, cost_on(gpu_of_dev), GL_OOM_SLOW_POLL_NS, once_##name args); \
 	}
 
 #define KNOWN_FLAGS 0xffu

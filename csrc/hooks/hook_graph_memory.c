@@ -25,7 +25,7 @@ static bool before_adding(struct addition *add, CUgraph graph, const CUgraphNode
 	gl_lock(&gpu->pool_lock);
 	*add = (struct addition){gpu, np->bytesize, gl_graph_memory_need(gpu, graph, np->bytesize)};
 	if (gl_graph_memory_prepare(gpu, graph, false) == 0 && gl_reserve(gpu, GL_MEM_GRAPH, add->need) == 0) {
-		gl_moving(gpu);
+		gl_in_flight_begin(gpu);
 		return true;
 	}
 	gl_unlock(&gpu->pool_lock);
@@ -39,8 +39,8 @@ static CUresult added(struct addition *add, CUresult result, CUgraph graph, cons
 	if (result == CUDA_SUCCESS)
 		gl_graph_memory_add(add->gpu, graph, np->dptr, add->bytes, add->need);
 	else
-		gl_release(add->gpu, GL_MEM_GRAPH, add->need);
-	gl_moved(add->gpu);
+		gl_uncharge(add->gpu, GL_MEM_GRAPH, add->need);
+	gl_in_flight_end(add->gpu);
 	gl_unlock(&add->gpu->pool_lock);
 	return result;
 }

@@ -31,7 +31,7 @@ static CUresult managed_doubt(unsigned int flags)
 }
 
 /* A call that allocates `bytes`, which are among `params`; these and `args` are those behind the address. */
-#define ALLOCATING(name, address, kind, undo, doubt, params, args)                                                            \
+#define ALLOCATING(name, address, kind, undo, doubt, params, args)                                                     \
 	static CUresult once_##name(address *dptr, GL_REST params)                                                     \
 	{                                                                                                              \
 		struct gl_charge charge;                                                                               \
@@ -42,15 +42,15 @@ static CUresult managed_doubt(unsigned int flags)
 			return gl_charge_refused(&charge, doubt);                                                      \
 		CUresult result = REAL(name)(&got, GL_REST args);                                                      \
 		if (result != CUDA_SUCCESS)                                                                            \
-			return gl_charge_drop(&charge, result);                                                        \
-		if (!gl_charge_keep(&charge, GL_SPACE_POINTER, got)) {                                                 \
+			return gl_charge_cancel(&charge, result);                                                      \
+		if (!gl_charge_commit(&charge, GL_SPACE_POINTER, got)) {                                               \
 			REAL(undo)(got);                                                                               \
 			return CUDA_ERROR_OUT_OF_MEMORY;                                                               \
 		}                                                                                                      \
 		*dptr = got;                                                                                           \
 		return CUDA_SUCCESS;                                                                                   \
 	}                                                                                                              \
-	GL_PATIENT_HOOK(name, (address *dptr, GL_REST params), (dptr, GL_REST args), gl_gpu_current(), bytes)
+	GL_RETRY_ON_OOM_HOOK(name, (address *dptr, GL_REST params), (dptr, GL_REST args), gl_gpu_current(), bytes)
 
 ALLOCATING(cuMemAlloc_v2, CUdeviceptr, GL_MEM_PLAIN, cuMemFree_v2, CUDA_SUCCESS, (size_t bytes), (bytes))
 ALLOCATING(cuMemAlloc, CUdeviceptr_v1, GL_MEM_PLAIN, cuMemFree, CUDA_SUCCESS, (unsigned int bytes), (bytes))
@@ -66,8 +66,8 @@ static uint64_t guess_pitched(uint64_t width, uint64_t height)
 static bool keep_pitched(struct gl_charge *charge, CUdeviceptr got, uint64_t pitch, uint64_t height)
 {
 	if (!pitch || gl_charge_correct(charge, times(pitch, height)))
-		return gl_charge_keep(charge, GL_SPACE_POINTER, got);
-	gl_charge_drop(charge, CUDA_SUCCESS);
+		return gl_charge_commit(charge, GL_SPACE_POINTER, got);
+	gl_charge_cancel(charge, CUDA_SUCCESS);
 	return false;
 }
 
@@ -88,7 +88,7 @@ static bool keep_pitched(struct gl_charge *charge, CUdeviceptr got, uint64_t pit
 							 REAL(undo)(got)));                                            \
 		CUresult result = REAL(name)(&got, pitch ? &got_pitch : NULL, width, height, element);                 \
 		if (result != CUDA_SUCCESS)                                                                            \
-			return gl_charge_drop(&charge, result);                                                        \
+			return gl_charge_cancel(&charge, result);                                                      \
 		if (!keep_pitched(&charge, got, got_pitch, height)) {                                                  \
 			REAL(undo)(got);                                                                               \
 			return CUDA_ERROR_OUT_OF_MEMORY;                                                               \
@@ -98,7 +98,7 @@ static bool keep_pitched(struct gl_charge *charge, CUdeviceptr got, uint64_t pit
 			*pitch = got_pitch;                                                                            \
 		return CUDA_SUCCESS;                                                                                   \
 	}                                                                                                              \
-	GL_PATIENT_HOOK(name, (address *dptr, size *pitch, size width, size height, unsigned int element),             \
+	GL_RETRY_ON_OOM_HOOK(name, (address *dptr, size *pitch, size width, size height, unsigned int element),        \
 			(dptr, pitch, width, height, element), gl_gpu_current(), guess_pitched(width, height))
 
 PITCHED(cuMemAllocPitch_v2, CUdeviceptr, size_t, cuMemFree_v2)
@@ -120,13 +120,13 @@ static struct gl_block taken(CUdeviceptr dptr)
 {
 	struct gl_block block = {.space = 0};
 	(void)gl_block_update(GL_SPACE_POINTER, dptr, unless_of_a_graph, &block);
-	gl_charge_leaving(&block);
+	gl_uncharge_begin(&block);
 	return block;
 }
 
 static CUresult freed(CUresult result, const struct gl_block *block, bool stream_ordered)
 {
-	gl_charge_left(block, result);
+	gl_uncharge_end(block, result);
 	if (!block->space || result != CUDA_SUCCESS)
 		return result;
 	if (block->kind == GL_MEM_POOL) {

@@ -98,7 +98,7 @@ static CUresult allocate_from(struct gl_gpu *gpu, CUmemoryPool pool, const struc
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	}
 	if (old.space)
-		gl_charge_release(&old);
+		gl_uncharge_block(&old);
 	*request->out = got;
 	return CUDA_SUCCESS;
 }
@@ -110,15 +110,15 @@ static CUresult allocate_in_graph(struct gl_gpu *gpu, CUgraph graph, const struc
 	uint64_t need = gl_graph_memory_need(gpu, graph, request->bytes);
 	if (gl_graph_memory_prepare(gpu, graph, true) != 0 || gl_reserve(gpu, GL_MEM_GRAPH, need) != 0)
 		return CUDA_ERROR_OUT_OF_MEMORY;
-	gl_moving(gpu);
+	gl_in_flight_begin(gpu);
 	CUresult result = ask_driver(request, &got);
 	if (result != CUDA_SUCCESS) {
-		gl_release(gpu, GL_MEM_GRAPH, need);
-		gl_moved(gpu);
+		gl_uncharge(gpu, GL_MEM_GRAPH, need);
+		gl_in_flight_end(gpu);
 		return result;
 	}
 	gl_graph_memory_add(gpu, graph, got, request->bytes, need);
-	gl_moved(gpu);
+	gl_in_flight_end(gpu);
 	*request->out = got;
 	return CUDA_SUCCESS;
 }
@@ -145,7 +145,7 @@ static CUresult allocate(const struct request *request)
 			return ask_driver(request, request->out);
 	}
 	if (!graph)
-		return GL_PATIENTLY(gpu, request->bytes, GL_OFTEN, allocate_once(gpu, pool, request));
+		return GL_RETRY_ON_OOM(gpu, request->bytes, GL_OOM_POLL_NS, allocate_once(gpu, pool, request));
 	gl_lock(&gpu->pool_lock);
 	CUresult result = allocate_in_graph(gpu, graph, request);
 	gl_unlock(&gpu->pool_lock);

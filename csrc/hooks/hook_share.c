@@ -49,11 +49,11 @@ static bool opened(enum gl_space space, CUdeviceptr at, uint64_t name)
 	if (!gl_shared_join(name, &block) && !gl_imported_begin(gpu, &block, size_at(at, &base)))
 		return false;
 	if (gl_block_put(&block, &old) != 0) {
-		gl_charge_release(&block);
+		gl_uncharge_block(&block);
 		return false;
 	}
 	if (old.space)
-		gl_charge_release(&old);
+		gl_uncharge_block(&old);
 	return true;
 }
 
@@ -103,7 +103,7 @@ CUresult cuIpcCloseMemHandle(CUdeviceptr dptr)
 	if (!known)
 		return result;
 	if (result == CUDA_SUCCESS && block.count == 1)
-		gl_charge_release(&block);
+		gl_uncharge_block(&block);
 	else if (result != CUDA_SUCCESS && !gl_block_update(GL_SPACE_OPENED, dptr, once_more, NULL))
 		(void)gl_block_put(&block, NULL);
 	return result;

@@ -35,12 +35,12 @@ static void memory_unreferenced(uint64_t id)
 	struct gl_block memory;
 	if (!id || !gl_block_update(GL_SPACE_VMM_MEMORY, id, drop_reference, &memory) || memory.count > 1)
 		return;
-	gl_charge_release(&memory);
+	gl_uncharge_block(&memory);
 	if (GL_UNLIKELY(gl_peek(&gl_self.sparse_arrays))) /* an array may still hold it: then it shows as overhead */
 		gl_overhead_mark(gl_gpu_of((CUdevice)memory.ordinal));
 }
 
-static void moving_everywhere(void (*change)(struct gl_gpu *gpu))
+static void on_every_gpu(void (*change)(struct gl_gpu *gpu))
 {
 	for (int i = 0; i < gl_self.gpu_count; i++)
 		change(&gl_self.gpu[i]);
@@ -60,13 +60,13 @@ static bool create_keep(struct gl_charge *charge, CUmemGenericAllocationHandle h
 {
 	uint64_t id = gl_add(&gl_self.next_id, 1) + 1;
 	struct gl_block memory;
-	if (!gl_charge_keep(charge, GL_SPACE_VMM_MEMORY, id))
+	if (!gl_charge_commit(charge, GL_SPACE_VMM_MEMORY, id))
 		return false;
 	(void)gl_block_update(GL_SPACE_VMM_MEMORY, id, add_reference, NULL);
 	if (handle_add(handle, id) == 0)
 		return true;
 	if (gl_block_take(GL_SPACE_VMM_MEMORY, id, &memory))
-		gl_charge_release(&memory);
+		gl_uncharge_block(&memory);
 	return false;
 }
 
@@ -102,7 +102,7 @@ static CUresult once_cuMemCreate(CUmemGenericAllocationHandle *handle, size_t si
 		return gl_charge_refused(&charge, doubt(size, prop, flags));
 	CUresult result = REAL(cuMemCreate)(&got, size, prop, flags);
 	if (result != CUDA_SUCCESS)
-		return gl_charge_drop(&charge, result);
+		return gl_charge_cancel(&charge, result);
 	if (!create_keep(&charge, got)) {
 		REAL(cuMemRelease)(got);
 		return CUDA_ERROR_OUT_OF_MEMORY;
@@ -111,7 +111,8 @@ static CUresult once_cuMemCreate(CUmemGenericAllocationHandle *handle, size_t si
 	return CUDA_SUCCESS;
 }
 
-GL_PATIENT_HOOK(cuMemCreate, (CUmemGenericAllocationHandle *handle, size_t size, const CUmemAllocationProp *prop, unsigned long long flags),
+GL_RETRY_ON_OOM_HOOK(cuMemCreate,
+		     (CUmemGenericAllocationHandle *handle, size_t size, const CUmemAllocationProp *prop, unsigned long long flags),
 		(handle, size, prop, flags), gpu_of(prop), size)
 
 /* Taken before the driver is called, for its value may be given out again at once; see cuMemFree. */
@@ -121,7 +122,7 @@ CUresult cuMemRelease(CUmemGenericAllocationHandle handle)
 	struct gl_block block;
 	if (!gl_block_update(GL_SPACE_VMM_HANDLE, handle, drop_reference, &block))
 		return REAL(cuMemRelease)(handle);
-	moving_everywhere(gl_moving);
+	on_every_gpu(gl_in_flight_begin);
 	CUresult result = REAL(cuMemRelease)(handle);
 	if (result == CUDA_SUCCESS && block.count == 1) {
 		memory_unreferenced(block.other);
@@ -129,7 +130,7 @@ CUresult cuMemRelease(CUmemGenericAllocationHandle handle)
 		block.count = 1;
 		(void)gl_block_put(&block, NULL);
 	}
-	moving_everywhere(gl_moved);
+	on_every_gpu(gl_in_flight_end);
 	return result;
 }
 
@@ -184,14 +185,14 @@ CUresult cuMemUnmap(CUdeviceptr ptr, size_t size)
 {
 	GL_ENTER(cuMemUnmap, (ptr, size));
 	struct gl_block mapping;
-	moving_everywhere(gl_moving);
+	on_every_gpu(gl_in_flight_begin);
 	CUresult result = REAL(cuMemUnmap)(ptr, size);
 	for (uint64_t at = ptr; result == CUDA_SUCCESS && at - ptr < size; at += mapping.bytes) {
 		if (!gl_block_take(GL_SPACE_VMM_MAPPING, at, &mapping) || !mapping.bytes)
 			break;
 		memory_unreferenced(mapping.other);
 	}
-	moving_everywhere(gl_moved);
+	on_every_gpu(gl_in_flight_end);
 	return result;
 }
 

@@ -20,7 +20,7 @@ int gl_account_add(struct gl_gpu *gpu, enum gl_memory_kind kind, int64_t delta, 
 	return r;
 }
 
-void gl_release(struct gl_gpu *gpu, enum gl_memory_kind kind, uint64_t bytes)
+void gl_uncharge(struct gl_gpu *gpu, enum gl_memory_kind kind, uint64_t bytes)
 {
 	GL_TEST_POINT("releasing");
 	if (bytes)
@@ -33,7 +33,7 @@ void gl_recharge(struct gl_gpu *gpu, enum gl_memory_kind kind, uint64_t from, ui
 		(void)gl_account_add(gpu, kind, (int64_t)(to - from), UINT64_MAX);
 }
 
-void gl_charge_release(const struct gl_block *block)
+void gl_uncharge_block(const struct gl_block *block)
 {
 	if (block->share) {
 		gl_shared_leave(block->share);
@@ -45,5 +45,5 @@ void gl_charge_release(const struct gl_block *block)
 	if (gpu && block->imported)
 		gl_sub(&gpu->imported_bytes, block->bytes);
 	if (gpu && block->bytes)
-		gl_release(gpu, (enum gl_memory_kind)block->kind, block->bytes);
+		gl_uncharge(gpu, (enum gl_memory_kind)block->kind, block->bytes);
 }

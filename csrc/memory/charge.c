@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The steps that every allocation hook takes, in one place so that no path can forget one: reserve, ask the driver,
- * then keep (the block is written down) or drop (the reservation goes back).  Called by hooks only.
+ * then commit (the block is written down) or cancel (the reservation goes back).  Called by hooks only.
  */
 #include "shim.h"
 
@@ -29,8 +29,8 @@ static bool reserve(struct gl_charge *charge)
 {
 	if (gl_reserve_uncounted(charge->gpu, charge->kind, charge->bytes) != 0)
 		return false;
-	gl_moving(charge->gpu);
-	return charge->moving = true;
+	gl_in_flight_begin(charge->gpu);
+	return charge->in_flight = true;
 }
 
 bool gl_charge_begin(struct gl_charge *charge, enum gl_memory_kind kind, uint64_t bytes)
@@ -66,19 +66,19 @@ bool gl_charge_correct(struct gl_charge *charge, uint64_t bytes)
 
 static void settled(struct gl_charge *charge)
 {
-	if (charge->moving)
-		gl_moved(charge->gpu);
-	charge->moving = false;
+	if (charge->in_flight)
+		gl_in_flight_end(charge->gpu);
+	charge->in_flight = false;
 }
 
 static void give_back(struct gl_charge *charge)
 {
 	if (charge->gpu)
-		gl_release(charge->gpu, charge->kind, charge->bytes);
+		gl_uncharge(charge->gpu, charge->kind, charge->bytes);
 	settled(charge);
 }
 
-bool gl_charge_keep(struct gl_charge *charge, enum gl_space space, uint64_t key)
+bool gl_charge_commit(struct gl_charge *charge, enum gl_space space, uint64_t key)
 {
 	/* The driver made a context of its own accord: charge what now exists. */
 	if (!charge->gpu && (!current(&charge->gpu, &charge->context) ||
@@ -107,11 +107,11 @@ bool gl_charge_keep(struct gl_charge *charge, enum gl_space space, uint64_t key)
 	}
 	/* The driver gave the address out again, so whatever was there is gone. */
 	if (old.space)
-		gl_charge_release(&old);
+		gl_uncharge_block(&old);
 	return true;
 }
 
-CUresult gl_charge_drop(struct gl_charge *charge, CUresult result)
+CUresult gl_charge_cancel(struct gl_charge *charge, CUresult result)
 {
 	give_back(charge);
 	if (result == CUDA_ERROR_OUT_OF_MEMORY && charge->gpu)
@@ -119,19 +119,19 @@ CUresult gl_charge_drop(struct gl_charge *charge, CUresult result)
 	return result;
 }
 
-void gl_charge_leaving(const struct gl_block *block)
+void gl_uncharge_begin(const struct gl_block *block)
 {
 	if (block->space)
-		gl_moving(gl_gpu_of((CUdevice)block->ordinal));
+		gl_in_flight_begin(gl_gpu_of((CUdevice)block->ordinal));
 }
 
-void gl_charge_left(const struct gl_block *block, CUresult result)
+void gl_uncharge_end(const struct gl_block *block, CUresult result)
 {
 	if (!block->space)
 		return;
 	if (result == CUDA_SUCCESS)
-		gl_charge_release(block);
+		gl_uncharge_block(block);
 	else
 		(void)gl_block_put(block, NULL);
-	gl_moved(gl_gpu_of((CUdevice)block->ordinal));
+	gl_in_flight_end(gl_gpu_of((CUdevice)block->ordinal));
 }

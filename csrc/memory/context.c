@@ -22,7 +22,7 @@ static bool falls(struct gl_block *block, void *arg)
 	if (block->context != fall->context || block->ordinal >= GL_MAX_DEVICES || block->kind >= GL_MEM_KINDS)
 		return false;
 	if (block->share || block->imported) {
-		gl_charge_release(block);
+		gl_uncharge_block(block);
 		return true;
 	}
 	fall->bytes[block->ordinal][block->kind] += block->bytes;
@@ -39,7 +39,7 @@ void gl_context_gone(struct gl_gpu *gpu, CUcontext context)
 		gl_block_each(falls, &fall);
 	for (int ordinal = 0; ordinal < gl_self.gpu_count; ordinal++)
 		for (int kind = 0; kind < GL_MEM_KINDS; kind++)
-			gl_release(&gl_self.gpu[ordinal], (enum gl_memory_kind)kind, fall.bytes[ordinal][kind]);
+			gl_uncharge(&gl_self.gpu[ordinal], (enum gl_memory_kind)kind, fall.bytes[ordinal][kind]);
 	if (gl_peek(&gpu->account->contexts) > 0)
 		gl_sub(&gpu->account->contexts, 1);
 	(void)gl_overhead_measure(gpu);

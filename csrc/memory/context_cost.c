@@ -37,8 +37,8 @@ bool gl_overhead_context_begin(struct gl_gpu *gpu, struct gl_context_cost *cost)
 	cost->card_before = UINT64_MAX;
 	cost->listing.count = UINT32_MAX;
 	if (first || gl_peek(&gpu->overhead_blind)) {
-		gl_card_remember(gpu, &cost->listing);
-		if (!gl_card_used_bytes(gpu, &cost->card_before))
+		gl_nvml_listing_take(gpu, &cost->listing);
+		if (!gl_nvml_used_bytes(gpu, &cost->card_before))
 			cost->card_before = UINT64_MAX;
 	}
 	return true;
@@ -50,7 +50,7 @@ void gl_overhead_context_drop(struct gl_gpu *gpu, struct gl_context_cost *cost)
 	gl_sub(&gpu->account->contexts, 1);
 	uint64_t back = cost->reserved < gpu->overhead_bytes ? cost->reserved : gpu->overhead_bytes;
 	gl_put(&gpu->overhead_bytes, gpu->overhead_bytes - back);
-	gl_release(gpu, GL_MEM_OVERHEAD, back);
+	gl_uncharge(gpu, GL_MEM_OVERHEAD, back);
 	gl_unlock(&gpu->overhead_lock);
 }
 
@@ -70,7 +70,7 @@ static uint64_t taken_as_seen_by(CUcontext context)
 static void learn_unseen(struct gl_gpu *gpu, const struct gl_context_cost *cost, CUcontext context)
 {
 	uint64_t after, growth;
-	if (cost->card_before != UINT64_MAX && gl_card_used_bytes(gpu, &after))
+	if (cost->card_before != UINT64_MAX && gl_nvml_used_bytes(gpu, &after))
 		growth = after > cost->card_before ? after - cost->card_before : 0;
 	else if (gl_load(&gpu->device->context_bytes))
 		return;
@@ -83,7 +83,7 @@ static void learn_unseen(struct gl_gpu *gpu, const struct gl_context_cost *cost,
 
 bool gl_overhead_context_end(struct gl_gpu *gpu, struct gl_context_cost *cost, CUcontext context)
 {
-	gl_card_recognise(gpu, &cost->listing);
+	gl_nvml_listing_recognise(gpu, &cost->listing);
 	if (gl_overhead_measure(gpu)) {
 		uint64_t seen = gl_peek(&gpu->overhead_seen);
 		learn(gpu, seen > cost->overhead_before ? seen - cost->overhead_before : 0);

@@ -60,14 +60,14 @@ bool gl_graph_memory_launch_begin(CUgraphExec exec, struct gl_graph_launch *laun
 		uint64_t need;
 		if (reserve_growth(gpu, &block, &need) != 0) {
 			while (i-- > 0) {
-				gl_release(&gl_self.gpu[i], GL_MEM_GRAPH, launch->need[i]);
+				gl_uncharge(&gl_self.gpu[i], GL_MEM_GRAPH, launch->need[i]);
 				if (launch->need[i])
-					gl_moved(&gl_self.gpu[i]);
+					gl_in_flight_end(&gl_self.gpu[i]);
 			}
 			return false;
 		}
 		if (need)
-			gl_moving(gpu); /* until the end */
+			gl_in_flight_begin(gpu); /* until the end */
 		launch->need[i] = need;
 		launch->any = true;
 	}
@@ -86,6 +86,6 @@ void gl_graph_memory_launch_end(CUgraphExec exec, const struct gl_graph_launch *
 					      &before);
 		gl_graph_memory_settle(gpu, launch->need[i], !(before & SPENT));
 		if (launch->need[i])
-			gl_moved(gpu);
+			gl_in_flight_end(gpu);
 	}
 }

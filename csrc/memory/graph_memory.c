@@ -113,7 +113,7 @@ void gl_graph_memory_add(struct gl_gpu *gpu, CUgraph graph, CUdeviceptr pointer,
 	struct gl_block old = {.space = 0};
 	/* Without a block its free node is not seen, and the peak is counted too high. */
 	if (pointer && gl_block_put(&block, &old) == 0 && old.space)
-		gl_charge_release(&old);
+		gl_uncharge_block(&old);
 	(void)gl_block_update(GL_SPACE_GRAPH, key, change, &more);
 	gl_graph_memory_settle(gpu, reserved, true);
 }

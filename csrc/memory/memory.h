@@ -17,7 +17,7 @@ int gl_account_add(struct gl_gpu *gpu, enum gl_memory_kind kind, int64_t delta, 
 int gl_reserve(struct gl_gpu *gpu, enum gl_memory_kind kind, uint64_t bytes);
 /* The same without counting the refusal, for callers that still have to find out its kind. */
 int gl_reserve_uncounted(struct gl_gpu *gpu, enum gl_memory_kind kind, uint64_t bytes);
-void gl_release(struct gl_gpu *gpu, enum gl_memory_kind kind, uint64_t bytes);
+void gl_uncharge(struct gl_gpu *gpu, enum gl_memory_kind kind, uint64_t bytes);
 /* Moves a reservation from `from` to `to` bytes, above the limit if need be: for what already happened. */
 void gl_recharge(struct gl_gpu *gpu, enum gl_memory_kind kind, uint64_t from, uint64_t to);
 /* Same, but refuses with -ENOMEM to grow above the limit. */
@@ -26,51 +26,51 @@ int gl_recharge_within(struct gl_gpu *gpu, enum gl_memory_kind kind, uint64_t fr
 void gl_count_refusal(struct gl_gpu *gpu, uint64_t bytes);
 void gl_count_card_refusal(struct gl_gpu *gpu);
 
-/* ---- wait.c: waiting for memory instead of being refused, for who asked for it ---- */
+/* ---- wait.c: waiting for memory instead of being refused, where the quota asks for it ---- */
 
-struct gl_patience {
+struct gl_memory_wait {
 	struct gl_gpu *gpu; /* NULL: no waiting */
 	uint64_t bytes;     /* wanted; 0: not known */
 	uint64_t poll_ns;   /* longest sleep between two tries */
 	uint64_t start_ns;  /* 0: not refused yet */
 	uint32_t seen;      /* memory_change before the try */
 	bool may_wait, by_card;
-	struct gl_patience *before;
+	struct gl_memory_wait *before;
 };
-bool gl_patience_possible(void);
-void gl_patience_begin(struct gl_patience *p);
+bool gl_memory_wait_possible(void);
+void gl_memory_wait_begin(struct gl_memory_wait *wait);
 /* Out of memory: waits, and says whether to try again. */
-bool gl_patience_again(struct gl_patience *p);
-void gl_patience_end(struct gl_patience *p);
+bool gl_memory_wait_again(struct gl_memory_wait *wait);
+void gl_memory_wait_end(struct gl_memory_wait *wait);
 /* A refusal that is not counted, since the caller's thread will try again. */
-bool gl_patience_hides(bool by_card);
+bool gl_memory_wait_hides_refusal(bool by_card);
 /* Memory of this process was given back: tells who waits. */
 void gl_memory_freed(struct gl_gpu *gpu);
 
 /* Bounds of the pause between two tries.  Memory may also come free without a wake-up, so tries cannot wait for ever; each
  * one costs a call of the driver. */
-#define GL_OFTEN UINT64_C(50000000)
-#define GL_SELDOM UINT64_C(500000000)
+#define GL_OOM_POLL_NS UINT64_C(50000000)
+#define GL_OOM_SLOW_POLL_NS UINT64_C(500000000)
 /* The value of `try`, a call that holds no lock, tried again while it is out of memory and waiting is allowed.  gpu_ is
  * only looked at if it might be. */
-#define GL_PATIENTLY(gpu_, bytes_, poll, try)                                                                              \
+#define GL_RETRY_ON_OOM(gpu_, bytes_, poll, try)                                                                     \
 	(__extension__({                                                                                             \
-		struct gl_patience patience_ = {                                                                     \
-			.gpu = gl_patience_possible() ? (gpu_) : NULL, .bytes = (bytes_), .poll_ns = (poll)};        \
+		struct gl_memory_wait wait_ = {                                                                      \
+			.gpu = gl_memory_wait_possible() ? (gpu_) : NULL, .bytes = (bytes_), .poll_ns = (poll)};     \
 		CUresult result_;                                                                                    \
-		gl_patience_begin(&patience_);                                                                       \
+		gl_memory_wait_begin(&wait_);                                                                        \
 		do                                                                                                   \
 			result_ = (try);                                                                             \
-		while (GL_UNLIKELY(result_ == CUDA_ERROR_OUT_OF_MEMORY) && gl_patience_again(&patience_));           \
-		gl_patience_end(&patience_);                                                                         \
+		while (GL_UNLIKELY(result_ == CUDA_ERROR_OUT_OF_MEMORY) && gl_memory_wait_again(&wait_));            \
+		gl_memory_wait_end(&wait_);                                                                          \
 		result_;                                                                                             \
 	}))
 /* A hook whose work is done by once_NAME. */
-#define GL_PATIENT_HOOK(name, params, args, gpu, bytes)                                                              \
+#define GL_RETRY_ON_OOM_HOOK(name, params, args, gpu, bytes)                                                         \
 	CUresult name params                                                                                         \
 	{                                                                                                            \
 		GL_ENTER(name, args);                                                                                \
-		return GL_PATIENTLY(gpu, bytes, GL_OFTEN, once_##name args);                                         \
+		return GL_RETRY_ON_OOM(gpu, bytes, GL_OOM_POLL_NS, once_##name args);                                \
 	}
 
 /* ---- blocks.c: what this process holds, by address or handle; O(1) ---- */
@@ -117,20 +117,20 @@ void gl_block_each(bool (*fn)(struct gl_block *block, void *arg), void *arg);
 
 /* Around what makes the books and the card differ for a moment: a reservation before the driver gives the memory, or
  * a free before it is off the books.  A measurement in between is taken with caution.  gpu may be NULL. */
-static inline void gl_moving(struct gl_gpu *gpu)
+static inline void gl_in_flight_begin(struct gl_gpu *gpu)
 {
 	if (gpu)
-		(void)__atomic_fetch_add(&gpu->moving, 1, __ATOMIC_ACQ_REL);
+		(void)__atomic_fetch_add(&gpu->in_flight, 1, __ATOMIC_ACQ_REL);
 }
-static inline void gl_moved(struct gl_gpu *gpu)
+static inline void gl_in_flight_end(struct gl_gpu *gpu)
 {
 	if (gpu)
-		(void)__atomic_fetch_sub(&gpu->moving, 1, __ATOMIC_ACQ_REL);
+		(void)__atomic_fetch_sub(&gpu->in_flight, 1, __ATOMIC_ACQ_REL);
 }
 
 struct gl_charge {
 	struct gl_gpu *gpu; /* NULL: no current context, the driver will say so */
-	bool moving;
+	bool in_flight;
 	CUcontext context;
 	enum gl_memory_kind kind;
 	uint64_t bytes;
@@ -146,15 +146,15 @@ CUresult gl_charge_refused(const struct gl_charge *charge, CUresult verdict);
 bool gl_charge_correct(struct gl_charge *charge, uint64_t bytes);
 /* The driver gave it: writes the block down.  False: it cannot be kept; the charge is gone, the caller gives the
  * memory back to the driver and answers out of memory. */
-bool gl_charge_keep(struct gl_charge *charge, enum gl_space space, uint64_t key);
+bool gl_charge_commit(struct gl_charge *charge, enum gl_space space, uint64_t key);
 /* The driver did not give it: takes the charge back and returns the driver's code. */
-CUresult gl_charge_drop(struct gl_charge *charge, CUresult result);
+CUresult gl_charge_cancel(struct gl_charge *charge, CUresult result);
 /* A block was taken out of the table because the driver is about to free what it stands for; after its answer,
  * the charge is given back, or the block put back if the driver refused.  Nothing if block->space is 0. */
-void gl_charge_leaving(const struct gl_block *block);
-void gl_charge_left(const struct gl_block *block, CUresult result);
+void gl_uncharge_begin(const struct gl_block *block);
+void gl_uncharge_end(const struct gl_block *block, CUresult result);
 /* Gives back what a block that was taken out of the table was charged. */
-void gl_charge_release(const struct gl_block *block);
+void gl_uncharge_block(const struct gl_block *block);
 /* The driver has this device, but it cannot be put under quota (device.c says why): nothing may be made on it. */
 bool gl_device_barred(CUdevice dev);
 
@@ -176,7 +176,7 @@ bool gl_overhead_fits_rounded(struct gl_gpu *gpu);
  * and learns (false: the truth is over the quota; end the context, then measure again). */
 struct gl_context_cost {
 	uint64_t reserved, overhead_before, card_before;
-	struct gl_card_listing {
+	struct gl_nvml_listing {
 		uint32_t count; /* UINT32_MAX: not known, or more than fit */
 		uint32_t pid[64];
 	} listing; /* the processes on the card before */

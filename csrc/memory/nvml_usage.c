@@ -128,7 +128,7 @@ static bool find_own(const struct list *list, uint64_t *bytes)
 	return find(list, gl_self.pid, bytes) || find(list, host_pid(), bytes);
 }
 
-bool gl_card_own_bytes(struct gl_gpu *gpu, uint64_t *bytes)
+bool gl_nvml_own_bytes(struct gl_gpu *gpu, uint64_t *bytes)
 {
 	struct list list;
 	bool found = false;
@@ -147,7 +147,7 @@ bool gl_card_own_bytes(struct gl_gpu *gpu, uint64_t *bytes)
 	return found;
 }
 
-bool gl_card_used_bytes(struct gl_gpu *gpu, uint64_t *bytes)
+bool gl_nvml_used_bytes(struct gl_gpu *gpu, uint64_t *bytes)
 {
 	nvmlMemory_t memory;
 	int kept = errno;
@@ -158,7 +158,7 @@ bool gl_card_used_bytes(struct gl_gpu *gpu, uint64_t *bytes)
 	return known;
 }
 
-void gl_card_remember(struct gl_gpu *gpu, struct gl_card_listing *listing)
+void gl_nvml_listing_take(struct gl_gpu *gpu, struct gl_nvml_listing *listing)
 {
 	struct list list;
 	nvmlDevice_t device = nvml_started() ? handle_of(gpu) : NULL;
@@ -173,7 +173,7 @@ void gl_card_remember(struct gl_gpu *gpu, struct gl_card_listing *listing)
 	list_free(&list);
 }
 
-static bool was_there(const struct gl_card_listing *listing, uint32_t pid)
+static bool was_there(const struct gl_nvml_listing *listing, uint32_t pid)
 {
 	for (uint32_t i = 0; i < listing->count; i++)
 		if (listing->pid[i] == pid)
@@ -182,7 +182,7 @@ static bool was_there(const struct gl_card_listing *listing, uint32_t pid)
 }
 
 /* Which of those that appeared is us: by either of our pids, else the only one. */
-static uint32_t recognised(const struct list *list, const struct gl_card_listing *before)
+static uint32_t recognised(const struct list *list, const struct gl_nvml_listing *before)
 {
 	uint32_t appeared = 0, last = 0, host = host_pid();
 	bool as_host = false;
@@ -199,7 +199,7 @@ static uint32_t recognised(const struct list *list, const struct gl_card_listing
 	return as_host ? host : appeared == 1 ? last : 0;
 }
 
-void gl_card_recognise(struct gl_gpu *gpu, const struct gl_card_listing *before)
+void gl_nvml_listing_recognise(struct gl_gpu *gpu, const struct gl_nvml_listing *before)
 {
 	struct list list;
 	uint64_t bytes;

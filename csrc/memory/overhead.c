@@ -87,12 +87,12 @@ static bool look(struct gl_gpu *gpu, uint64_t *measured, bool *steady)
 	bool seen = false;
 	*steady = false;
 	for (int tries = 0; tries < 4 && !*steady; tries++) {
-		bool still = gl_load(&gpu->moving) == 0;
+		bool still = gl_load(&gpu->in_flight) == 0;
 		uint64_t before = asked(gpu);
-		seen = gl_card_own_bytes(gpu, &used);
+		seen = gl_nvml_own_bytes(gpu, &used);
 		gl_pools_refresh(gpu); /* growth since the first look is in NVML's figure, so it must be in ours */
 		uint64_t after = asked(gpu), most = after > before ? after : before;
-		*steady = before == after && still && gl_load(&gpu->moving) == 0;
+		*steady = before == after && still && gl_load(&gpu->in_flight) == 0;
 		*measured = beyond(gpu, used, most);
 	}
 	return seen;

@@ -47,7 +47,7 @@ static uint64_t missing(struct gl_gpu *gpu, CUmemoryPool handle, uint64_t bytes,
 			need = whole_steps(gpu, need);
 		}
 	} else {
-		gl_release(gpu, *kind, reserved);
+		gl_uncharge(gpu, *kind, reserved);
 	}
 	gl_unlock(&gpu->books_lock);
 	gl_unrelax(mode);
@@ -79,7 +79,7 @@ bool gl_pool_reserve(struct gl_gpu *gpu, CUmemoryPool handle, uint64_t bytes)
 		}
 		need = missing(gpu, handle, bytes, need, &kind);
 	}
-	gl_moving(gpu); /* until settled */
+	gl_in_flight_begin(gpu); /* until settled */
 	return true;
 }
 
@@ -128,7 +128,7 @@ bool gl_pool_settle(struct gl_gpu *gpu, CUmemoryPool handle)
 		now = pool->charged;
 		learn_step(gpu, pool);
 	}
-	gl_moved(gpu);
+	gl_in_flight_end(gpu);
 	gl_unlock(&gpu->books_lock);
 	gl_unrelax(mode);
 	if (GL_LIKELY(now <= allowed || !gl_over_limit(gpu)))

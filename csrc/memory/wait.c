@@ -17,7 +17,7 @@
 #include "shim.h"
 
 /* This thread's wait, or its try that may become one. */
-static __thread struct gl_patience *current;
+static __thread struct gl_memory_wait *current;
 
 static uint64_t bound_ns(const struct gl_gpu *gpu)
 {
@@ -29,39 +29,39 @@ static uint64_t bound_ns(const struct gl_gpu *gpu)
 	return own && !gl_self.daemon.proposed && own < tenants ? own : tenants;
 }
 
-bool gl_patience_possible(void)
+bool gl_memory_wait_possible(void)
 {
 	return (gl_self.quota.memory_wait || gl_load(&gl_self.daemon.policy)) && !gl_peek(&gl_self.capturing);
 }
 
-void gl_patience_begin(struct gl_patience *p)
+void gl_memory_wait_begin(struct gl_memory_wait *w)
 {
-	p->before = current;
-	p->may_wait = p->gpu && bound_ns(p->gpu) > 0;
-	if (p->may_wait)
-		current = p;
+	w->before = current;
+	w->may_wait = w->gpu && bound_ns(w->gpu) > 0;
+	if (w->may_wait)
+		current = w;
 }
 
-static void look(struct gl_patience *p)
+static void announce(struct gl_memory_wait *w)
 {
-	struct gl_device *d = p->gpu->device;
+	struct gl_device *d = w->gpu->device;
 	gl_store(&d->memory_wanted, 1u);
 	__atomic_thread_fence(__ATOMIC_SEQ_CST); /* said before the next try */
-	p->seen = gl_load(&d->memory_change);
+	w->seen = gl_load(&d->memory_change);
 }
 
-static void begin_waiting(struct gl_patience *p)
+static void begin_waiting(struct gl_memory_wait *w)
 {
-	p->start_ns = gl_now_ns();
-	gl_add(&p->gpu->account->memory_waiting, 1);
-	gl_add(&p->gpu->device->memory_waits, 1);
-	look(p);
+	w->start_ns = gl_now_ns();
+	gl_add(&w->gpu->account->memory_waiting, 1);
+	gl_add(&w->gpu->device->memory_waits, 1);
+	announce(w);
 	if (gl_self.daemon.registered)
 		gl_doorbell_ring();
-	gl_log(GL_INFO, "device %d: waiting for %llu bytes of memory", p->gpu->ordinal, (unsigned long long)p->bytes);
+	gl_log(GL_INFO, "device %d: waiting for %llu bytes of memory", w->gpu->ordinal, (unsigned long long)w->bytes);
 }
 
-bool gl_patience_hides(bool by_card)
+bool gl_memory_wait_hides_refusal(bool by_card)
 {
 	if (GL_LIKELY(!current))
 		return false;
@@ -71,7 +71,7 @@ bool gl_patience_hides(bool by_card)
 
 void gl_count_refusal(struct gl_gpu *gpu, uint64_t bytes)
 {
-	if (gl_patience_hides(false))
+	if (gl_memory_wait_hides_refusal(false))
 		return;
 	gl_add(&gpu->device->refused, 1);
 	gl_log(GL_WARN, "device %d: %llu bytes refused: %llu of %llu in use", gpu->ordinal, (unsigned long long)bytes,
@@ -80,52 +80,52 @@ void gl_count_refusal(struct gl_gpu *gpu, uint64_t bytes)
 
 void gl_count_card_refusal(struct gl_gpu *gpu)
 {
-	if (gl_patience_hides(true))
+	if (gl_memory_wait_hides_refusal(true))
 		return;
 	gl_add(&gpu->device->refused_by_card, 1);
 	gl_log(GL_WARN, "device %d: the card itself is full, not the quota", gpu->ordinal);
 }
 
-static bool give_up(struct gl_patience *p)
+static bool give_up(struct gl_memory_wait *w)
 {
-	current = p->before; /* from here on refusals count */
-	if (p->by_card)
-		gl_count_card_refusal(p->gpu);
+	current = w->before; /* from here on refusals count */
+	if (w->by_card)
+		gl_count_card_refusal(w->gpu);
 	else
-		gl_count_refusal(p->gpu, p->bytes);
+		gl_count_refusal(w->gpu, w->bytes);
 	return false;
 }
 
-bool gl_patience_again(struct gl_patience *p)
+bool gl_memory_wait_again(struct gl_memory_wait *w)
 {
-	if (!p->may_wait)
+	if (!w->may_wait)
 		return false;
-	if (!p->start_ns) {
-		if (p->bytes > gl_limit_bytes(p->gpu))
-			return give_up(p);
-		begin_waiting(p); /* and once more, for who gave back before it could know of us */
+	if (!w->start_ns) {
+		if (w->bytes > gl_limit_bytes(w->gpu))
+			return give_up(w);
+		begin_waiting(w); /* and once more, for who gave back before it could know of us */
 		return true;
 	}
-	uint64_t waited = gl_now_ns() - p->start_ns, bound = bound_ns(p->gpu);
+	uint64_t waited = gl_now_ns() - w->start_ns, bound = bound_ns(w->gpu);
 	if (waited >= bound || gl_peek(&gl_self.capturing))
-		return give_up(p);
+		return give_up(w);
 	uint64_t left = bound - waited;
 	/* A signal handler runs, and we try again. */
-	gl_futex_wait(&p->gpu->device->memory_change, p->seen, left < p->poll_ns ? left : p->poll_ns);
-	look(p);
-	p->by_card = false;
+	gl_futex_wait(&w->gpu->device->memory_change, w->seen, left < w->poll_ns ? left : w->poll_ns);
+	announce(w);
+	w->by_card = false;
 	return true;
 }
 
-void gl_patience_end(struct gl_patience *p)
+void gl_memory_wait_end(struct gl_memory_wait *w)
 {
-	if (!p->may_wait)
+	if (!w->may_wait)
 		return;
-	current = p->before;
-	if (!p->start_ns)
+	current = w->before;
+	if (!w->start_ns)
 		return;
-	gl_sub(&p->gpu->account->memory_waiting, 1);
-	gl_add(&p->gpu->device->memory_waited_ns, gl_now_ns() - p->start_ns);
+	gl_sub(&w->gpu->account->memory_waiting, 1);
+	gl_add(&w->gpu->device->memory_waited_ns, gl_now_ns() - w->start_ns);
 }
 
 void gl_memory_freed(struct gl_gpu *gpu)

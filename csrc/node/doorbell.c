@@ -60,33 +60,33 @@ static int wait_until(const struct gl_bell *bells, uint32_t count, uint64_t dead
 	return r == -ENOSYS || r == -EPERM ? poll_until(bells, count, deadline_ns) : r;
 }
 
-static bool any_over(const struct gl_vigil *vigils, uint32_t count)
+static bool any_expired(const struct gl_turn_watch *watches, uint32_t count)
 {
 	for (uint32_t i = 0; i < count; i++)
-		if (vigils[i].over)
+		if (watches[i].expired)
 			return true;
 	return false;
 }
 
-static uint64_t next_look(const struct gl_vigil *vigils, uint32_t count, uint64_t deadline_ns)
+static uint64_t next_poll(const struct gl_turn_watch *watches, uint32_t count, uint64_t deadline_ns)
 {
 	for (uint32_t i = 0; i < count; i++)
-		if (vigils[i].usage && vigils[i].next_ns < deadline_ns)
-			deadline_ns = vigils[i].next_ns;
+		if (watches[i].usage && watches[i].next_ns < deadline_ns)
+			deadline_ns = watches[i].next_ns;
 	return deadline_ns;
 }
 
-int gl_bells_wait(const struct gl_bell *bells, uint32_t count, struct gl_vigil *vigils, uint32_t vigil_count,
+int gl_bells_wait(const struct gl_bell *bells, uint32_t count, struct gl_turn_watch *watches, uint32_t watch_count,
 		  uint64_t deadline_ns, int poll)
 {
 	int r = -ETIMEDOUT;
 	if (count > GL_MAX_BELLS)
 		return -EINVAL;
-	while (r == -ETIMEDOUT && !any_over(vigils, vigil_count)) {
-		r = wait_until(bells, count, next_look(vigils, vigil_count, deadline_ns), poll);
+	while (r == -ETIMEDOUT && !any_expired(watches, watch_count)) {
+		r = wait_until(bells, count, next_poll(watches, watch_count, deadline_ns), poll);
 		uint64_t now = gl_now_ns();
-		for (uint32_t i = 0; i < vigil_count; i++)
-			gl_vigil_look(&vigils[i], now);
+		for (uint32_t i = 0; i < watch_count; i++)
+			gl_turn_watch_poll(&watches[i], now);
 		if (now >= deadline_ns)
 			break;
 	}

@@ -18,11 +18,11 @@ struct gl_bell {
 	uint32_t ignored;    /* not 0: a ring does not wake the daemon */
 };
 
-/* Sleeps until one of the words differs from `seen`, until a vigil is over, or until the deadline by CLOCK_MONOTONIC:
- * 0 or more: a bell rang; -EAGAIN: some word differs already; -ETIMEDOUT, also for a vigil; -EINTR; -EFAULT: a word's
- * file was cut short; -EINVAL: more than GL_MAX_BELLS.  Where the kernel cannot wait for many words (before Linux 5.16)
- * the words are looked at every 2 ms; poll 1 does so in any case. */
-int gl_bells_wait(const struct gl_bell *bells, uint32_t count, struct gl_vigil *vigils, uint32_t vigil_count,
+/* Sleeps until one of the words differs from `seen`, until a turn watch expires, or until the deadline by
+ * CLOCK_MONOTONIC.  0 or more: a bell rang; -EAGAIN: some word differs already; -ETIMEDOUT, also if a turn watch expires;
+ * -EINTR; -EFAULT: a word's file was cut short; -EINVAL: more than GL_MAX_BELLS.  Where the kernel cannot wait for many
+ * words (before Linux 5.16) they are read every 2 ms; poll 1 does so in any case. */
+int gl_bells_wait(const struct gl_bell *bells, uint32_t count, struct gl_turn_watch *watches, uint32_t watch_count,
 		  uint64_t deadline_ns, int poll);
 /* Sets rang[i] to 1 where a word differs from `seen` or is gone, else to 0. */
 void gl_bells_rang(const struct gl_bell *bells, uint32_t count, uint8_t *rang);

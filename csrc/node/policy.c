@@ -75,13 +75,13 @@ static int beat(void *argument)
 	return 0;
 }
 
-int gl_node_policy_beat(struct gl_policy *policy, uint64_t heartbeat_ns, uint64_t daemon_start_ns)
+int gl_node_policy_heartbeat(struct gl_policy *policy, uint64_t heartbeat_ns, uint64_t daemon_start_ns)
 {
 	struct writing w = {.policy = policy, .heartbeat_ns = heartbeat_ns, .daemon_start_ns = daemon_start_ns};
 	return gl_guarded(beat, &w);
 }
 
-int gl_node_state_beat(struct gl_state *state, uint64_t heartbeat_ns, uint64_t daemon_start_ns)
+int gl_node_state_heartbeat(struct gl_state *state, uint64_t heartbeat_ns, uint64_t daemon_start_ns)
 {
 	struct writing w = {.state = state, .heartbeat_ns = heartbeat_ns, .daemon_start_ns = daemon_start_ns};
 	return gl_guarded(beat, &w);

@@ -14,8 +14,8 @@ int gl_node_state_begin(struct gl_state *state, uint64_t created_ns, uint32_t pi
 /* A policy or state that this layout can read: 0, -EPROTO or -EFAULT. */
 int gl_node_policy_check(const struct gl_policy *policy);
 /* heartbeat_ns by CLOCK_MONOTONIC, daemon_start_ns by CLOCK_REALTIME. */
-int gl_node_policy_beat(struct gl_policy *policy, uint64_t heartbeat_ns, uint64_t daemon_start_ns);
-int gl_node_state_beat(struct gl_state *state, uint64_t heartbeat_ns, uint64_t daemon_start_ns);
+int gl_node_policy_heartbeat(struct gl_policy *policy, uint64_t heartbeat_ns, uint64_t daemon_start_ns);
+int gl_node_state_heartbeat(struct gl_state *state, uint64_t heartbeat_ns, uint64_t daemon_start_ns);
 /* Takes over all of *from but what is in gl_grant, memory_wanted and change. */
 int gl_node_policy_allow(struct gl_policy *policy, uint32_t device, const struct gl_policy_device *from);
 /* Which gang the tenant is in, enum gl_gang_mode.  It wakes no thread: call it before gl_node_policy_allow. */

@@ -6,7 +6,7 @@
 
 /* What the books say of one device. */
 struct seen {
-	struct gl_vigil *vigil;
+	struct gl_turn_watch *watch;
 	uint64_t spent_ns, outstanding_ns, queue_end_ns;
 	bool waiting;
 };
@@ -29,8 +29,8 @@ static uint64_t beyond(uint64_t a, uint64_t b)
 static int read_books(void *argument)
 {
 	struct seen *s = argument;
-	const struct gl_usage *usage = s->vigil->usage;
-	uint32_t device = s->vigil->device, used = gl_peek(&usage->header.slots_used);
+	const struct gl_usage *usage = s->watch->usage;
+	uint32_t device = s->watch->device, used = gl_peek(&usage->header.slots_used);
 	s->spent_ns = gl_peek(&usage->device[device].spent_ns);
 	for (uint32_t i = 0; i < used && i < GL_MAX_SLOTS; i++) {
 		const struct gl_slot *slot = &usage->slot[i];
@@ -43,34 +43,34 @@ static int read_books(void *argument)
 	return 0;
 }
 
-static bool goes_on(struct gl_vigil *v, const struct seen *s, uint64_t now)
+static bool goes_on(struct gl_turn_watch *w, const struct seen *s, uint64_t now)
 {
-	if (s->spent_ns < v->spent_ns)
+	if (s->spent_ns < w->spent_ns)
 		return false; /* the segment was reset */
-	uint64_t spent = s->spent_ns - v->spent_ns;
+	uint64_t spent = s->spent_ns - w->spent_ns;
 	if (spent)
-		v->queue_end_ns = most(v->queue_end_ns, v->begin_ns) + least(spent, GL_MAX_USAGE_STEP_NS);
-	v->spent_ns = s->spent_ns;
-	uint64_t queued = least(s->outstanding_ns, beyond(most(v->queue_end_ns, s->queue_end_ns), now));
-	bool used_up = s->spent_ns >= v->until_spent_ns;
-	if (used_up && !v->used_up_ns) {
-		v->used_up_ns = now;
-		v->left_ns = queued;
+		w->queue_end_ns = most(w->queue_end_ns, w->begin_ns) + least(spent, GL_MAX_USAGE_STEP_NS);
+	w->spent_ns = s->spent_ns;
+	uint64_t queued = least(s->outstanding_ns, beyond(most(w->queue_end_ns, s->queue_end_ns), now));
+	bool used_up = s->spent_ns >= w->until_spent_ns;
+	if (used_up && !w->used_up_ns) {
+		w->used_up_ns = now;
+		w->left_ns = queued;
 	}
 	bool idle = !s->waiting && !spent && !queued;
-	if (idle || (used_up && queued <= v->queued_ns))
+	if (idle || (used_up && queued <= w->queued_ns))
 		return false;
-	uint64_t left = least(beyond(v->until_spent_ns, s->spent_ns), GL_MAX_USAGE_STEP_NS);
-	uint64_t wait = left + beyond(queued, v->queued_ns);
+	uint64_t left = least(beyond(w->until_spent_ns, s->spent_ns), GL_MAX_USAGE_STEP_NS);
+	uint64_t wait = left + beyond(queued, w->queued_ns);
 	if (!s->waiting)
 		wait = least(wait, least(queued, GL_MAX_USAGE_STEP_NS) + GL_TURN_IDLE_TIMEOUT_NS);
-	v->next_ns = now + least(most(wait, GL_WATCH_MIN_POLL_NS), GL_WATCH_MAX_POLL_NS);
+	w->next_ns = now + least(most(wait, GL_WATCH_MIN_POLL_NS), GL_WATCH_MAX_POLL_NS);
 	return true;
 }
 
-void gl_vigil_look(struct gl_vigil *v, uint64_t now)
+void gl_turn_watch_poll(struct gl_turn_watch *w, uint64_t now)
 {
-	struct seen s = {v, 0, 0, 0, false};
-	if (v->usage && !v->over && now >= v->next_ns)
-		v->over = gl_guarded(read_books, &s) < 0 || !goes_on(v, &s, now);
+	struct seen s = {w, 0, 0, 0, false};
+	if (w->usage && !w->expired && now >= w->next_ns)
+		w->expired = gl_guarded(read_books, &s) < 0 || !goes_on(w, &s, now);
 }

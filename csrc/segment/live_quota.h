@@ -2,8 +2,8 @@
  *
  * Changing a running tenant's quota from outside, in its segment.  Used by the command line; the shim only reads.
  */
-#ifndef GL_LIVE_H
-#define GL_LIVE_H
+#ifndef GL_LIVE_QUOTA_H
+#define GL_LIVE_QUOTA_H
 
 #include "layout.h"
 

@@ -50,7 +50,7 @@ struct gl_gpu {
 	uint64_t overhead_seen;     /* what the last measurement said; a lower one must be seen twice (overhead.c) */
 	uint64_t overhead_at_bytes; /* lowest that was charged in all since the last measurement */
 	uint64_t overhead_with_bytes; /* what was charged in all at the last measurement */
-	uint32_t moving;            /* calls under way between whose start and end books and card may differ */
+	uint32_t in_flight;         /* calls under way between whose start and end books and card may differ */
 	uint64_t overhead_at_ns;
 	uint32_t overhead_reserves; /* reservations since the last measurement */
 	uint32_t overhead_dirty;    /* an event has cost memory that no call requested by size */
@@ -103,7 +103,7 @@ struct gl_daemon {
 	uint32_t host_pid;
 	int usage_fd;        /* the tenant's usage segment, as the daemon handed it over; -1: not, or used up */
 	bool closed;         /* GPULIMIT_ON_LOSS */
-	bool patient;        /* GPULIMIT_WAIT is set: what others hold now is waited for, too */
+	bool waits_for_others; /* GPULIMIT_WAIT is set: what other processes hold now is waited for, too */
 	uint64_t wait_ns;    /* GPULIMIT_WAIT */
 	char body[8192];     /* of the registration: the thread must not read the environment */
 };

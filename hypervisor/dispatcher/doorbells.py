@@ -61,7 +61,7 @@ class Doorbells:
         self._bells: Any = ffi.new("struct gl_bell[]", MAX_BELLS)
         self._rang: Any = ffi.new("uint8_t[]", MAX_BELLS)
         self._bells[0].word = self._own
-        self._watches: Any = ffi.new("struct gl_vigil[]", MAX_WATCHES)
+        self._watches: Any = ffi.new("struct gl_turn_watch[]", MAX_WATCHES)
         self._watch_count = 0
         self._places: dict[TenantName, int] = {}
         self._budgets: dict[TenantName, RingBudget] = {}
@@ -144,7 +144,7 @@ class Doorbells:
         """Set the turn watch of a slot; `wait` ends when it expires. `usage` must stay mapped meanwhile."""
         if watch is None:
             none = self._watches[place]
-            none.usage, none.over, none.used_up_ns = ffi.NULL, 0, 0
+            none.usage, none.expired, none.used_up_ns = ffi.NULL, 0, 0
             return
         self._watch_count = max(self._watch_count, place + 1)
         figures = (min(max(0, figure), UINT64_MAX) for figure in watch[1:])  # a tenant can write any number
@@ -152,7 +152,7 @@ class Doorbells:
 
     def is_expired(self, place: int) -> bool:
         """True if the turn watch of a slot has expired."""
-        return bool(self._watches[place].over)
+        return bool(self._watches[place].expired)
 
     def quantum_expiry(self, place: int) -> QuantumExpiry | None:
         """Return the moment at which the turn watch of a slot found the quantum used up, or None."""

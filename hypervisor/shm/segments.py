@@ -222,7 +222,7 @@ class PolicySegment(Segment):
 
     def beat(self, now_ns: int, start_ns: int) -> None:
         """Publish the daemon's heartbeat."""
-        self.check(lib.gl_node_policy_beat(self.view, now_ns, start_ns))
+        self.check(lib.gl_node_policy_heartbeat(self.view, now_ns, start_ns))
 
     def command(self) -> None:
         """Announce a waiting command."""
@@ -247,7 +247,7 @@ class StateSegment(Segment):
         self.check(lib.gl_node_state_begin(self.view, time.time_ns(), os.getpid()))
 
     def beat(self, now_ns: int, start_ns: int) -> None:
-        self.check(lib.gl_node_state_beat(self.view, now_ns, start_ns))
+        self.check(lib.gl_node_state_heartbeat(self.view, now_ns, start_ns))
 
     def show(self, index: int, sample: GpuSample, *, tenants: int, now_ns: int, gpus: int) -> None:
         """Publish NVML's sample of a GPU; a failed one keeps the time of the last good one."""

@@ -34,7 +34,7 @@ PYTHON_CALLS = (
 C_CALLS = (
     *("gl_node_rename", "gl_node_sample", "gl_node_usage_begin", "gl_node_hold", "gl_node_reap"),
     *("gl_node_policy_begin", "gl_node_policy_check", "gl_node_state_begin", "gl_node_memory_changed"),
-    *("gl_node_policy_allow", "gl_node_policy_grant", "gl_node_policy_beat", "gl_node_state_beat"),
+    *("gl_node_policy_allow", "gl_node_policy_grant", "gl_node_policy_heartbeat", "gl_node_state_heartbeat"),
 )
 NAMES = [f"{owner.__name__}.{name}" for owner, name in PYTHON_CALLS] + list(C_CALLS)
 

@@ -128,7 +128,7 @@ def test_a_bell_whose_ring_is_no_news_wakes_nobody_and_is_heard_all_the_same() -
 
 
 @pytest.mark.parametrize("poll", [False, True])
-def test_a_vigil_that_is_over_wakes_the_sleeper(poll: bool) -> None:
+def test_a_turn_watch_that_has_expired_wakes_the_sleeper(poll: bool) -> None:
     bells, books, place = Doorbells(poll=poll), ffi.new("struct gl_usage *"), 5
     now = time.monotonic_ns()
     bells.set_turn_watch(place, TurnWatch(NAME, 0, now, now, 1000, 0), books, 0)
@@ -149,15 +149,15 @@ def test_a_vigil_that_is_over_wakes_the_sleeper(poll: bool) -> None:
     assert not bells.quantum_expiry(place)
 
 
-def test_a_vigil_over_books_that_were_cut_short_is_over(tmp_path) -> None:
+def test_a_turn_watch_of_books_that_were_cut_short_expires(tmp_path) -> None:
     path = tmp_path / "books"
     path.write_bytes(bytes(ffi.sizeof("struct gl_usage")))
     with path.open("r+b") as file, mmap.mmap(file.fileno(), 0) as mapped:
         file.truncate(0)
         books = ffi.from_buffer("struct gl_usage *", mapped)
-        vigil = ffi.new("struct gl_vigil *", {"usage": books, "until_spent_ns": 1})
-        lib.gl_vigil_look(vigil, 1)
-        assert vigil.over
+        watch = ffi.new("struct gl_turn_watch *", {"usage": books, "until_spent_ns": 1})
+        lib.gl_turn_watch_poll(watch, 1)
+        assert watch.expired
         ffi.release(books)
 
 

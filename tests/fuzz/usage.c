@@ -108,9 +108,10 @@ static void reap(void)
 
 static void watch(const struct record *record)
 {
-	struct gl_vigil vigil = {.usage = usage, .device = record->place % GL_MAX_DEVICES, .until_spent_ns = record->value};
-	gl_vigil_look(&vigil, 1);
-	must(vigil.over <= 1);
+	struct gl_turn_watch watch = {
+		.usage = usage, .device = record->place % GL_MAX_DEVICES, .until_spent_ns = record->value};
+	gl_turn_watch_poll(&watch, 1);
+	must(watch.expired <= 1);
 	int r = gl_node_memory_changed(usage, record->place % (GL_MAX_DEVICES + 1));
 	must(r == 0 || r == -EINVAL || (r == -EFAULT && !is_whole()));
 }

@@ -217,7 +217,7 @@ class World:
         self._polled: frozenset[TenantName] = frozenset()
         self._muted: frozenset[TenantName] = frozenset()
         self._turn_watch: TurnWatch | None = None
-        self._vigil_number = 0
+        self._watch_number = 0
         self._beat_at_ns = -S
 
     def after(self, ns: int, call: Callable[[], None]) -> None:
@@ -309,7 +309,7 @@ class World:
         used_up = self._turn_watch.used_up if self._turn_watch else None
         decision = self.scheduler.step(self.now_ns, seen, self.terms, used_up)
         self._polled, self._muted = decision.polled, decision.muted
-        self._keep_vigil(decision.turn_watch)
+        self._start_watch(decision.turn_watch)
         self.decisions.append((self.now_ns, decision))
         for name, grant in decision.grants.items():
             if grant != self.tenants[name].grant:
@@ -317,16 +317,16 @@ class World:
                 self.tenants[name].granted(grant)
         self._wake_daemon(max(decision.next_at_ns + WAKE_NS // 2, self.now_ns + DAEMON_GAP_NS))
 
-    def _keep_vigil(self, turn_watch: TurnWatch | None) -> None:
+    def _start_watch(self, turn_watch: TurnWatch | None) -> None:
         self._turn_watch = turn_watch
-        self._vigil_number += 1
-        number = self._vigil_number
+        self._watch_number += 1
+        number = self._watch_number
         if turn_watch is not None:
             late_ns = turn_watch.next_ns + WAKE_NS // 2 - self.now_ns
             self.after(late_ns, lambda: self._look_at_the_holder(number))
 
     def _look_at_the_holder(self, number: int) -> None:
-        if number != self._vigil_number or self._turn_watch is None:
+        if number != self._watch_number or self._turn_watch is None:
             return
         t = self.tenants.get(self._turn_watch.tenant)
         if t is None:
@@ -336,7 +336,7 @@ class World:
             self._turn_watch = turn_watch
             self._wake_daemon(max(self.now_ns, self._stepped_at_ns + DAEMON_GAP_NS))
         else:
-            self._keep_vigil(turn_watch)
+            self._start_watch(turn_watch)
 
     def _look(self) -> None:
         """Read the books of who has rung or is watched, and now and then of everybody."""

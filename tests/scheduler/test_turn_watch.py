@@ -88,8 +88,8 @@ def look_in_c(turn_watch: TurnWatch, seen: TenantUsage, now_ns: int) -> TurnWatc
         books.slot[slot].account[DEVICE].queue_end_ns = seen.queue_end_ns if slot else 1
     books.slot[1].account[DEVICE].waiting = 1 - seen.waiting
     books.slot[1].account[DEVICE].queue_end_ns = MOST
-    mine = ffi.new("struct gl_vigil *", (books, DEVICE, 0, *turn_watch[1:]))
-    lib.gl_vigil_look(mine, now_ns)
+    mine = ffi.new("struct gl_turn_watch *", (books, DEVICE, 0, *turn_watch[1:]))
+    lib.gl_turn_watch_poll(mine, now_ns)
     return TurnWatch(
         turn_watch.tenant,
         mine.spent_ns,
@@ -97,7 +97,7 @@ def look_in_c(turn_watch: TurnWatch, seen: TenantUsage, now_ns: int) -> TurnWatc
         mine.begin_ns,
         mine.until_spent_ns,
         mine.queued_ns,
-        EXPIRED if mine.over else mine.next_ns,
+        EXPIRED if mine.expired else mine.next_ns,
         mine.used_up_ns,
         mine.left_ns,
     )

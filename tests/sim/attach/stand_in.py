@@ -103,7 +103,7 @@ class Daemon:
         return int(self.usage.c.device[index].spent_ns)
 
     def beat(self) -> None:
-        lib.gl_node_policy_beat(self.policy.c, time.monotonic_ns(), 1)
+        lib.gl_node_policy_heartbeat(self.policy.c, time.monotonic_ns(), 1)
 
     # -- life --
 
