@@ -15,7 +15,8 @@
 #   make deb      the package for Debian 12, in dist/
 #   make clean    remove what these made
 #
-# Quiet unless something fails; V=1 shows everything.  Steps are skipped when nothing that they read changed.
+# Quiet unless something fails, but for a line before each long step; V=1 shows everything.  Steps are skipped when
+# nothing that they read changed.
 
 PYTHON ?= python3
 PYTEST ?=
@@ -41,6 +42,8 @@ quietly = @mkdir -p build && { { $(2); } > build/$(1).log 2>&1 || { cat build/$(
 else
 quietly = { $(2); }
 endif
+# Names a step that takes long, so that a first `make demo` is not silent while it builds.
+announced = @echo "make: $(1)" >&2
 
 # Everything below is one recipe after the other: make's own -j would only reorder the log.
 .NOTPARALLEL:
@@ -88,6 +91,7 @@ lint: $(NATIVE) $(DEV)
 	$(call quietly,mypy,$(BIN)/mypy)
 	$(call quietly,imports,$(BIN)/lint-imports)
 	$(call quietly,prose,$(BIN)/python -m release.prose)
+	$(call quietly,reference,$(BIN)/python -m release.reference --check)
 	$(call quietly,clang,! command -v clang-14 || { $(MAKE) -s -C csrc CC=clang-14 OUT=$(CURDIR)/build/clang/shim && \
 		$(MAKE) -s -C csrc/path CC=clang-14 OUT=$(CURDIR)/build/clang/path && \
 		$(MAKE) -s -C csrc/container CC=clang-14 OUT=$(CURDIR)/build/clang/container && \
@@ -116,6 +120,7 @@ wheels: $(BASE)
 # An environment made before may have the package under its old name, gpulimit.
 # The first installs what running needs, the second what developing needs on top.
 $(BASE): | $(VENV)/bin/python
+	$(call announced,installing gpulimit into $(VENV); half a minute)
 	$(call quietly,install,$(BIN)/python -m pip uninstall -q -y gpulimit && \
 		$(BIN)/python -m pip install -q 'setuptools>=77' 'cffi>=1.16' && \
 		$(BIN)/python -m pip install -q --no-build-isolation -e .)
@@ -123,15 +128,18 @@ $(BASE): | $(VENV)/bin/python
 	@touch $@ $(NATIVE)
 
 $(DEV): | $(BASE)
+	$(call announced,installing the tools for tests and lint into $(VENV); a minute)
 	$(call quietly,install-dev,$(BIN)/python -m pip install -q --no-build-isolation -e '.[dev]')
 	@rm -f $(VENV)/.dev-*
 	@touch $@ $(NATIVE)
 
 $(NATIVE): $(C_SOURCES) | $(BASE)
+	$(call announced,compiling the library and the simulated driver; about 20 s)
 	$(call quietly,native,$(BIN)/python setup.py -q build_ext --inplace)
 	@touch $@
 
 $(VENV)/bin/python:
+	$(call announced,making a Python environment in $(VENV))
 	$(call quietly,venv,$(PYTHON) -m venv $(VENV))
 
 clean:

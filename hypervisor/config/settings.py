@@ -120,7 +120,9 @@ class Settings:
         "[default], or turn them away",
     )
     nvml_timeout: int = option(
-        duration("100ms", "60s"), "5s", "how long NVML may take to answer before it is asked anew"
+        duration("100ms", "60s"),
+        "5s",
+        "time that NVML may take to answer; after it, the process that asks is replaced",
     )
     gpu_memory: tuple[tuple[str, int], ...] = option(
         amounts_by_card,

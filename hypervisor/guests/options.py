@@ -44,7 +44,9 @@ class AgentSettings:
     tls_key: str = option(str, "", "file with the certificate's key")
     nvml_interval: int = option(duration("100ms", "30s"), "1s", "how often NVML is read")
     nvml_timeout: int = option(
-        duration("100ms", "60s"), "5s", "how long NVML may take to answer before it is asked anew"
+        duration("100ms", "60s"),
+        "5s",
+        "time that NVML may take to answer; after it, the process that asks is replaced",
     )
     log_format: str = option(choice("text", "json"), "text", "lines for people, or JSON objects")
     log_level: str = option(choice(*LOG_LEVELS), "info", "the least that is logged")
