@@ -122,7 +122,7 @@ class Settings:
     nvml_timeout: int = option(
         duration("100ms", "60s"),
         "5s",
-        "time that NVML may take to answer; after it, the process that asks is replaced",
+        "time that NVML has to answer; after it, its child process is replaced",
     )
     gpu_memory: tuple[tuple[str, int], ...] = option(
         amounts_by_card,

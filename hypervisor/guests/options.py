@@ -46,7 +46,7 @@ class AgentSettings:
     nvml_timeout: int = option(
         duration("100ms", "60s"),
         "5s",
-        "time that NVML may take to answer; after it, the process that asks is replaced",
+        "time that NVML has to answer; after it, its child process is replaced",
     )
     log_format: str = option(choice("text", "json"), "text", "lines for people, or JSON objects")
     log_level: str = option(choice(*LOG_LEVELS), "info", "the least that is logged")
