@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from limiter.tenant_status import HEADINGS, StatusRow, as_data, cells
+from limiter.tenant_status import HEADINGS, SHORT_UUID, StatusRow, as_data, cells
 
 MORE_HEADINGS = ("REQUEST", "WEIGHT", "PRIORITY", "SOURCE", "NOW")
 
@@ -23,6 +23,8 @@ class NodeRow:
     request_percent: int | None = None
     weight: int | None = None
     priority: str | None = None
+    gang: str = ""
+    """Id of the gang that the tenant is in; empty if it is in none."""
     now: str = ""
     """Its activity: "runs", "waits", "waits for memory", "suspended", or why its books cannot be used."""
 
@@ -53,6 +55,7 @@ def joined(row: StatusRow, known: tuple[Mapping[str, Any], Mapping[str, Any]] | 
         request_percent=gpu["compute_request_percent"],
         weight=gpu["weight"],
         priority=gpu["priority"],
+        gang=tenant.get("gang", {}).get("id") or "",
         now=doing(tenant, gpu),
     )
 
@@ -92,6 +95,16 @@ def node_cells(row: NodeRow) -> tuple[str, ...]:
         row.source or "-",
         row.now or "-",
     )
+
+
+def gang_lines(state: Mapping[str, Any]) -> list[str]:
+    """Return a line for each gang: its members, its GPUs, and if it is its turn."""
+    lines = []
+    for gang in state.get("gangs", ()):
+        gpus = ", ".join(gpu[:SHORT_UUID] for gpu in gang["gpus"]) or "no GPU yet"
+        turn = ", has its turn" if gang["turn"] else ""
+        lines.append(f"gang {gang['id']}: {', '.join(gang['members'])} on {gpus}{turn}")
+    return lines
 
 
 def gpu_lines(state: Mapping[str, Any]) -> list[str]:

@@ -47,6 +47,8 @@ SIZE = ffi.sizeof("struct gl_usage")
 HEADER_SIZE = ffi.sizeof("struct gl_header")
 SLOTS_OFFSET = ffi.offsetof("struct gl_usage", "slot")
 SLOT_SIZE = ffi.sizeof("struct gl_slot")
+GANG_OFFSET = ffi.offsetof("struct gl_usage", "gang")
+GANG_SIZE = ffi.offsetof("struct gl_gang", "cover")
 FLOCK = struct.Struct("hhqqi4x")
 
 
@@ -131,6 +133,16 @@ class Process:
 
 
 @dataclass(frozen=True, slots=True)
+class GangUsage:
+    """The tenant's processes as one, as far as they wait for each other."""
+
+    entries: tuple[int, ...] = ()
+    """Places of the devices on which a process was seen to wait for others."""
+    released: int = 0
+    """Launches let go, whatever the limit and the turn, since running work waited for them."""
+
+
+@dataclass(frozen=True, slots=True)
 class Usage:
     """A segment at one moment. Rows are not of one instant: the tenant goes on while they are copied."""
 
@@ -139,6 +151,12 @@ class Usage:
     created_ns: int
     devices: tuple[Device, ...]
     processes: tuple[Process, ...]
+    gang: GangUsage = GangUsage()
+
+    @property
+    def gang_devices(self) -> tuple[Device, ...]:
+        """The devices on which a process was seen to wait for others."""
+        return tuple(device for device in self.devices if device.entry in self.gang.entries)
 
     def accounts(self, device: Device) -> list[Account]:
         """Return the accounts of living processes on a device."""
@@ -215,6 +233,7 @@ def read_open(fd: int, path: Path, holders: Collection[int] | None = None) -> Us
         created_ns=usage.header.created_ns,
         devices=devices_of(usage),
         processes=processes_of(usage, fd, holders),
+        gang=gang_of(usage),
     )
 
 
@@ -238,6 +257,7 @@ def copy(path: Path, fd: int) -> Any:
         raise LayoutMismatch(path, found=header_text(found), expected=header_text(expected))
     # Slots that were never used need not be copied: they are nearly all of the file.
     read_part(path, fd, raw, SLOTS_OFFSET, min(header.slots_used, lib.GL_MAX_SLOTS) * SLOT_SIZE)
+    read_part(path, fd, raw, GANG_OFFSET, GANG_SIZE)
     return usage
 
 
@@ -252,6 +272,12 @@ def header_text(values: tuple[int, int, int, int]) -> str:
     """Return a header for an error line."""
     magic, version, size, ready = values
     return f"magic {magic:#x}, version {version}, size {size}, ready {ready}"
+
+
+def gang_of(usage: Any) -> GangUsage:
+    """Return what is said of the gang."""
+    entries = tuple(entry for entry in range(lib.GL_MAX_DEVICES) if usage.gang.devices >> entry & 1)
+    return GangUsage(entries, usage.gang.released)
 
 
 def devices_of(usage: Any) -> tuple[Device, ...]:

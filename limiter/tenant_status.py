@@ -27,6 +27,9 @@ HEADINGS = (
     "LAUNCHES",
 )
 
+SHORT_UUID = 12
+"""Characters that are shown of a UUID."""
+
 
 @dataclass(frozen=True, slots=True)
 class StatusRow:
@@ -56,6 +59,8 @@ class StatusRow:
     memory_waits: int = 0
     """Allocations that had to wait."""
     memory_waited_ns: int = 0
+    waits_for_others: bool = False
+    """Processes of the tenant were seen to wait for each other on this GPU."""
     is_coarse: bool = False
     """GPU time of a living process is measured by the wall clock: the driver refuses timing events."""
 
@@ -116,8 +121,18 @@ def row_of(usage: Usage, device: Device, compute_share: float | None) -> StatusR
         memory_waiting=sum(bool(account.memory_waiting) for account in accounts),
         memory_waits=device.memory_waits,
         memory_waited_ns=device.memory_waited_ns,
+        waits_for_others=device.entry in usage.gang.entries,
         is_coarse=any(account.is_coarse for account in accounts),
     )
+
+
+def gang_lines(rows: Sequence[StatusRow]) -> list[str]:
+    """Return a line for each tenant that is a gang by itself: its processes wait for each other."""
+    gpus: dict[str, list[str]] = {}
+    for row in rows:
+        if row.waits_for_others:
+            gpus.setdefault(row.tenant, []).append(row.gpu[:SHORT_UUID])
+    return [f"gang {tenant}: on {', '.join(here)}" for tenant, here in gpus.items() if len(here) > 1]
 
 
 def as_data(row: StatusRow) -> dict[str, Any]:
@@ -131,7 +146,7 @@ def cells(row: StatusRow) -> tuple[str, ...]:
     share = "-" if row.compute_share is None else f"{row.compute_share:.1%}"
     return (
         row.tenant,
-        row.gpu[:12],
+        row.gpu[:SHORT_UUID],
         str(row.processes),
         show_bytes(row.memory_used_bytes) + (f", {row.memory_waiting} wait" if row.memory_waiting else ""),
         show_bytes(row.memory_limit_bytes) if limited else "-",

@@ -7,6 +7,7 @@ import dataclasses
 from collections.abc import Container, Iterable, Mapping
 from typing import Any
 
+from hypervisor.api.gangs import gang_data
 from hypervisor.dispatcher.run_queue import TenantShare
 from hypervisor.metrics.snapshot import ClientView, GpuView, Snapshot
 from hypervisor.model import DeviceQuota, EffectiveQuota, GpuSample, GpuUuid, TenantName, Worker
@@ -36,6 +37,7 @@ def tenant_data(
         "pod_uid": tenant.pod_uid,
         **quota_data(tenant.held),
         "suspended": tenant.is_suspended,
+        "gang": gang_data(tenant, usage, quotas),
         "gpus": [
             gpu_of_tenant(gpu, quota, usage, shares.get(gpu, {}).get(tenant.name))
             for gpu, quota in quotas.items()

@@ -13,6 +13,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+from hypervisor.api.gangs import gangs_data
 from hypervisor.api.serializers import (
     event_data,
     gpu_data,
@@ -103,6 +104,7 @@ class Api:
             ],
             "failed_gpus": [dataclasses.asdict(card) for card in node.inventory.failed_cards],
             "tenants": shown,
+            "gangs": gangs_data(shown),
             "observed": observed_data(
                 self._exporter.snapshot, None if sees_all else {t.name for t in tenants}
             ),

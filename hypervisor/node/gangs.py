@@ -10,13 +10,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hypervisor.model import Source
+from hypervisor.model import Source, TenantName
 from hypervisor.node.registry import CONTAINED, Tenant
 from hypervisor.scheduler.types import GANG_OFF
 from limiter.quota import GangMode
 
 OPERATORS: tuple[Source, ...] = ("api", "config")
 ANY_CONTAINER = "container:*"
+MIN_GPUS = 2
+"""GPUs on which a tenant's processes wait for each other from which it is a gang by itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +42,16 @@ def gang_of(tenant: Tenant) -> TenantGang:
     quota = tenant.held.quota
     is_named = quota.gang_mode == GangMode.NAMED
     return TenantGang(quota.gang_mode, f"{scope_of(tenant)}/{quota.gang}" if is_named else "")
+
+
+def gang_in_force(gang: TenantGang, tenant: TenantName, waits_on: int) -> str:
+    """Return the id of the gang that a tenant is in; empty if it is in none.
+
+    `waits_on`: number of GPUs on which its processes are seen to wait for each other.
+    """
+    if gang.mode == GangMode.AUTO and waits_on >= MIN_GPUS:
+        return tenant
+    return gang.id
 
 
 def scope_of(tenant: Tenant) -> str:

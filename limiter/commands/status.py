@@ -9,6 +9,7 @@ SHARE is the part of the GPU that the tenant got during the last second.  LAUNCH
 processes, of all kinds; --json tells kernels, graphs, cooperative ones and those recorded into graphs apart.
 With the daemon, SOURCE tells who said the quota (pod, api, config, default or environment), and NOW what the
 tenant does: it runs, waits for GPU time, is idle or suspended.
+A gang is one tenant or several whose processes wait for each other over GPUs: they get GPU time together.
 Another user's tenants are shown to root only.  A tenant is shown while one of its processes lives; --all
 shows what the others left, too.
 """
@@ -20,7 +21,7 @@ import json
 import time
 from typing import Any
 
-from limiter import daemon_absence, daemon_client, tenants
+from limiter import daemon_absence, daemon_client, daemon_status, tenant_status, tenants
 from limiter.daemon_status import NodeRow, gpu_lines, join, node_data, node_table
 from limiter.tenant_status import HEADINGS, StatusRow, as_data, cells, rows, table
 
@@ -43,7 +44,9 @@ def run(options: argparse.Namespace) -> int:
         unreadable = {"unreadable": after.unreadable, "daemon_absence": absence}
         print(json.dumps(data_of(shown, known, state) | unreadable))
     else:
-        print("\n".join([*describe(shown, known, after.unreadable), *(absence or about_daemon(state or {}))]))
+        gangs = tenant_status.gang_lines(shown) if state is None else daemon_status.gang_lines(state)
+        about = [*gangs, *(absence or about_daemon(state or {}))]
+        print("\n".join([*describe(shown, known, after.unreadable), *about]))
     return 0
 
 

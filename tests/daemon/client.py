@@ -118,6 +118,12 @@ class Client:
         self.usage.device[0].spent_ns = spent_ns
         return self.spend(0, outstanding_ns, waiting)
 
+    def wait_for_others(self, devices: int, released: int = 0) -> dict[str, Any]:
+        """Note the devices, a bit each, on which processes of the tenant wait for each other."""
+        self.usage.gang.devices, self.usage.gang.released = devices, released
+        lib.gl_bell_ring(ffi.addressof(self.usage.header, "doorbell"))
+        return {}
+
     def look(self) -> dict[str, Any]:
         policy = self.policy
         return {

@@ -3,11 +3,14 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import sys
 
 import pytest
 
 from limiter.quota import GangMode
+from tests.conftest import clean_environ
 from tests.daemon.conftest import eventually
 
 
@@ -88,3 +91,59 @@ def test_the_file_names_a_gang_and_is_read_again(daemon, client, tenant, other_t
     file.write_text('[default]\nmemory = "1GiB"\n')
     here.process.send_signal(signal.SIGHUP)
     eventually(lambda: (mode(one), mode(other)) == (GangMode.AUTO, GangMode.AUTO))
+
+
+TWO_CARDS = {"GPULIMIT_SIM_PROFILE": "two-h100"}
+
+
+def on_both(one, here) -> list[str]:
+    """Let a client show up on both GPUs; return them."""
+    gpus = [gpu["uuid"] for gpu in here.state()["gpus"]]
+    for gpu in gpus:
+        one.tell(order="device", gpu=gpu, card_bytes=80 << 30)
+    return gpus
+
+
+def test_the_state_shows_a_tenant_whose_processes_wait_for_each_other(daemon, client, tenant) -> None:
+    here = daemon(env=TWO_CARDS)
+    one = client()
+    gpus = on_both(one, here)
+    assert len(gpus) == 2
+    assert here.tenant(tenant)["gang"] == {
+        "id": None,
+        "mode": "auto",
+        "source": None,
+        "waits_on": [],
+        "released": 0,
+    }
+    one.tell(order="wait_for_others", devices=0b01, released=3)
+    assert here.tenant(tenant)["gang"]["id"] is None  # on one GPU alone it is no gang
+    one.tell(order="wait_for_others", devices=0b11, released=3)
+    assert here.tenant(tenant)["gang"] == {
+        "id": tenant,
+        "mode": "auto",
+        "source": None,
+        "waits_on": gpus,
+        "released": 3,
+    }
+    (gang,) = here.state()["gangs"]
+    assert gang == {"id": tenant, "mode": "auto", "members": [tenant], "gpus": sorted(gpus), "turn": False}
+    here.ask("PATCH", f"/v1/tenants/{tenant}/quota", {"gang": "off"})
+    assert here.state()["gangs"] == []
+    assert here.tenant(tenant)["gang"]["waits_on"] == gpus
+
+
+def test_the_state_shows_tenants_of_one_name_as_one_gang(
+    daemon, client, tenant, other_tenant, run_process
+) -> None:
+    here = daemon(env=TWO_CARDS)
+    one, other = client(gang="job"), client(other_tenant, gang="job")
+    gpus = on_both(one, here)
+    other.tell(order="device", gpu=gpus[1], card_bytes=80 << 30)
+    (gang,) = here.state()["gangs"]
+    assert gang["id"] == f"uid:{os.getuid()}/job"
+    assert (gang["mode"], gang["members"], gang["gpus"]) == ("named", [tenant, other_tenant], sorted(gpus))
+    argv = [sys.executable, "-m", "limiter", "status", "--over", "0"]
+    shown = run_process(argv, env=clean_environ() | {"GPULIMIT_SOCKET": here.socket}, expect=0).stdout
+    names = ", ".join(gpu[:12] for gpu in sorted(gpus))
+    assert f"gang uid:{os.getuid()}/job: {tenant}, {other_tenant} on {names}" in shown.splitlines()

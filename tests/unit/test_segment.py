@@ -88,6 +88,16 @@ def test_whole_segment_is_read(put: Callable[[Any], Path]) -> None:
     )
 
 
+def test_the_devices_on_which_processes_wait_for_each_other_are_read(put: Callable[[Any], Path]) -> None:
+    usage = filled()
+    usage.device[1].uuid, usage.device[1].ready = UUID[::-1], 1
+    assert segment.read_file(put(usage)).gang == segment.GangUsage()
+    usage.gang.devices, usage.gang.released = 0xFFFF0003, 7
+    read = segment.read_file(put(usage))
+    assert read.gang.released == 7
+    assert [device.entry for device in read.gang_devices] == [0, 1]
+
+
 def test_living_process_is_told_by_its_record_lock(put: Callable[[Any], Path], start_process: Any) -> None:
     path = put(filled())
     offset = ffi.offsetof("struct gl_usage", "slot") + 2 * ffi.sizeof("struct gl_slot")
