@@ -78,6 +78,7 @@ void sim_block_drop(struct sim_block *block)
 {
 	size_t at = above(block->addr);
 
+	sim_words_gone(block);
 	while (at > 0 && blocks[at - 1] != block)
 		at--;
 	if (!at)

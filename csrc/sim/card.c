@@ -149,8 +149,10 @@ void sim_share_leave(uint64_t id)
 		s->holders[sim_slot / 64] &= ~(1ull << (sim_slot % 64));
 		for (uint32_t w = 0; w < SIM_MAX_PROCS / 64; w++)
 			left |= s->holders[w];
-		if (!left)
+		if (!left) {
+			sim_flags_forget(SIM_NO_SLOT, id, 0, UINT64_MAX);
 			s->id = 0;
+		}
 	}
 	sim_machine_unlock();
 }

@@ -29,7 +29,7 @@ static uint32_t claim_queue(uint32_t gpu)
 		memset(q, 0, sizeof(*q));
 		q->gpu = gpu;
 		q->proc = sim_slot;
-		q->lanes = (uint32_t)sim_model_of(gpu)->concurrency;
+		q->lanes = SIM_MAX_LANES;
 		q->used = 1;
 		if (m->queue_limit <= i)
 			m->queue_limit = i + 1;

@@ -104,24 +104,6 @@ void sim_copy_effect(const struct sim_copy *copy)
 	}
 }
 
-CUresult sim_memset_check(const sim_memset_params *s)
-{
-	uint64_t row = (uint64_t)s->width * s->elementSize;
-
-	if (s->elementSize != 1 && s->elementSize != 2 && s->elementSize != 4)
-		return CUDA_ERROR_INVALID_VALUE;
-	if (!s->width || !s->height)
-		return CUDA_SUCCESS;
-	if ((s->height > 1 && s->pitch < row) || s->dst % s->elementSize)
-		return CUDA_ERROR_INVALID_VALUE;
-	return nameable(s->dst, (s->height - 1) * s->pitch + row) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
-}
-
-uint64_t sim_memset_cost(CUcontext ctx, const sim_memset_params *s)
-{
-	return (uint64_t)s->width * s->elementSize * s->height * 1000 / sim_model_of(ctx->gpu)->memory_bytes_per_us + 1000;
-}
-
 static void fill(char *at, unsigned int value, unsigned int element, size_t n)
 {
 	if (element == 1) {
@@ -138,7 +120,7 @@ static void fill(char *at, unsigned int value, unsigned int element, size_t n)
 	}
 }
 
-void sim_memset_effect(const sim_memset_params *s)
+static void set_now(const sim_memset_params *s)
 {
 	uint64_t left = MAX_MOVED_BYTES / s->elementSize;
 
@@ -148,4 +130,72 @@ void sim_memset_effect(const sim_memset_params *s)
 		fill((char *)(uintptr_t)(s->dst + y * s->pitch), s->value, s->elementSize, n);
 		left -= n;
 	}
+}
+
+/* Copy now, but for the flags among the bytes; see word.c. */
+void sim_copy_but_flags(const struct sim_copy *copy, struct sim_held *held)
+{
+	const sim_memcpy3d *p = &copy->params;
+	struct side to;
+
+	held->n = 0;
+	if (!copy->bytes || find_side(p, false, &to))
+		return;
+	if (to.device)
+		sim_words_hold(held, (uintptr_t)to.base, extent(to.pitch, to.slice, p));
+	sim_copy_effect(copy);
+	sim_words_keep(held);
+}
+
+/* A flag that went to the host goes there again once the card has come so far. */
+void sim_copy_flags_late(CUstream stream, const struct sim_copy *copy)
+{
+	struct side from, to;
+
+	if (copy->bytes && !find_side(&copy->params, true, &from) && !find_side(&copy->params, false, &to) && from.device && !to.device)
+		sim_words_copied(stream, copy, (uintptr_t)from.base);
+}
+
+CUresult sim_copy_submit(CUstream stream, const struct sim_copy *copy)
+{
+	struct sim_held held;
+
+	sim_copy_but_flags(copy, &held);
+	SIM_TRY(sim_submit(stream, sim_copy_cost(stream->ctx, copy), NULL));
+	sim_copy_flags_late(stream, copy);
+	return sim_words_change(stream, &held);
+}
+
+void sim_memset_but_flags(const sim_memset_params *s, struct sim_held *held)
+{
+	sim_words_hold(held, s->dst, (s->height - 1) * s->pitch + (uint64_t)s->width * s->elementSize);
+	set_now(s);
+	sim_words_keep(held);
+}
+
+CUresult sim_memset_submit(CUstream stream, const sim_memset_params *s)
+{
+	struct sim_held held;
+
+	sim_memset_but_flags(s, &held);
+	SIM_TRY(sim_submit(stream, sim_memset_cost(stream->ctx, s), NULL));
+	return sim_words_change(stream, &held);
+}
+
+CUresult sim_memset_check(const sim_memset_params *s)
+{
+	uint64_t row = (uint64_t)s->width * s->elementSize;
+
+	if (s->elementSize != 1 && s->elementSize != 2 && s->elementSize != 4)
+		return CUDA_ERROR_INVALID_VALUE;
+	if (!s->width || !s->height)
+		return CUDA_SUCCESS;
+	if ((s->height > 1 && s->pitch < row) || s->dst % s->elementSize)
+		return CUDA_ERROR_INVALID_VALUE;
+	return nameable(s->dst, (s->height - 1) * s->pitch + row) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+uint64_t sim_memset_cost(CUcontext ctx, const sim_memset_params *s)
+{
+	return (uint64_t)s->width * s->elementSize * s->height * 1000 / sim_model_of(ctx->gpu)->memory_bytes_per_us + 1000;
 }

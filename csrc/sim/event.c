@@ -176,8 +176,8 @@ static CUresult wait_event(CUstream handle, CUevent event, unsigned int flags)
 		return sim_capture_wait(stream, event, flags);
 	if (finished(event))
 		return CUDA_SUCCESS;
-	if (event->on == stream->ctx) /* in one lane all is in order anyway */
-		return sim_model_of(stream->ctx->gpu)->concurrency < 2 ? CUDA_SUCCESS : sim_submit_after(stream, 0, NULL, event->item + 1);
+	if (event->on == stream->ctx)
+		return sim_submit_work(stream, &(struct sim_work){ .item.after = event->item + 1 });
 	/* Of another context: wait here and now, which is stricter than the card would be. */
 	sim_wait_item(event->on, event->item + 1);
 	return CUDA_SUCCESS;

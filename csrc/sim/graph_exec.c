@@ -181,50 +181,95 @@ static CUresult memory_step(CUcontext ctx, CUgraphExec exec, const struct sim_pa
 	return block ? sim_pool_free(block) : CUDA_ERROR_INVALID_VALUE;
 }
 
-static uint64_t perform(CUcontext ctx, const struct sim_payload *p)
-{
-	uint64_t cost = 0;
+/* What has gathered to go to the stream as one item. */
+struct gathered {
+	uint64_t cost;
+	bool any;
+};
 
-	if (p->type == SIM_NODE_KERNEL) {
-		cost = sim_kernel_cost(&p->kernel);
-		sim_kernel_effect(&p->kernel);
-	} else if (p->type == SIM_NODE_MEMSET) {
-		cost = sim_memset_cost(ctx, &p->fill);
-		sim_memset_effect(&p->fill);
-	} else if (p->type == SIM_NODE_MEMCPY) {
-		cost = sim_copy_cost(ctx, &p->copy);
-		sim_copy_effect(&p->copy);
+static CUresult flush(CUstream stream, struct gathered *g, bool always)
+{
+	uint64_t cost = g->cost;
+	bool some = g->cost || always;
+
+	*g = (struct gathered){ 0 };
+	return some ? sim_submit(stream, cost, NULL) : CUDA_SUCCESS;
+}
+
+static CUresult perform_kernel(CUstream stream, const struct sim_launch *kernel, struct gathered *g)
+{
+	struct sim_work work;
+
+	if (sim_kernel_waits(kernel, &work)) {
+		SIM_TRY(flush(stream, g, false));
+		return sim_submit_work(stream, &work);
 	}
-	return cost;
+	g->cost += sim_kernel_cost(kernel);
+	g->any = true;
+	sim_kernel_effect(kernel);
+	return CUDA_SUCCESS;
+}
+
+static CUresult perform_fill(CUstream stream, const sim_memset_params *fill, struct gathered *g)
+{
+	struct sim_held held;
+
+	g->cost += sim_memset_cost(stream->ctx, fill);
+	g->any = true;
+	sim_memset_but_flags(fill, &held);
+	if (!held.n)
+		return CUDA_SUCCESS;
+	SIM_TRY(flush(stream, g, false));
+	return sim_words_change(stream, &held);
+}
+
+static CUresult perform_copy(CUstream stream, const struct sim_copy *copy, struct gathered *g)
+{
+	struct sim_held held;
+
+	g->cost += sim_copy_cost(stream->ctx, copy);
+	g->any = true;
+	sim_copy_but_flags(copy, &held);
+	if (!held.n)
+		return CUDA_SUCCESS;
+	SIM_TRY(flush(stream, g, false));
+	return sim_words_change(stream, &held);
+}
+
+static CUresult perform(CUgraphExec exec, CUstream stream, struct sim_payload *p, struct gathered *g)
+{
+	CUevent event = sim_handle_is(p->event, SIM_EVENT) ? p->event : NULL;
+	sim_host_params host = p->host;
+
+	switch (p->type) {
+	case CU_GRAPH_NODE_TYPE_MEM_ALLOC:
+	case CU_GRAPH_NODE_TYPE_MEM_FREE: return memory_step(stream->ctx, exec, p);
+	case SIM_NODE_KERNEL: return perform_kernel(stream, &p->kernel, g);
+	case SIM_NODE_MEMSET: return perform_fill(stream, &p->fill, g);
+	case SIM_NODE_MEMCPY: return perform_copy(stream, &p->copy, g);
+	case SIM_NODE_HOST:
+		SIM_TRY(flush(stream, g, true));
+		return sim_submit_host(stream, NULL, host.fn, host.userData);
+	case SIM_NODE_EVENT_RECORD:
+		SIM_TRY(flush(stream, g, false));
+		return sim_submit(stream, 0, event);
+	default: return CUDA_SUCCESS;
+	}
 }
 
 static CUresult run(CUgraphExec exec, CUstream stream)
 {
-	uint64_t cost = 0;
-	bool pending = true;
+	struct gathered g = { 0, true };
 
 	for (size_t i = 0; i < exec->nsteps; i++) {
 		struct sim_payload *p = &exec->steps[i].payload;
 		if (p->disabled)
 			continue;
-		if (p->type == CU_GRAPH_NODE_TYPE_MEM_ALLOC || p->type == CU_GRAPH_NODE_TYPE_MEM_FREE)
-			SIM_TRY(memory_step(stream->ctx, exec, p));
-		cost += perform(stream->ctx, p);
-		pending = true;
-		if (p->type != SIM_NODE_HOST && p->type != SIM_NODE_EVENT_RECORD)
-			continue;
-		sim_host_params host = p->host;
-		CUevent event = sim_handle_is(p->event, SIM_EVENT) ? p->event : NULL;
-		bool is_host = p->type == SIM_NODE_HOST;
-		if (cost || is_host)
-			SIM_TRY(sim_submit(stream, cost, NULL));
-		SIM_TRY(is_host ? sim_submit_host(stream, host.fn, host.userData) : sim_submit(stream, 0, event));
-		cost = 0;
-		pending = false;
+		SIM_TRY(perform(exec, stream, p, &g));
 		if (!sim_handle_is(exec, SIM_EXEC)) /* submitting may wait, and lets go of the lock then */
 			return CUDA_ERROR_INVALID_VALUE;
 	}
-	return pending ? sim_submit(stream, cost, NULL) : CUDA_SUCCESS;
+	return flush(stream, &g, g.any);
 }
 
 static CUresult launch(CUgraphExec exec, CUstream handle)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Host functions in a stream, and values written and waited for there.
+ * Host functions in a stream.
  */
 #define _GNU_SOURCE
 #include <stdlib.h>
@@ -17,7 +17,7 @@ static CUresult launch(CUstream handle, sim_host_fn fn, void *user)
 	SIM_TRY(sim_implicit(stream));
 	if (stream->capture)
 		return sim_capture_host(stream, fn, user);
-	return sim_submit_host(stream, fn, user);
+	return sim_submit_host(stream, NULL, fn, user);
 }
 
 SIM_EXPORT CUresult cuLaunchHostFunc(CUstream stream, sim_host_fn fn, void *user)
@@ -73,7 +73,7 @@ SIM_EXPORT CUresult cuStreamAddCallback(CUstream handle, sim_stream_callback cal
 	if (!c)
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	*c = (struct callback){ handle, call, user };
-	return sim_submit_host(stream, run_callback, c);
+	return sim_submit_host(stream, NULL, run_callback, c);
 }
 
 SIM_EXPORT CUresult cuStreamAddCallback_ptsz(CUstream stream, sim_stream_callback call, void *user, unsigned int flags)

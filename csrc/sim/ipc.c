@@ -65,7 +65,12 @@ static CUresult share(struct sim_block *block)
 	sim_give(block->ctx, block->bytes);
 	SIM_TRY(sim_charge(gpu, whole));
 	block->shared_id = sim_share_new(gpu, whole);
-	return block->shared_id ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+	if (!block->shared_id)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	sim_machine_lock();
+	sim_flags_share(block->shared_id, block->addr, block->bytes);
+	sim_machine_unlock();
+	return CUDA_SUCCESS;
 }
 
 CUresult sim_ipc_export(struct sim_block *block, struct sim_ipc *ipc)

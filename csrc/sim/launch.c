@@ -2,7 +2,8 @@
  *
  * Kernel launches of every kind.  How long a kernel takes: GPULIMIT_SIM_KERNEL_NS_<NAME> if set; the time
  * asked for if it is a spinning kernel (`spin_ns`, `gpulimit_spin`); the bytes over the card's bandwidth
- * for `gpulimit_touch` and `copy_bytes`; else the profile's time per kernel plus its time per block.
+ * for `gpulimit_touch` and `copy_bytes`; until its flag has come for `gpulimit_await`, and until all ranks
+ * have, and then the time asked for, for `gpulimit_barrier`; else the profile's time per kernel plus its time per block.
  *
  * A function runs in its own context, and the stream must be of that; a kernel runs in the stream's context.
  */
@@ -55,6 +56,32 @@ void sim_kernel_effect(const struct sim_launch *l)
 	}
 }
 
+/* gpulimit_barrier, gpulimit_await and gpulimit_set wait for and set flags; see limiter/workload/kernels.py. */
+bool sim_kernel_waits(const struct sim_launch *l, struct sim_work *work)
+{
+	const char *name = l->func->name;
+	struct sim_item item = { .cost_ns = sim_model_of(l->func->ctx->gpu)->kernel_ns, .mask = UINT64_MAX, .how = SIM_REACHED };
+
+	if (l->func->nparams < 2 || strncmp(name, "gpulimit_", 9))
+		return false;
+	item.value = parameter(l, 1);
+	*work = (struct sim_work){ .word = parameter(l, 0) };
+	if (!strcmp(name, "gpulimit_barrier")) {
+		item.op = SIM_RENDEZVOUS;
+		item.cost_ns = parameter(l, 2);
+	} else if (!strcmp(name, "gpulimit_await")) {
+		item.op = SIM_AWAIT;
+		item.limit_ns = parameter(l, 2);
+		work->bails = parameter(l, 3);
+	} else if (!strcmp(name, "gpulimit_set")) {
+		item.op = SIM_SET;
+	} else {
+		return false;
+	}
+	work->item = item;
+	return sim_range_ok(work->word, 8) && work->word % 8 == 0;
+}
+
 static bool shape_ok(const struct sim_launch *l)
 {
 	uint64_t threads = (uint64_t)l->block[0] * l->block[1] * l->block[2];
@@ -86,6 +113,9 @@ CUresult sim_run_kernel(CUstream stream, const struct sim_launch *given)
 	SIM_TRY(sim_implicit(stream));
 	if (stream->capture)
 		return sim_capture_kernel(stream, &launch);
+	struct sim_work work;
+	if (sim_kernel_waits(&launch, &work))
+		return sim_submit_work(stream, &work);
 	uint64_t cost = sim_kernel_cost(&launch);
 	sim_kernel_effect(&launch);
 	return sim_submit(stream, cost, NULL);

@@ -8,8 +8,8 @@
  *   slot      one process' place in the machine; it holds a record lock on a byte of the state file,
  *             which the kernel drops when the process dies, however it dies
  *   queue     the work of one context on one GPU, in submission order; a ring of items
- *   lane      items of a queue that run one after the other; a queue has as many lanes as the card runs
- *             kernels of one context at once, and streams are spread over them
+ *   lane      items of a queue that run one after the other; streams are spread over the lanes.  So many
+ *             lanes work at once as the card runs kernels of one context
  *   item      one piece of GPU work: what it costs alone, and when it was done
  *   gate      an item that takes no GPU time but stays shut until its process opens it (host functions)
  *   slice     the time for which the GPU serves one queue before it looks at the next one with work
@@ -17,6 +17,9 @@
  *             memory, contexts and time of its own.  Cards come first in the machine, then MIG devices
  *   vgpu      a part of a card that a virtual machine has; only told of, nothing runs on it here
  *   shared    a block of device memory that more than one process may hold (exported or opened memory)
+ *   flag      an aligned 64-bit word of device memory that work in a queue waits for or sets
+ *   to spin   to have the card, and be counted as busy, without getting on: what waits for a flag does so
+ *   together  cards that share flags; their schedules are worked out from one clock
  *
  * Nothing here is a running total that a dead process could leave wrong: what a card has in use is
  * added up from the slots and shared blocks each time, and a dead slot is swept before it is counted.
@@ -38,12 +41,15 @@ enum {
 	SIM_QUEUE_DEPTH = 1024, /* unfinished items a context may have; the next launch blocks, as on a card */
 	SIM_MAX_SHARED = 512,
 	SIM_MAX_LANES = 16,
+	SIM_MAX_FLAGS = 1024,
 	SIM_BUCKETS = 32, /* history of busy time, for utilisation figures */
 };
 #define SIM_MAGIC 0x316d69734c475047ull /* "GPGLsim1" */
-#define SIM_LAYOUT 7u
+#define SIM_LAYOUT 8u
 #define SIM_NO_QUEUE UINT32_MAX
 #define SIM_NO_GPU UINT32_MAX
+#define SIM_NO_FLAG UINT32_MAX
+#define SIM_NO_SLOT UINT32_MAX
 #define SIM_GATE_SHUT UINT64_MAX
 #define SIM_BUCKET_NS 166666667ull /* NVML samples a card about six times a second */
 
@@ -68,6 +74,7 @@ struct sim_model {
 struct sim_gpu {
 	struct sim_model model;
 	uint64_t clock_ns;     /* the schedule is worked out up to here (CLOCK_MONOTONIC) */
+	uint64_t together;     /* bit per GPU: itself, and those that it shares flags with; 0: itself alone */
 	uint64_t slice_end_ns; /* when the queue being served must make room */
 	uint32_t serving;      /* queue, or SIM_NO_QUEUE */
 	uint32_t lost;         /* fallen off the bus: every call about it fails */
@@ -95,6 +102,15 @@ struct sim_proc {
 	char name[64];
 };
 
+enum sim_op {
+	SIM_PLAIN,      /* work of a certain length */
+	SIM_SET,        /* sets a flag when it is done */
+	SIM_AWAIT,      /* a kernel that spins until the flag has come that far */
+	SIM_RENDEZVOUS, /* a kernel that counts itself at the flag, spins until all have, and goes on while all run */
+	SIM_WAIT,       /* not a kernel: its lane waits, and the card is free for others */
+};
+enum sim_how { SIM_GEQ, SIM_EQ, SIM_AND, SIM_NOR, SIM_REACHED }; /* the driver's four, and unsigned >= */
+
 struct sim_item {
 	uint64_t cost_ns; /* alone on the card; SIM_GATE_SHUT: waits for its process */
 	uint64_t progress_ns;
@@ -103,7 +119,25 @@ struct sim_item {
 	uint64_t next;    /* the next item of the lane; valid if it is not the lane's last */
 	uint32_t lane;
 	bool done;
-	bool barrier; /* starts when all items before it are done */
+	bool barrier; /* starts when all items before it are done, but those that stand apart */
+	bool apart;   /* of a stream that does not wait for the legacy stream, nor that for it */
+	uint8_t op, how;
+	uint32_t flag, bails; /* bails: counts those that gave up */
+	uint64_t value, mask; /* mask: the bits of the flag that are meant */
+	uint64_t limit_ns;    /* SIM_AWAIT: gives up so long after its start; 0: never */
+	uint64_t began_ns;    /* when it was first served; 0: not yet */
+	uint64_t arrived;     /* SIM_RENDEZVOUS: how often the flag had changed with its arrival; 0: not yet */
+};
+
+/* A change writes the value that is not current and then counts itself: a process that dies on the way changes nothing. */
+struct sim_flag {
+	uint64_t id;       /* 0: free */
+	uint64_t shared;   /* block of shared memory, or 0: memory of one process */
+	uint32_t slot;     /* that process; SIM_NO_SLOT: shared, or the memory is gone */
+	uint64_t at;       /* offset in the shared block, or address */
+	uint64_t values[2], changes; /* the value is values[changes % 2] */
+	uint64_t written;  /* as of this change a process has written the value to its memory */
+	uint64_t cards;    /* bit per GPU that has worked with it */
 };
 
 struct sim_queue {
@@ -143,6 +177,8 @@ struct sim_machine {
 	struct sim_shared shared[SIM_MAX_SHARED];
 	struct sim_vgpu vgpus[SIM_MAX_VGPUS];
 	uint32_t next_vgpu;
+	uint32_t flag_limit; /* flags at and above this one were never used */
+	struct sim_flag flags[SIM_MAX_FLAGS];
 	uint32_t queue_limit; /* queues at and above this one were never used */
 	struct sim_queue queues[SIM_MAX_QUEUES];
 	/* Apart from the queues, so that looking for work touches few pages. */
@@ -185,15 +221,44 @@ static inline struct sim_item *sim_item_at(const struct sim_queue *q, uint64_t i
 uint64_t sim_now(void);
 void sim_sleep_until(uint64_t ns);
 
-/* schedule.c; all locked */
+/* lane.c; all locked */
 bool sim_item_done(const struct sim_queue *q, uint64_t item);
+bool sim_item_reached(const struct sim_queue *q, uint64_t item); /* nothing else must be done first */
 void sim_queues_repair(void);
 void sim_queue_append(struct sim_queue *q, struct sim_item item);
+bool sim_lane_ready(const struct sim_queue *q, uint32_t lane);
+void sim_lane_finish(struct sim_queue *q, uint32_t lane, uint64_t when);
+uint32_t sim_next_runnable(uint32_t gpu, uint32_t from);
+bool sim_queue_runnable(const struct sim_queue *q, uint32_t gpu);
+
+/* busy.c; all locked */
+void sim_account(const struct sim_queue *q, uint64_t start, uint64_t ns);
+uint32_t sim_gpu_utilisation(uint32_t gpu, uint64_t now);
+uint32_t sim_proc_utilisation(uint32_t slot, uint32_t gpu, uint64_t now);
+
+/* schedule.c; all locked */
 void sim_gpu_advance(uint32_t gpu, uint64_t now);
 uint64_t sim_gpu_forecast(const struct sim_queue *q, uint64_t item);
 bool sim_gpu_contended(const struct sim_queue *q);
-uint32_t sim_gpu_utilisation(uint32_t gpu, uint64_t now);
-uint32_t sim_proc_utilisation(uint32_t slot, uint32_t gpu, uint64_t now);
+
+/* flag.c; all locked */
+struct sim_flag_place {
+	uint64_t shared, at;
+	uint32_t slot;
+};
+uint32_t sim_flag_find(const struct sim_flag_place *place); /* SIM_NO_FLAG: nothing is known of it */
+uint32_t sim_flag_take(const struct sim_flag_place *place, uint64_t value, uint32_t gpu); /* SIM_NO_FLAG: no room */
+uint64_t sim_flag_value(uint32_t flag);
+void sim_flag_write(uint32_t flag, uint64_t value, uint64_t mask);
+void sim_flags_forget(uint32_t slot, uint64_t shared, uint64_t from, uint64_t bytes); /* that memory is gone */
+void sim_flags_share(uint64_t shared, uint64_t from, uint64_t bytes); /* ours is shared from now on */
+
+/* spin.c; all locked */
+bool sim_item_met(const struct sim_item *item);
+bool sim_item_arrive(struct sim_item *item, uint64_t clock_ns); /* the card gets to it; true if that changed a flag */
+uint64_t sim_item_left(const struct sim_item *item, uint64_t clock_ns, bool *moves); /* how long its card may go on as it is */
+bool sim_item_spins(const struct sim_item *item); /* does not take the card from other lanes */
+void sim_item_effect(const struct sim_item *item);
 
 /* fault.c: the first line of every exported function */
 struct sim_fault;

@@ -31,9 +31,7 @@ static CUresult submit(CUstream stream, const struct sim_copy *copy)
 	SIM_TRY(sim_implicit(stream));
 	if (stream->capture)
 		return sim_capture_copy(stream, copy);
-	uint64_t cost = sim_copy_cost(stream->ctx, copy);
-	sim_copy_effect(copy);
-	return sim_submit(stream, cost, NULL);
+	return sim_copy_submit(stream, copy);
 }
 
 static CUresult run(CUstream handle, struct sim_copy copy)

@@ -15,9 +15,7 @@ static CUresult run(CUstream handle, sim_memset_params set)
 	SIM_TRY(sim_implicit(stream));
 	if (stream->capture)
 		return sim_capture_memset(stream, &set);
-	uint64_t cost = sim_memset_cost(stream->ctx, &set);
-	sim_memset_effect(&set);
-	return sim_submit(stream, cost, NULL);
+	return sim_memset_submit(stream, &set);
 }
 
 /* Every width of element comes as: the 32-bit call of CUDA 2, today's call and its twin for the

@@ -138,6 +138,7 @@ struct CUstream_st {
 	int priority;
 	uint64_t id;
 	uint64_t last; /* one past the last item submitted here; 0: none yet */
+	uint32_t lane; /* of that item */
 	struct sim_capture *capture;
 	CUgraphNode *tips; /* capturing: nodes the next one depends on */
 	size_t ntips;
@@ -154,14 +155,36 @@ struct CUevent_st {
 };
 CUresult sim_stream(CUstream handle, CUstream *stream);
 void sim_stream_new(CUcontext ctx, unsigned int flags, int priority, CUstream *stream);
+struct sim_work {
+	struct sim_item item; /* without its place in the queue and its flags */
+	uint64_t word, bails; /* addresses of its flags, 0: none */
+	CUevent mark;
+};
 CUresult sim_submit(CUstream stream, uint64_t cost_ns, CUevent mark);
-CUresult sim_submit_after(CUstream stream, uint64_t cost_ns, CUevent mark, uint64_t after);
+CUresult sim_submit_work(CUstream stream, const struct sim_work *work);
 void sim_wait_item(CUcontext ctx, uint64_t end); /* until the item before `end` is done; 0: none */
 bool sim_done(CUcontext ctx, uint64_t end);
 bool sim_context_done(CUcontext ctx);
 void sim_wait_context(CUcontext ctx);
-CUresult sim_submit_host(CUstream stream, void (*run)(void *), void *user);
+CUresult sim_submit_host(CUstream stream, bool (*ready)(void *), void (*run)(void *), void *user);
 void sim_pools_settle(uint32_t gpu); /* after a synchronisation: pools give back what they need not keep */
+
+/* ---- flags in this process' memory: word.c ---- */
+
+enum { SIM_MAX_HELD = 64 };
+struct sim_held { /* flags that a copy or fill is about to change */
+	uint32_t n;
+	uint64_t word[SIM_MAX_HELD], mask[SIM_MAX_HELD], before[SIM_MAX_HELD], value[SIM_MAX_HELD];
+};
+struct sim_copy;
+uint32_t sim_word_flag(uint64_t addr, uint32_t gpu); /* both locks held; SIM_NO_FLAG: no room for it */
+bool sim_word_on_card(uint64_t addr);                /* else the host may change it without a word to the driver */
+void sim_words_hold(struct sim_held *held, uint64_t addr, uint64_t bytes);
+void sim_words_keep(struct sim_held *held); /* the bytes were moved: take back what the flags got, for later */
+CUresult sim_words_change(CUstream stream, const struct sim_held *held);
+void sim_words_copied(CUstream stream, const struct sim_copy *copy, uint64_t from); /* to the host: again when the card is there */
+void sim_words_catch_up(CUcontext ctx); /* both locks held */
+void sim_words_gone(const struct sim_block *block);
 
 /* ---- code ---- */
 
@@ -186,6 +209,7 @@ struct sim_launch {
 CUresult sim_launch_on(CUstream handle, struct sim_launch launch);
 CUresult sim_run_kernel(CUstream stream, const struct sim_launch *launch);
 uint64_t sim_kernel_cost(const struct sim_launch *launch);
+bool sim_kernel_waits(const struct sim_launch *launch, struct sim_work *work); /* or sets: it goes to the stream by itself */
 void sim_kernel_effect(const struct sim_launch *launch);
 CUresult sim_function(CUfunction f, CUfunction *out); /* a function or a kernel handle */
 CUresult sim_function_in(CUcontext ctx, CUfunction f, CUfunction *out); /* a kernel's function there, whatever is current */
@@ -202,9 +226,13 @@ struct sim_copy {
 };
 CUresult sim_copy_check(const struct sim_copy *copy);
 void sim_copy_effect(const struct sim_copy *copy);
+CUresult sim_copy_submit(CUstream stream, const struct sim_copy *copy);
+void sim_copy_but_flags(const struct sim_copy *copy, struct sim_held *held);
+void sim_copy_flags_late(CUstream stream, const struct sim_copy *copy);
 uint64_t sim_copy_cost(CUcontext ctx, const struct sim_copy *copy);
 CUresult sim_memset_check(const sim_memset_params *set);
-void sim_memset_effect(const sim_memset_params *set);
+CUresult sim_memset_submit(CUstream stream, const sim_memset_params *set);
+void sim_memset_but_flags(const sim_memset_params *set, struct sim_held *held);
 uint64_t sim_memset_cost(CUcontext ctx, const sim_memset_params *set);
 
 CUresult sim_capture_kernel(CUstream stream, const struct sim_launch *launch);

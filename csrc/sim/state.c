@@ -112,9 +112,12 @@ static void drop_slot(uint32_t slot)
 		s->holders[slot / 64] &= ~(1ull << (slot % 64));
 		for (uint32_t w = 0; w < SIM_MAX_PROCS / 64; w++)
 			left |= s->holders[w];
-		if (!left)
-			s->id = 0;
+		if (left)
+			continue;
+		sim_flags_forget(SIM_NO_SLOT, s->id, 0, UINT64_MAX);
+		s->id = 0;
 	}
+	sim_flags_forget(slot, 0, 0, UINT64_MAX);
 	memset(&m->procs[slot], 0, sizeof(m->procs[slot]));
 }
 

@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Values written and waited for in a stream.  A wait holds the queue by a gate that the host thread opens
- * once the value fits, so the whole context waits, not just the stream.
+ * Values written and waited for in a stream: flags, in memory of the card.  In memory that the host may
+ * change, a write happens at once, and the host thread opens the gate of a wait once the value fits.
  */
 #define _GNU_SOURCE
 #include <stdlib.h>
-#include <time.h>
 
 #include "sim.h"
 
@@ -30,13 +29,26 @@ static bool fits(const struct waiting *w)
 	}
 }
 
-static void wait_for(void *object)
+static bool has_come(void *object)
 {
-	struct waiting *w = object;
+	return fits(object);
+}
 
-	while (!fits(w))
-		nanosleep(&(struct timespec){ .tv_nsec = 50000 }, NULL);
-	free(w);
+/* The bits of its flag that a value at `addr` takes. */
+static uint64_t bits_of(CUdeviceptr addr, bool wide)
+{
+	return wide ? UINT64_MAX : 0xffffffffull << (addr % 8 * 8);
+}
+
+static struct sim_work work_of(CUstream stream, enum sim_op op, CUdeviceptr addr, uint64_t value, bool wide)
+{
+	struct sim_work work = { .word = addr };
+
+	work.item.cost_ns = sim_model_of(stream->ctx->gpu)->event_ns;
+	work.item.op = op;
+	work.item.mask = bits_of(addr, wide);
+	work.item.value = value;
+	return work;
 }
 
 static CUresult wait_value(CUstream handle, CUdeviceptr addr, uint64_t value, unsigned int flags, bool wide)
@@ -48,11 +60,16 @@ static CUresult wait_value(CUstream handle, CUdeviceptr addr, uint64_t value, un
 		return CUDA_ERROR_INVALID_VALUE;
 	if (stream->capture)
 		return CUDA_ERROR_NOT_SUPPORTED;
+	if (sim_word_on_card(addr)) {
+		struct sim_work work = work_of(stream, SIM_WAIT, addr, value, wide);
+		work.item.how = flags & 3; /* the driver's numbers */
+		return sim_submit_work(stream, &work);
+	}
 	struct waiting *w = malloc(sizeof(*w));
 	if (!w)
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	*w = (struct waiting){ addr, value, flags & 3, wide };
-	return sim_submit_host(stream, wait_for, w);
+	return sim_submit_host(stream, has_come, free, w);
 }
 
 static CUresult write_value(CUstream handle, CUdeviceptr addr, uint64_t value, bool wide)
@@ -64,6 +81,10 @@ static CUresult write_value(CUstream handle, CUdeviceptr addr, uint64_t value, b
 		return CUDA_ERROR_INVALID_VALUE;
 	if (stream->capture)
 		return CUDA_ERROR_NOT_SUPPORTED;
+	if (sim_word_on_card(addr)) {
+		struct sim_work work = work_of(stream, SIM_SET, addr, value, wide);
+		return sim_submit_work(stream, &work);
+	}
 	if (wide)
 		__atomic_store_n((uint64_t *)(uintptr_t)addr, value, __ATOMIC_RELEASE);
 	else

@@ -199,6 +199,7 @@ SIM_EXPORT CUresult cuMemMap(
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	struct sim_block block = {
 		.addr = ptr, .bytes = size, .kind = SIM_MAPPED, .owner = p, .offset = offset, .fd = -1,
+		.shared_id = p->shared_id,
 		.device = on_device(p) ? p->prop.location.id : -1,
 	};
 	if (!sim_block_add(&block))

@@ -8,6 +8,8 @@ Examples:
   gpulimit load --burst 3ms/20ms --kernel 150us       # a request every 20 ms, with its latency
   gpulimit load --sim --memory 1GiB --alloc vmm --idle --seconds 60
   gpulimit run --memory 4GiB --compute 30 -- gpulimit load
+  gpulimit load --ranks 2 --collective-every 8        # a job over two GPUs, whose kernels wait for each other
+  gpulimit load --await 100                           # a kernel that waits for a later launch, 100 times
 
 The kernels measure their own length by the GPU's clock.  Where several streams or processes overlap, the GPU
 time shown is the sum over kernels; use --touch to see real throughput.  At most ~8 ms of work is queued.
@@ -19,12 +21,18 @@ from __future__ import annotations
 import argparse
 import json
 import signal
+import threading
 from collections.abc import Callable
 
 from limiter import paths
 from limiter.cuda import Driver
+from limiter.errors import UsageError
 from limiter.units import parse_bytes, parse_ns
 from limiter.workload.allocations import TAKERS
+from limiter.workload.await_rounds import AwaitRounds, AwaitSettings, describe_rounds
+from limiter.workload.job import Job
+from limiter.workload.job_result import describe_job, job_summary
+from limiter.workload.job_settings import ALLREDUCE, COLLECTIVES, PIPELINE, JobSettings
 from limiter.workload.launcher import Workload
 from limiter.workload.result import describe, summary
 from limiter.workload.settings import Burst, WorkloadSettings
@@ -91,8 +99,123 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="take SIZE more every 0.1 s, until refused, go on",
     )
     add("--device", type=int, default=0, metavar="N", help="which GPU, as CUDA counts (0)")
+    add_job_arguments(parser)
+    add_await_arguments(parser)
     add("--sim", action="store_true", help="use the simulated driver")
     add("--json", action="store_true", help="print one JSON object")
+
+
+def parse_rank_variable(text: str) -> tuple[int, str, str]:
+    rank, colon, assignment = text.partition(":")
+    name, equals, value = assignment.partition("=")
+    if not (rank.isdecimal() and colon and name and equals):
+        raise argparse.ArgumentTypeError(f"{text!r} is not RANK:NAME=VALUE")
+    return int(rank), name, value
+
+
+def add_job_arguments(parser: argparse.ArgumentParser) -> None:
+    duration = option(parse_ns)
+    add = parser.add_argument_group("a job of several processes, one per GPU from --device on").add_argument
+    add("--ranks", type=parse_count, default=0, metavar="N", help="run N ranks; a step is their collective")
+    add("--ranks-on-one-gpu", action="store_true", help="put all ranks on --device")
+    add("--collective", choices=COLLECTIVES, help=f"how a step ends, none: ranks do not wait ({ALLREDUCE})")
+    add("--collective-every", type=parse_count, default=1, metavar="K", help="kernels before it (1)")
+    add(
+        "--collective-time",
+        type=duration,
+        default=100_000,
+        metavar="T",
+        help="length of its transfer (100us)",
+    )
+    add(
+        "--collective-timeout",
+        type=duration,
+        default=30_000_000_000,
+        metavar="T",
+        help="end with an error after so long without a step (30s)",
+    )
+    add(
+        "--pipeline",
+        action="store_true",
+        help="no collective: each rank waits for the one before",
+    )
+    add("--ahead", type=duration, default=8_000_000, metavar="T", help="GPU time that a rank queues (8ms)")
+    add("--steps", type=parse_count, default=0, metavar="N", help="end after N steps")
+    add(
+        "--rank-env",
+        type=parse_rank_variable,
+        action="append",
+        default=[],
+        metavar="RANK:NAME=VALUE",
+        help="set a variable for one rank only",
+    )
+
+
+def add_await_arguments(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument_group("a kernel that waits for a later launch").add_argument
+    add("--await", dest="rounds", type=parse_count, default=0, metavar="R", help="do that R times")
+    add(
+        "--bail-out",
+        type=option(parse_ns),
+        default=2_000_000_000,
+        metavar="T",
+        help="the kernel gives up after so long (2s)",
+    )
+
+
+def job_settings_of(options: argparse.Namespace) -> JobSettings:
+    environ: dict[int, dict[str, str]] = {}
+    for rank, name, value in options.rank_env:
+        environ.setdefault(rank, {})[name] = value
+    if options.pipeline and options.collective:
+        raise UsageError("--pipeline and --collective exclude each other")
+    seconds = options.seconds
+    if seconds is None:
+        seconds = 0.0 if options.steps else DEFAULT_SECONDS
+    return JobSettings(
+        ranks=options.ranks,
+        mode=PIPELINE if options.pipeline else options.collective or ALLREDUCE,
+        kernel_ns=options.kernel,
+        kernels=options.collective_every,
+        collective_ns=options.collective_time,
+        seconds=seconds,
+        steps=options.steps,
+        ahead_ns=options.ahead,
+        timeout_ns=options.collective_timeout,
+        device=options.device,
+        one_gpu=options.ranks_on_one_gpu,
+        simulated=str(paths.simulated_driver()) if options.sim else "",
+        environ=environ,
+    )
+
+
+def stop_on_signals(stop: threading.Event) -> None:
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: stop.set())
+
+
+def run_job(options: argparse.Namespace) -> int:
+    settings = job_settings_of(options)
+    settings.check()
+    job = Job(settings)
+    stop_on_signals(job.stop)
+    data = job_summary(settings, job.run())
+    print(json.dumps(data) if options.json else describe_job(data))
+    return 0
+
+
+def run_rounds(options: argparse.Namespace) -> int:
+    settings = AwaitSettings(
+        rounds=options.rounds,
+        kernel_ns=options.kernel,
+        bail_out_ns=options.bail_out,
+        device=options.device,
+    )
+    rounds = AwaitRounds(Driver(paths.simulated_driver() if options.sim else None), settings)
+    stop_on_signals(rounds.stop)
+    data = rounds.run()
+    print(json.dumps(data) if options.json else describe_rounds(settings, data))
+    return 0
 
 
 def settings_of(options: argparse.Namespace) -> WorkloadSettings:
@@ -119,12 +242,15 @@ def settings_of(options: argparse.Namespace) -> WorkloadSettings:
 
 
 def run(options: argparse.Namespace) -> int:
+    if options.ranks:
+        return run_job(options)
+    if options.rounds:
+        return run_rounds(options)
     settings = settings_of(options)
     settings.check()
     driver = Driver(paths.simulated_driver() if options.sim else None)
     workload = Workload(driver, settings)
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: workload.stop.set())
+    stop_on_signals(workload.stop)
     data = summary(settings, workload.run())
     print(json.dumps(data) if options.json else describe(data))
     return 0

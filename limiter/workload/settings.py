@@ -11,6 +11,7 @@ BATCH_NS = 4_000_000
 """GPU time between two looks at how far the GPU has got; at most two batches are queued, so that the
 workload never holds more than some milliseconds of the card in advance."""
 MAX_BATCH = 256
+BATCHES_QUEUED = 2
 TOUCH_BLOCKS = 1024
 """Enough to keep a large card's memory busy. A single block would take so long for 1 GiB that few kernels fit
 into a second, and a second's shares were those of whole kernels."""

@@ -9,13 +9,12 @@ from ctypes import byref, c_uint, c_uint64, c_void_p
 
 from limiter.cuda import CudaDevice, Driver, Handle
 from limiter.workload.kernels import SPIN, THREADS_PER_BLOCK, TOUCH
-from limiter.workload.settings import WorkloadSettings
+from limiter.workload.settings import BATCHES_QUEUED, WorkloadSettings
 
 STREAM_NON_BLOCKING = 1
 EVENT_BLOCKING_SYNC = 1
 EVENT_DISABLE_TIMING = 2
 CAPTURE_THREAD_LOCAL = 1
-BATCHES_QUEUED = 2
 
 
 class Launch:
@@ -64,6 +63,13 @@ class GraphLaunch:
             self._driver.fail("cuGraphLaunch", code)
 
 
+def new_mark(driver: Driver) -> Handle:
+    """Return an event for waiting: threads sleep meanwhile."""
+    mark = Handle()
+    driver.call("cuEventCreate", byref(mark), EVENT_BLOCKING_SYNC | EVENT_DISABLE_TIMING)
+    return mark
+
+
 class Lane:
     """A stream, what goes to it, and at most BATCHES_QUEUED batches in flight."""
 
@@ -77,13 +83,8 @@ class Lane:
         self._launch: Callable[[Handle], None] = kernel
         if settings.graph_kernels:
             self._launch = GraphLaunch(self._driver, kernel, settings.graph_kernels, self.stream)
-        self._marks = [self._new_mark() for _ in range(BATCHES_QUEUED)]
+        self._marks = [new_mark(self._driver) for _ in range(BATCHES_QUEUED)]
         self._batches = 0
-
-    def _new_mark(self) -> Handle:
-        mark = Handle()
-        self._driver.call("cuEventCreate", byref(mark), EVENT_BLOCKING_SYNC | EVENT_DISABLE_TIMING)
-        return mark
 
     def submit(self, count: int) -> None:
         """Queue `count` launches once an earlier batch has made room; errors of the driver are raised."""

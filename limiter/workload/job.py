@@ -1,0 +1,167 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A job of several ranks: starts a process per rank, brings them together, and ends them at the same step.
+
+The parent uses no GPU.  It talks to each rank in lines of JSON, by the rank's standard input and output:
+
+    to a rank    settings, handle (of the job's words), go, pause, finish (at a step), lost (a rank)
+    from a rank  handle (rank 0), ready, paused (at a step), result, error
+
+To end, all ranks pause, tell how many steps they have queued, and go on to the largest of these numbers, so
+that no rank waits for one that has ended.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from limiter.errors import GpulimitError
+from limiter.workload.job_settings import JobSettings
+
+Message = dict[str, Any]
+SET_UP_S = 300.0
+GRACE_S = 10.0
+"""More than the time-out of a rank, after which the parent ends what is left of a job that has lost one."""
+
+
+class RankFailed(GpulimitError):
+    """A rank ended before the others, or the ranks wait in vain for each other."""
+
+
+class RankProcess:
+    """One rank as its parent sees it."""
+
+    def __init__(self, settings: JobSettings, number: int, inbox: queue.Queue[tuple[int, Message]]) -> None:
+        self.number = number
+        self.seen: dict[str, Message] = {}
+        self.over = False
+        environ = dict(os.environ) | settings.environ_of(number)
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "limiter.workload.rank"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=environ,
+        )
+        self._inbox = inbox
+        self.tell({"settings": settings.as_data(), "rank": number, "began": time.monotonic()})
+        threading.Thread(target=self._listen, daemon=True).start()
+
+    def tell(self, message: Message) -> None:
+        """Send a message; a rank that has ended does not hear it."""
+        try:
+            assert self.process.stdin is not None
+            self.process.stdin.write(json.dumps(message) + "\n")
+            self.process.stdin.flush()
+        except OSError:
+            pass
+
+    def _listen(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self._inbox.put((self.number, json.loads(line)))
+        self.process.wait()
+        self._inbox.put((self.number, {"ended": self.process.returncode}))
+
+    @property
+    def failed(self) -> str:
+        """The rank's failure in words; empty if it has not failed."""
+        if error := self.seen.get("error"):
+            return str(error["error"])
+        if not self.over or "result" in self.seen:
+            return ""
+        code = self.process.returncode
+        if code < 0:
+            return f"rank {self.number} was killed by {signal.Signals(-code).name}"
+        return f"rank {self.number} ended with status {code}"
+
+
+class Job:
+    """One run of a job.  Not for use twice."""
+
+    def __init__(self, settings: JobSettings) -> None:
+        self.settings = settings
+        self.stop = threading.Event()
+        self._inbox: queue.Queue[tuple[int, Message]] = queue.Queue()
+        self._ranks: list[RankProcess] = []
+        self._lost_at = 0.0
+
+    def run(self) -> list[Message]:
+        """Return what each rank has measured.  Raises RankFailed, naming the rank that failed first."""
+        try:
+            self._ranks = [RankProcess(self.settings, n, self._inbox) for n in range(self.settings.ranks)]
+            self._run()
+        finally:
+            for rank in self._ranks:
+                rank.process.kill()
+                rank.process.wait()
+        self._check()
+        return [rank.seen["result"]["result"] for rank in self._ranks]
+
+    def _run(self) -> None:
+        if not self._await(lambda: "handle" in self._ranks[0].seen, SET_UP_S):
+            return
+        self._tell_all(self._ranks[0].seen["handle"])
+        if not self._await(lambda: self._all_have("ready"), SET_UP_S):
+            return
+        self._tell_all({"go": True})
+        if not self.settings.steps:
+            self._await(lambda: self.stop.is_set() or self._all_have("result"), self.settings.seconds)
+            self._tell_all({"pause": True})
+            self._await(lambda: self._all_have("paused", "result"), float("inf"))
+            paused = (rank.seen["paused"]["paused"] for rank in self._ranks if "paused" in rank.seen)
+            self._tell_all({"finish": max(paused, default=0)})
+        self._await(lambda: self._all_have("result"), float("inf"))
+        self._tell_all({"end": True})
+        self._await(lambda: all(rank.over for rank in self._ranks), float("inf"))
+
+    def _check(self) -> None:
+        failures = [rank.failed for rank in self._ranks if rank.failed]
+        if failures:
+            first = [rank.failed for rank in self._ranks if rank.failed and "error" not in rank.seen]
+            raise RankFailed("; ".join(dict.fromkeys(first + failures)))
+        missing = [str(rank.number) for rank in self._ranks if "result" not in rank.seen]
+        if missing:
+            raise RankFailed(f"no result from rank {', '.join(missing)}")
+
+    def _tell_all(self, message: Message) -> None:
+        for rank in self._ranks:
+            rank.tell(message)
+
+    def _all_have(self, *names: str) -> bool:
+        return all(rank.over or any(name in rank.seen for name in names) for rank in self._ranks)
+
+    def _await(self, condition: Callable[[], bool], seconds: float) -> bool:
+        """Take messages until the condition holds; False when time is up or the job has failed."""
+        deadline = time.monotonic() + seconds
+        while not condition():
+            if time.monotonic() >= deadline or (self._lost_at and time.monotonic() >= self._lost_at):
+                return False
+            try:
+                number, message = self._inbox.get(timeout=0.05)
+            except queue.Empty:
+                continue
+            self._note(self._ranks[number], message)
+        return not self._lost_at or condition()
+
+    def _note(self, rank: RankProcess, message: Message) -> None:
+        if "ended" in message:
+            rank.over = True
+            if rank.failed:
+                self._lose(rank)
+            return
+        name = next(iter(message))
+        rank.seen[name] = message
+
+    def _lose(self, rank: RankProcess) -> None:
+        if not self._lost_at:
+            self._lost_at = time.monotonic() + self.settings.timeout_ns / 1e9 + GRACE_S
+        self._tell_all({"lost": rank.failed})
