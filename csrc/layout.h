@@ -217,15 +217,13 @@ struct gl_cover {
 struct gl_gang {
 	uint32_t devices;            /* a bit for each entry on which a process waits for others; only grows */
 	uint32_t is_closed;          /* 1: the limit is used up; launches wait until enough is granted again */
-	uint32_t wake;               /* futex: bumped when it opens */
-	uint32_t reserved0;
 	uint64_t granted_ns;         /* granted by the wall clock at the limit; only grows */
 	uint64_t granted_at_ns;      /* CLOCK_MONOTONIC stamp up to which granted_ns has been filled */
 	uint64_t spent_ns;           /* only grows */
 	uint64_t released;           /* launches let go, whatever the limit and the turn, since running work waited for them */
 	uint64_t released_at_ns;     /* CLOCK_MONOTONIC of the last one */
 	uint64_t forgiven_ns;        /* time of work that waited for held launches, beyond its cost: not in spent_ns */
-	uint64_t reserved[8];
+	uint64_t reserved[1];
 	struct gl_cover cover;
 };
 

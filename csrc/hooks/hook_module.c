@@ -4,6 +4,7 @@
  * be gigabytes.  So each load is measured, and undone if it exceeds the quota.  The next reservation finds code that the
  * driver loads later, at first use.
  */
+#include "process/gang.h"
 #include "shim.h"
 #include "time/types.h"
 
@@ -84,7 +85,21 @@ CUresult cuLibraryUnload(CUlibrary library)
 		return result;                                                                                         \
 	}
 
-LOOKING_UP(cuModuleGetFunction, (CUfunction *f, CUmodule module, const char *name), (f, module, name))
+/* The same for a function by its name, which may tell what it is for. */
+#define LOOKING_UP_NAME(call, params, args)                                                                            \
+	CUresult call params                                                                                           \
+	{                                                                                                              \
+		GL_ENTER(call, args);                                                                                  \
+		CUresult result = REAL(call) args;                                                                     \
+		struct gl_gpu *gpu = gl_gpu_current();                                                                 \
+		gl_overhead_mark(gpu);                                                                                 \
+		if (result == CUDA_SUCCESS)                                                                            \
+			gl_gang_note_function(gpu, name);                                                              \
+		return result;                                                                                         \
+	}
+
+LOOKING_UP_NAME(cuModuleGetFunction, (CUfunction *f, CUmodule module, const char *name), (f, module, name))
+LOOKING_UP_NAME(cuLibraryGetKernel, (CUkernel *kernel, CUlibrary library, const char *name), (kernel, library, name))
 LOOKING_UP(cuLibraryGetModule, (CUmodule *module, CUlibrary library), (module, library))
 LOOKING_UP(cuKernelGetFunction, (CUfunction *f, CUkernel kernel), (f, kernel))
 LOOKING_UP(cuFuncLoad, (CUfunction f), (f))

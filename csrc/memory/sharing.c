@@ -14,6 +14,7 @@
  *
  * Lock: share_lock, then ledger_lock.  A block's shard may be locked when share_lock is taken, never the other way.
  */
+#include "process/gang.h"
 #include "segment/shares.h"
 #include "segment/slots.h"
 #include "shim.h"
@@ -166,6 +167,15 @@ void gl_shared_export_fd(enum gl_space space, uint64_t key, int fd)
 	}
 }
 
+/* Processes that share memory may wait for each other by it. */
+static void note_gang(uint32_t entry)
+{
+	const struct gl_gpu *gpu = gl_gpu_current();
+	gl_gang_note(entry);
+	if (gpu)
+		gl_gang_note(gpu->index);
+}
+
 bool gl_shared_join(uint64_t name, struct gl_block *block)
 {
 	int entry = -ENOENT;
@@ -184,6 +194,7 @@ bool gl_shared_join(uint64_t name, struct gl_block *block)
 	for (int i = 0; i < gl_self.gpu_count; i++)
 		if (gl_self.gpu[i].index == gl_peek(&share->device))
 			block->ordinal = (uint32_t)gl_self.gpu[i].ordinal;
+	note_gang(gl_peek(&share->device));
 	return true;
 }
 

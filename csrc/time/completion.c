@@ -7,6 +7,7 @@
  */
 #include "time/launch.h"
 #include "process/limits.h"
+#include "time/gate.h"
 #include "time/types.h"
 
 #define FINISH_NS UINT64_C(50000) /* most that measuring finished work may take */

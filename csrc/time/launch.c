@@ -3,6 +3,7 @@
  * Metering a launch: who it is charged to, whether it may go now, and whether it is measured.  The usual launch costs
  * the host some tens of ns: no lock, no event, one look at the clock at most.
  */
+#include "time/gate.h"
 #include "time/types.h"
 
 #include <stdlib.h>
@@ -139,7 +140,7 @@ static void pass_gate(struct gl_meter *m, struct gl_launch *l)
 	if (GL_LIKELY(gl_bucket_open(m, l->gpu)))
 		return;
 	mark_all(m, l->stream ? l->stream->context : NULL);
-	gl_bucket_wait(m, l->gpu, l->stream ? l->stream->context : NULL);
+	gl_bucket_wait(m, l->gpu, l->stream);
 }
 
 static uint64_t charge_of(const struct gl_meter *m, const struct gl_gpu *gpu, uint64_t cost_ns)

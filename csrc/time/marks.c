@@ -13,6 +13,7 @@
  * tenants' work may have been on the GPU in between: the lower bound would charge us for it.  The daemon says when it
  * was not.
  */
+#include "time/gate.h"
 #include "time/types.h"
 
 #define BESIDE_NS INT64_C(8000000)    /* a few slices */
@@ -172,6 +173,7 @@ static uint64_t owed_beside(struct gl_meter *m, const struct gl_gpu *gpu, uint64
  * GPU, but siblings may have been. */
 struct taken {
 	uint64_t busy_ns, own_ns;
+	uint64_t forgiven_ns; /* waiting for launches that were held back, not in busy_ns */
 	uint64_t least_ns; /* for so long at least the queue did not run dry */
 	bool beside;       /* others' work may have been on the GPU meanwhile */
 };
@@ -196,8 +198,13 @@ static struct taken taken(struct gl_meter *m, struct gl_stream *stream, const st
 	uint64_t span = after(t, since), least = after(t, later(stream->finished_ns, mark->before_ns)), measured;
 	bool at_most, ours = gl_exclusive(gpu, since), lonely = ours && !gl_beside_siblings(m, gpu, since);
 	uint64_t costs = known_costs(m, gpu, mark->cost_ns, &mark->unknown, span);
-	struct taken took = {costs, costs, least, !ours && !mark->waited};
-	if (mark->kind == GL_MARK_AFTER && sample(stream, mark, raw, t, &measured, &at_most)) {
+	struct taken took = {costs, costs, 0, least, !ours && !mark->waited};
+	if (gl_has_waited(since, t, mark->cost_ns)) {
+		if (mark->cost)
+			gl_put(&mark->cost->unsampled, 0);
+		took.busy_ns = took.own_ns = mark->charged_ns; /* what such launches take on the whole */
+		took.forgiven_ns = after(span, mark->charged_ns);
+	} else if (mark->kind == GL_MARK_AFTER && sample(stream, mark, raw, t, &measured, &at_most)) {
 		took.own_ns = !lonely ? gl_cost_learn_unsure(mark->cost, measured)
 			      : at_most ? gl_cost_learn_most(mark->cost, measured)
 					: gl_cost_learn(mark->cost, measured);
@@ -222,8 +229,11 @@ static void account(struct gl_meter *m, struct gl_stream *stream, const struct g
 	took.busy_ns = gl_cover_take(&gl_self.usage->cover[gpu->index], since, t, took.busy_ns, now);
 	uint64_t owed = took.beside ? owed_beside(m, gpu, took.least_ns, took.busy_ns) : 0;
 	gl_spend_correct(m, gpu, mark->charged_ns, took.busy_ns + owed);
+	gl_gang_spend(gpu, since, t, took.busy_ns, now);
+	if (GL_UNLIKELY(took.forgiven_ns))
+		gl_add(&gl_self.usage->gang.forgiven_ns, took.forgiven_ns);
 	reach(m, gpu, t);
-	if (!mark->unknown.launches && (mark->kind != GL_MARK_AFTER || gl_peek(&mark->cost->samples) > 4))
+	if (!mark->unknown.launches && !took.forgiven_ns && (mark->kind != GL_MARK_AFTER || gl_peek(&mark->cost->samples) > 4))
 		follow_overlap(m, gpu->index, took.own_ns + owed, mark->cost_ns);
 }
 

@@ -3,6 +3,7 @@
  * Single launches that are measured.
  */
 #include "time/launch.h"
+#include "time/gate.h"
 #include "time/types.h"
 
 #define FREE_SAMPLE_NS UINT64_C(4000000) /* between samples, as between marks, where launches are not held back */

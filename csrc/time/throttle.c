@@ -30,26 +30,20 @@
 #include <limits.h>
 
 #include "base/testpoint.h"
+#include "process/gang.h"
 #include "process/limits.h"
+#include "time/gate.h"
 #include "time/types.h"
 
 #define RESUME_NS UINT64_C(10000000)
 #define KEEP_NS UINT64_C(100000000)
-#define REFILL_NS UINT64_C(100000)
 #define MARK_NS UINT64_C(1000000)      /* between marks where launches are held back */
 #define FREE_MARK_NS UINT64_C(4000000) /* and where not: only statistics depend on them */
 #define SHORTEST_MARK_NS UINT64_C(250000)
 #define LONGEST_START_NS UINT64_C(1000000000) /* further off is nonsense */
 #define STUCK_NS UINT64_C(200000000)   /* unfinished work that does not get less for so long is not waited for */
-enum { LONGEST_SLEEP_NS = 50000000, SHORTEST_SLEEP_NS = 30000, SHORTEST_LOOK_NS = 50000, LONGEST_LOOK_NS = 500000,
-       OWN_LOOK_NS = 2000000 };
-
-/* A bucket filled by the wall clock. */
-struct clocked {
-	uint64_t *granted_ns, *at_ns;
-	const uint64_t *spent_ns, *refund_ns;
-	uint32_t percent;
-};
+enum { LONGEST_SLEEP_NS = 50000000, SHORTEST_LOOK_NS = 50000, LONGEST_LOOK_NS = 500000,
+       OWN_LOOK_NS = 2000000, SIBLING_LOOK_NS = 500000 };
 
 /* ---- the rules in force ---- */
 
@@ -70,60 +64,27 @@ uint64_t gl_bucket_mark_ns(const struct gl_gpu *gpu)
 
 /* ---- by the wall clock ---- */
 
-static struct clocked tenants_bucket(const struct gl_gpu *gpu, uint32_t percent)
+static struct gl_clocked tenants_bucket(const struct gl_gpu *gpu, uint32_t percent)
 {
 	struct gl_device *d = gpu->device;
-	return (struct clocked){&d->granted_ns, &d->granted_at_ns, &d->spent_ns, &d->refund_ns, percent};
+	return (struct gl_clocked){&d->granted_ns, &d->granted_at_ns, &d->spent_ns, &d->refund_ns, percent,
+				   .keep_ns = KEEP_NS / 100 * percent, .resume_ns = RESUME_NS / 100 * percent};
 }
 
-static struct clocked own_bucket(struct gl_meter *m, struct gl_gpu *gpu)
+static struct gl_clocked own_bucket(struct gl_meter *m, struct gl_gpu *gpu)
 {
-	return (struct clocked){&m->gpu[gpu->index].own_granted_ns, &m->gpu[gpu->index].own_at_ns, &gpu->account->spent_ns,
-				&m->gpu[gpu->index].refund_ns, gpu->own_compute_percent};
+	uint32_t percent = gpu->own_compute_percent;
+	return (struct gl_clocked){&m->gpu[gpu->index].own_granted_ns, &m->gpu[gpu->index].own_at_ns, &gpu->account->spent_ns,
+				   &m->gpu[gpu->index].refund_ns, percent,
+				   .keep_ns = KEEP_NS / 100 * percent, .resume_ns = RESUME_NS / 100 * percent};
 }
 
-/* What was spent in truth: spent_ns only grows, so what was charged too much is taken off later charges. */
-static uint64_t really_spent(const uint64_t *spent_ns, const uint64_t *refund_ns)
+static bool clocked_open(struct gl_meter *m, struct gl_gpu *gpu, struct gl_clocked b)
 {
-	uint64_t spent = gl_peek(spent_ns), refund = gl_peek(refund_ns);
-	return spent > refund ? spent - refund : 0;
-}
-
-static void refill(struct clocked b)
-{
-	uint64_t now = gl_now_ns(), at = gl_peek(b.at_ns);
-	if (now - at < REFILL_NS || now < at)
-		return;
-	if (!__atomic_compare_exchange_n(b.at_ns, &at, now, false, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED))
-		return; /* another thread or process does it */
-	uint64_t granted = gl_peek(b.granted_ns), spent = really_spent(b.spent_ns, b.refund_ns);
-	uint64_t earned = (at ? now - at : KEEP_NS) / 100 * b.percent, ceiling = spent + KEEP_NS / 100 * b.percent;
-	if (granted + earned > ceiling)
-		earned = ceiling > granted ? ceiling - granted : 0;
-	gl_add(b.granted_ns, earned);
-}
-
-static int64_t in_hand(struct clocked b)
-{
-	return (int64_t)(gl_peek(b.granted_ns) - really_spent(b.spent_ns, b.refund_ns));
-}
-
-static bool clocked_open(struct gl_meter *m, struct gl_gpu *gpu, struct clocked b)
-{
-	refill(b);
-	int64_t hand = in_hand(b);
+	gl_clocked_refill(b);
+	int64_t hand = gl_clocked_in_hand(b);
 	/* Those already waiting come first: a newcomer does not live on what they are waiting for. */
-	return gl_peek(&m->gpu[gpu->index].waiting) ? hand >= (int64_t)(RESUME_NS / 100 * b.percent) : hand > 0;
-}
-
-static uint64_t clocked_sleep(struct clocked b)
-{
-	refill(b);
-	int64_t lacking = (int64_t)(RESUME_NS / 100 * b.percent) - in_hand(b);
-	if (lacking <= 0)
-		return 0;
-	uint64_t ns = (uint64_t)lacking * 100 / b.percent;
-	return ns > LONGEST_SLEEP_NS ? LONGEST_SLEEP_NS : ns < SHORTEST_SLEEP_NS ? SHORTEST_SLEEP_NS : ns;
+	return gl_peek(&m->gpu[gpu->index].waiting) ? hand >= (int64_t)b.resume_ns : hand > 0;
 }
 
 static void goes_unpaced(struct gl_meter *m, struct gl_gpu *gpu)
@@ -135,24 +96,30 @@ static void goes_unpaced(struct gl_meter *m, struct gl_gpu *gpu)
 /* The wall clock takes over: it begins with an even account. */
 static void begin_pacing(struct gl_meter *m, struct gl_gpu *gpu)
 {
-	struct gl_device *d = gpu->device;
 	if (GL_LIKELY(!gl_peek(&m->gpu[gpu->index].unpaced)) || !__atomic_exchange_n(&m->gpu[gpu->index].unpaced, 0, __ATOMIC_RELAXED))
 		return;
-	uint64_t granted = gl_peek(&d->granted_ns), at = gl_peek(&d->granted_at_ns), now = gl_now_ns(), spent;
-	do {
-		spent = really_spent(&d->spent_ns, &d->refund_ns);
-		GL_TEST_POINT("pacing");
-	} while (granted < spent && !__atomic_compare_exchange_n(&d->granted_ns, &granted, spent, false, __ATOMIC_RELAXED,
-								 __ATOMIC_RELAXED)); /* another process does the same */
-	while (at < now && !__atomic_compare_exchange_n(&d->granted_at_ns, &at, now, false, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED))
-		;
+	gl_clocked_settle(tenants_bucket(gpu, 100));
+	gl_gang_settle();
+}
+
+/* The gang's bucket paces the gpu; the device's begins with an even account when it is its turn again. */
+static bool is_of_gang(struct gl_meter *m, const struct gl_gpu *gpu)
+{
+	uint32_t *in_gang = &m->gpu[gpu->index].in_gang;
+	if (GL_UNLIKELY(gl_gang_has(gpu))) {
+		gl_put(in_gang, 1u);
+		return true;
+	}
+	if (GL_UNLIKELY(gl_peek(in_gang)) && __atomic_exchange_n(in_gang, 0, __ATOMIC_RELAXED))
+		gl_clocked_settle(tenants_bucket(gpu, 100));
+	return false;
 }
 
 /* ---- by the daemon ---- */
 
 static bool granted(const struct gl_gpu *gpu, const struct gl_policy_device *p)
 {
-	return really_spent(&gpu->device->spent_ns, &gpu->device->refund_ns) < gl_peek(&p->granted_ns);
+	return gl_really_spent(&gpu->device->spent_ns, &gpu->device->refund_ns) < gl_peek(&p->granted_ns);
 }
 
 /* How long the work submitted lasts still, if the GPU does nothing else; UINT64_MAX: nobody knows.  That can be relied
@@ -226,7 +193,7 @@ bool gl_bucket_open(struct gl_meter *m, struct gl_gpu *gpu)
 		return true;
 	}
 	begin_pacing(m, gpu);
-	return clocked_open(m, gpu, tenants_bucket(gpu, percent));
+	return is_of_gang(m, gpu) ? gl_gang_open(gpu, percent) : clocked_open(m, gpu, tenants_bucket(gpu, percent));
 }
 
 struct wait {
@@ -280,18 +247,18 @@ static uint64_t sleep_for(struct gl_meter *m, struct gl_gpu *gpu, const struct g
 	bool by_daemon = gl_shared(p) && gl_policy_fresh(now);
 	uint32_t percent = gl_limit_percent(gpu, p);
 	if (!ns && has_own(gpu, percent))
-		ns = clocked_sleep(own_bucket(m, gpu));
+		ns = gl_clocked_sleep(own_bucket(m, gpu));
 	if (!ns && by_daemon)
 		return policy_sleep(m, gpu, p, now, w);
 	if (!ns && percent < 100) {
 		begin_pacing(m, gpu);
-		ns = clocked_sleep(tenants_bucket(gpu, percent));
+		ns = is_of_gang(m, gpu) ? gl_gang_sleep(gpu, percent) : gl_clocked_sleep(tenants_bucket(gpu, percent));
 	}
 	w->throttled |= ns != 0;
 	return ns;
 }
 
-void gl_bucket_wait(struct gl_meter *m, struct gl_gpu *gpu, CUcontext context)
+void gl_bucket_wait(struct gl_meter *m, struct gl_gpu *gpu, const struct gl_stream *stream)
 {
 	struct gl_device *d = gpu->device;
 	struct wait w = {.start_ns = gl_now_ns()};
@@ -301,12 +268,16 @@ void gl_bucket_wait(struct gl_meter *m, struct gl_gpu *gpu, CUcontext context)
 		const struct gl_policy_device *p = gl_policy_of(gpu);
 		/* A read-only mapping is enough to sleep on; the kernel only reads the word. */
 		uint32_t *word = p ? (uint32_t *)(uintptr_t)&p->change : &d->wake, seen = gl_load(word);
-		collect(m, gpu, context, &w);
+		collect(m, gpu, stream ? stream->context : NULL, &w);
 		uint64_t ns = sleep_for(m, gpu, p, &w);
 		if (ns == 0)
+			gl_goes_by_itself(m, gpu);
+		if (ns == 0 || gl_is_waited_for(m, gpu, stream))
 			break;
 		if (w.outstanding_ns && ns > OWN_LOOK_NS)
 			ns = OWN_LOOK_NS; /* it may turn out to have taken less than was charged */
+		if (ns > SIBLING_LOOK_NS && gl_is_sibling_at_work(gpu))
+			ns = SIBLING_LOOK_NS;
 		gl_futex_wait(word, seen, ns); /* a signal handler runs, and we look again */
 	}
 	gl_sub(&gpu->account->waiting, 1);

@@ -138,6 +138,9 @@ struct gl_gpu_meter {
 	int64_t beside_owed_ns;       /* at least had beside others, less what was charged for it */
 	uint64_t own_until_ns;        /* when the GPU reached this process's last mark */
 	uint64_t own_granted_ns, own_at_ns;  /* bucket of a process below its tenant */
+	uint64_t released_ns;         /* when a launch last went since running work waited for it */
+	uint64_t behind_since_ns;     /* since when such launches go because a sibling is ahead; 0: they do not */
+	uint32_t in_gang;             /* 1: the gang's bucket paces it, not the device's */
 } __attribute__((aligned(64)));
 
 #define GL_PENDING_ONE (UINT64_C(1) << 40)
@@ -332,17 +335,6 @@ void gl_queue_reached(const struct gl_gpu *gpu, uint64_t t);
 void gl_queue_waited(struct gl_meter *m, const struct gl_gpu *gpu);
 /* Puts an earlier charge right, of which nothing is outstanding any more. */
 void gl_spend_correct(struct gl_meter *m, struct gl_gpu *gpu, uint64_t charged_ns, uint64_t measured_ns);
-
-/* ---- throttle.c ---- */
-
-/* Nothing holds launches back: no limit, no other tenant, not suspended.  A few ns. */
-bool gl_bucket_free(struct gl_meter *m, struct gl_gpu *gpu);
-/* A launch may go now.  A few ns. */
-bool gl_bucket_open(struct gl_meter *m, struct gl_gpu *gpu);
-/* Sleeps until it may. */
-void gl_bucket_wait(struct gl_meter *m, struct gl_gpu *gpu, CUcontext context);
-/* The time between marks that the gpu's rules need. */
-uint64_t gl_bucket_mark_ns(const struct gl_gpu *gpu);
 
 #pragma GCC visibility pop
 

@@ -1,0 +1,82 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * One limit for a gang's processes, without a daemon or while the tenant is alone on its GPUs.  Each of them holds back its
+ * own launches, but all by one bucket in the tenant's segment: it is open or closed for all at the same moments, so that
+ * none waits on the GPU for one that is held back.  What is spent is time in which at least one of the gang's GPUs works,
+ * so a limit of P percent gives P percent of the speed, however the work is spread.
+ *
+ * Windows are long beside a collective: at the end of each, ranks that are behind catch up (waited_for.c).
+ */
+#include "process/gang.h"
+#include "process/limits.h"
+#include "time/gate.h"
+#include "time/types.h"
+
+#define WINDOW_NS UINT64_C(100000000)    /* of GPU time in a window, at a limit of 100 percent */
+#define MIN_WINDOW_NS UINT64_C(20000000)
+#define AHEAD_NS UINT64_C(8000000)       /* GPU time that a process may have unfinished: no window ends later by more */
+
+static struct gl_clocked bucket(uint32_t percent)
+{
+	struct gl_gang *g = &gl_self.usage->gang;
+	uint64_t window = WINDOW_NS / 100 * percent;
+	if (window < MIN_WINDOW_NS)
+		window = MIN_WINDOW_NS;
+	return (struct gl_clocked){&g->granted_ns, &g->granted_at_ns, &g->spent_ns, NULL, percent, window, window};
+}
+
+/* The gang goes as slow as on the GPU where it may do least. */
+uint32_t gl_gang_percent(uint32_t percent)
+{
+	uint32_t devices = gl_peek(&gl_self.usage->gang.devices);
+	for (uint32_t i = 0; !gl_self.daemon.policy && i < GL_MAX_DEVICES; i++) {
+		const struct gl_device *d = &gl_self.usage->device[i];
+		uint32_t other = devices >> i & 1 && gl_load(&d->ready) ? gl_peek(&d->compute_limit_percent) : 100;
+		if (other >= 1 && other < percent)
+			percent = other;
+	}
+	return percent;
+}
+
+void gl_gang_settle(void)
+{
+	gl_clocked_settle(bucket(100));
+}
+
+void gl_gang_spend(const struct gl_gpu *gpu, uint64_t from_ns, uint64_t to_ns, uint64_t busy_ns, uint64_t now_ns)
+{
+	struct gl_gang *g = &gl_self.usage->gang;
+	if (gl_gang_has(gpu))
+		gl_add(&g->spent_ns, gl_cover_take(&g->cover, from_ns, to_ns, busy_ns, now_ns));
+}
+
+static bool is_within_ahead(const struct gl_gpu *gpu)
+{
+	return gl_peek(&gpu->account->outstanding_ns) < AHEAD_NS;
+}
+
+bool gl_gang_open(const struct gl_gpu *gpu, uint32_t percent)
+{
+	struct gl_gang *g = &gl_self.usage->gang;
+	struct gl_clocked b = bucket(gl_gang_percent(percent));
+	if (gl_peek(&g->is_closed))
+		return false;
+	gl_clocked_refill(b);
+	if (gl_clocked_in_hand(b) > 0)
+		return is_within_ahead(gpu);
+	gl_put(&g->is_closed, 1u);
+	return false;
+}
+
+uint64_t gl_gang_sleep(const struct gl_gpu *gpu, uint32_t percent)
+{
+	struct gl_gang *g = &gl_self.usage->gang;
+	uint32_t closed = gl_peek(&g->is_closed);
+	uint64_t ns = closed ? gl_clocked_sleep(bucket(gl_gang_percent(percent))) : 0;
+	if (ns)
+		return ns;
+	if (closed)
+		gl_put(&g->is_closed, 0u);
+	uint64_t outstanding = gl_peek(&gpu->account->outstanding_ns);
+	return outstanding < AHEAD_NS / 2 ? 0 : outstanding - AHEAD_NS / 2;
+}
