@@ -86,6 +86,11 @@ class Device:
         return max(0, self.spent_ns - self.refund_ns)
 
     @property
+    def is_used(self) -> bool:
+        """True if the tenant holds memory on the GPU or has used its time."""
+        return bool(self.used_bytes or self.spent_ns)
+
+    @property
     def name(self) -> str:
         """The UUID as NVML has it, "GPU-…" or "MIG-…"."""
         return f"{'MIG' if self.is_mig else 'GPU'}-{self.uuid}"

@@ -45,10 +45,15 @@ def gangs_data(tenants: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def gpus_of(tenant: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Return the GPUs of a member of a gang: where it waits for others, or if it is named, where it works."""
+    """Return the GPUs of a member of a gang: where it waits for others, or if it is named, those it uses."""
     gang = tenant["gang"]
     return [
         gpu
         for gpu in tenant["gpus"]
-        if (gpu["present"] if gang["mode"] == "named" else gpu["uuid"] in gang["waits_on"])
+        if (is_used(gpu) if gang["mode"] == "named" else gpu["uuid"] in gang["waits_on"])
     ]
+
+
+def is_used(gpu: Mapping[str, Any]) -> bool:
+    """Return True if a tenant holds memory on a GPU or has used its time."""
+    return bool(gpu.get("memory_used_bytes") or gpu.get("spent_ns"))

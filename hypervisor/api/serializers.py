@@ -207,6 +207,7 @@ def observed_client(client: ClientView) -> dict[str, Any]:
         "source": client.source,
         "values": known({**client.values, **client.pod}),
         "denied": dict(client.denied),
+        "gang": client.gang.id,
     }
 
 

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from pathlib import Path
 
+from hypervisor.collector.gangs import membership
 from hypervisor.collector.ratio_file import RatioFile
 from hypervisor.dispatcher.dispatcher import Dispatcher
 from hypervisor.dispatcher.run_queue import TenantShare
@@ -17,9 +18,9 @@ from hypervisor.host.names import Names
 from hypervisor.host.systemd_unit import unit_of
 from hypervisor.host.unregistered import UnregisteredProcess, inspect
 from hypervisor.metrics.observations import ProcessObservation, TenantObservation, UsageCounters
-from hypervisor.metrics.snapshot import Identity, State
+from hypervisor.metrics.snapshot import GangMembership, Identity, State
 from hypervisor.model import DeviceQuota, Gpu, GpuUuid, PodRef, Worker, device_quota
-from hypervisor.node.gangs import gang_of
+from hypervisor.node.gangs import TenantGang, gang_of
 from hypervisor.node.node import Node
 from hypervisor.node.registry import Tenant
 from hypervisor.node.tenant_segments import OpenSegments, terms_of
@@ -109,6 +110,7 @@ class TenantCollector:
                 books=books_of(usage, device) if usage is not None and device is not None else None,
                 held=self._held(usage, device, gpu, workers),
                 share=share,
+                gang=membership(usage, device, gang_of(tenant), tenant.name),
                 ratio=self._ratios.read().of(
                     gpu_uuid=gpu.uuid, gpu_index=gpu.index, namespace=who.namespace, pod=who.pod
                 ),
@@ -130,6 +132,7 @@ class TenantCollector:
                 books=None,
                 held=[],
                 share=None,
+                gang=membership(None, None, gang_of(tenant), tenant.name),
                 ratio=None,
             )
 
@@ -215,6 +218,7 @@ class TenantCollector:
                 books=books_of(usage, device),
                 held=held,
                 is_counted=False,
+                gang=membership(usage, device, TenantGang(), name),
             )
 
 
@@ -256,6 +260,7 @@ def look_of(
     books: UsageCounters | None,
     held: list[ProcessObservation],
     share: TenantShare | None,
+    gang: GangMembership,
     ratio: float | None,
 ) -> TenantObservation:
     """Return a registered tenant on a card."""
@@ -274,6 +279,7 @@ def look_of(
         granted_ns=share.grant.granted_ns if share is not None and is_held else None,
         has_turn=share is not None and share.has_turn,
         ratio=ratio,
+        gang=gang,
     )
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from hypervisor.exporter import partitions
+from hypervisor.exporter.gangs import add_gangs
 from hypervisor.exporter.guests import add_guest
 from hypervisor.exporter.labels import NONE, Labels
 from hypervisor.exporter.merge import gpu_labels, merged
@@ -37,6 +38,7 @@ def families_of(snapshot: Snapshot, *, has_debug_labels: bool) -> list[Family]:
     for view in snapshot.schedulers:
         add_scheduler(sheet, view)
     add_pods(sheet, snapshot.clients)
+    add_gangs(sheet, snapshot.clients[:MAX_CLIENTS])
     for host in snapshot.vgpu_hosts:
         partitions.add_vgpu_host(sheet, host)
     for card in snapshot.mig_gpus:
@@ -84,6 +86,9 @@ def add_client(sheet: SampleSet, client: ClientView, pairs: tuple[tuple[str, str
     sheet.put_all(labels, client.values)
     sheet.put_each("client_launches_total", labels, "kind", client.launches)
     sheet.put_each("client_allocations_denied_total", labels, "reason", client.denied)
+    if client.gang.id:
+        gang = ("gang", client.gang.id), ("mode", client.gang.mode)
+        sheet.put("client_gang_info", Labels([*pairs, *gang]), 1)
     if client.source:
         sheet.put("client_memory_quota_source_info", labels.plus("source", client.source), 1)
     for state in STATES:

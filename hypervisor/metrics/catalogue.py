@@ -11,13 +11,15 @@ from __future__ import annotations
 from hypervisor.metrics.family import Kind, Metric, Section
 
 GPU = ("gpu_uuid", "gpu_index")
-CLIENT = ("[namespace]", "[pod]", "[container]", "[tenant]", *GPU, "[client_id]", "[host_pid]")
+TENANT = ("[namespace]", "[pod]", "[container]", "[tenant]")
+CLIENT = (*TENANT, *GPU, "[client_id]", "[host_pid]")
 POD = ("[namespace]", "[pod]", "[tenant]", "gpu_id")
 CARD = (*GPU, "[gpu]", "[instance]", "[host]")
 VGPU_INSTANCE = (*CARD, "vgpu_id", "[vgpu_uuid]", "[vgpu_type]", "[vgpu_vm_id]")
 MIG = (*CARD, "mig_instance", "[mig_uuid]", "[mig_profile]", "[gpu_instance_id]", "[compute_instance_id]")
 GUEST = ("namespace", "name", "node", "gpu_index", "gpu_uuid", "[gpu_name]")
 VMI = ("namespace", "name", "node")
+NO_GANG = "no tenants wait for each other over several GPUs"
 NO_VGPU, NO_MIG = "the host has no vGPU", "no GPU is in MIG mode"
 NOT_MIG = "no GPU knows MIG"
 KUBERNETES = (
@@ -106,6 +108,8 @@ CLIENT_SECTION = Section(
          "1 for the state that holds: enforced; standalone: limited, but not by this daemon; degraded: its "
          "books are spoiled, its processes have yet to come back, or their GPU time is measured by the wall clock, because the driver "
          "refuses timing events; off: a process of it runs unlimited.", "registry and NVML"),
+        ("client_gang_info", G, ("gang", "mode"),
+         "Constant 1 for a client in a gang; mode: named, or auto for a tenant whose processes wait for each other.", "quotas and books"),
         ("client_energy_joules_total", C, (), "Its part of the card's energy, by GPU time.", "NVML and books"),
     ),
 )  # fmt: skip
@@ -152,6 +156,26 @@ POD_SECTION = Section(
         ("pod_gpu_sm_util", G, (), "GPU time of the last window, in percent of the card.", "books"),
         ("pod_gpu_memory_used", G, (), "Memory in use, in bytes.", "NVML and books"),
         ("pod_total_gpu_memory", G, (), "Memory quota in bytes; the card's memory over the ratio where only a ratio is set.", "quotas"),
+    ),
+)  # fmt: skip
+
+GANG_SECTION = Section(
+    "Gangs",
+    "Tenants whose processes wait for each other, and so get GPU time together. `gang` is a namespace and a name, as in `team-a/job`, "
+    "a user and a name (`uid:1000/job`), or the name of a tenant that is a gang by itself.",
+    ("gang",),
+    (
+        ("gang_members", G, (), "Tenants in the gang.", "quotas and books"),
+        ("gang_gpus", G, (), "GPUs on which they are a gang.", "quotas and books"),
+    ),
+    NO_GANG,
+)  # fmt: skip
+GANG_CLIENT_SECTION = Section(
+    "Gangs' clients",
+    "Per tenant, over all its GPUs.",
+    TENANT,
+    (
+        ("client_gang_released_total", C, (), "Launches let go whatever limit and turn, since running work waited for them.", "books"),
     ),
 )  # fmt: skip
 
@@ -313,6 +337,8 @@ SECTIONS = (
     SCHEDULER_SECTION,
     TRAFFIC_SECTION,
     POD_SECTION,
+    GANG_SECTION,
+    GANG_CLIENT_SECTION,
     VGPU_SECTION,
     VGPU_INSTANCE_SECTION,
     MIG_MODE_SECTION,

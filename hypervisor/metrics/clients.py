@@ -141,6 +141,7 @@ class ClientAggregator:
             },
             source=look.source,
             state=look.state,
+            gang=look.gang,
         )
         if look.books is not None:
             past.view, past.view_at_ns = view, now_ns

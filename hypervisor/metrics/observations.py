@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from hypervisor.metrics.snapshot import Identity, State
+from hypervisor.metrics.snapshot import NO_GANG, GangMembership, Identity, State
 from hypervisor.model import Gpu
 from hypervisor.scheduler.types import SchedParams
 
@@ -67,6 +67,8 @@ class TenantObservation:
     """Number of tenants that share the card, where a source says so."""
     is_counted: bool = True
     """It is under this daemon's arbitration."""
+
+    gang: GangMembership = NO_GANG
 
     @property
     def key(self) -> Key:

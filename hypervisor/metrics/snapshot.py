@@ -46,6 +46,21 @@ class Identity:
 
 
 @dataclass(frozen=True, slots=True)
+class GangMembership:
+    """A tenant's gang on one GPU."""
+
+    id: str = ""
+    """Empty: none on this GPU."""
+    mode: str = "auto"
+    """auto, off or named."""
+    released: int | None = None
+    """Launches of the tenant, on all its GPUs, let go since running work waited for them."""
+
+
+NO_GANG = GangMembership()
+
+
+@dataclass(frozen=True, slots=True)
 class ClientView:
     """A tenant on a card, or one process of it on that card where `client_id` is set."""
 
@@ -65,6 +80,7 @@ class ClientView:
     gpu_id: str = ""
     """NVML's index as text, of a MIG device with its number in the card; "": as `gpu_index`."""
     mig_profile: str = ""
+    gang: GangMembership = NO_GANG
 
 
 @dataclass(frozen=True, slots=True)

@@ -198,6 +198,7 @@ def tenant_of(client: Facts) -> TenantView:
         source=text_in(client, "source"),
         user=text_in(client, "user"),
         command=text_in(client, "command"),
+        gang=text_in(client, "gang"),
     )
 
 

@@ -43,6 +43,7 @@ HEADINGS = (
     "user",
     "processes",
     "pid",
+    "gang",
 )
 
 
@@ -170,6 +171,7 @@ def tenant_cells(tenant: TenantView) -> dict[str, Any]:
         "source": tenant.source,
         "user": tenant.user,
         "processes": tenant.processes,
+        "gang": tenant.gang,
     }
 
 

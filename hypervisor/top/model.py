@@ -47,6 +47,8 @@ class TenantView:
     user: str = ""
     command: str = ""
     processes: int | None = None
+    gang: str = ""
+    """Name of the gang that it is in on this card; empty if it is in none."""
 
     @property
     def has_used(self) -> bool:

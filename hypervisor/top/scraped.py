@@ -176,6 +176,8 @@ class PageReading:
             client["state"] = labels.get("state", "") if value else client["state"]
         elif name == "client_memory_quota_source_info":
             client["source"] = labels.get("source", "")
+        elif name == "client_gang_info":
+            client["gang"] = labels.get("gang", "")
         elif name == "client_allocations_denied_total":
             reason = labels.get("reason", "")
             client["denied"][reason] = client["denied"].get(reason, 0) + value
@@ -273,6 +275,7 @@ def fresh_client(uuid: str, labels: Labels) -> dict[str, Any]:
         "tenant": labels.get("tenant", ""),
         "state": "",
         "source": "",
+        "gang": "",
         "values": {},
         "denied": {},
     }

@@ -95,6 +95,7 @@ class UsageReader:
     def _tenant(self, row: StatusRow, usage: Usage) -> TenantView:
         is_suspended = any(d.is_suspended for d in usage.devices if d.name == row.gpu)
         is_limited = row.memory_limit_bytes < row.card_bytes
+        is_gang = len(usage.gang_devices) > 1
         return TenantView(
             key=row.tenant,
             name=clean(row.tenant),
@@ -111,6 +112,7 @@ class UsageReader:
             source="env",
             user=clean(self._names.user(row.uid)),
             processes=row.processes,
+            gang=clean(row.tenant) if row.waits_for_others and is_gang else "",
         )
 
 

@@ -12,7 +12,7 @@ from hypervisor.top.text import Glyphs, duration, number, width_of
 from hypervisor.top.view_state import ViewState
 
 INDENT = 4
-BAR, MEMORY_BAR = 10, 8
+BAR, MEMORY_BAR, GANG = 10, 8, 12
 MIN_NAME, SURE_NAME, MAX_NAME = 12, 24, 48
 """Bounds of the name column. Its width is that of the longest name. It exceeds SURE_NAME only if there is
 room."""
@@ -24,6 +24,10 @@ NOW_STYLES: dict[str, Style] = {
     "suspended": "warn",
     "idle": "dim",
 }
+IN_GANG = "&"
+"""Mark behind the activity of a tenant in a gang."""
+MARKED = ("runs", "waits", "idle")
+"""Activities that leave room for the mark."""
 STATE_STYLES: dict[str, Style] = {"off": "bad", "degraded": "warn", "standalone": "dim"}
 
 
@@ -33,7 +37,8 @@ def now_cell(tenant: TenantView) -> Cell:
         return "UNLIMITED", "bad"
     if tenant.problem or tenant.enforcement == "degraded":
         return "degraded", "bad"
-    return tenant.now, NOW_STYLES.get(tenant.now, "dim")
+    style = NOW_STYLES.get(tenant.now, "dim")
+    return (f"{tenant.now} {IN_GANG}" if tenant.gang and tenant.now in MARKED else tenant.now), style
 
 
 def throttled_cell(tenant: TenantView) -> Cell:
@@ -71,8 +76,11 @@ def share_bar(tenant: TenantView, width: int, glyphs: Glyphs) -> Sequence[Cell]:
     return bar_cells(tenant.got, width, "util", glyphs, mark=tenant.due)
 
 
-def columns(glyphs: Glyphs, longest: int) -> Sequence[Column[TenantView]]:
-    """Return all columns, from left to right; `longest` is the width of the longest name."""
+def columns(glyphs: Glyphs, longest: int, longest_gang: int) -> Sequence[Column[TenantView]]:
+    """Return all columns, from left to right; `longest` is the width of the longest name.
+
+    `longest_gang` is that of the longest name of a gang; 0 if no tenant is in one: then there is no column.
+    """
     name = min(MAX_NAME, max(MIN_NAME, longest))
     column = Column[TenantView]
     return (
@@ -104,15 +112,26 @@ def columns(glyphs: Glyphs, longest: int) -> Sequence[Column[TenantView]]:
         column("PRIO", 6, lambda t: [(t.priority or "-", "" if t.priority else "dim")], 16),
         column("STATE", 10, lambda t: [(t.enforcement or "-", STATE_STYLES.get(t.enforcement, ""))], 13),
         column("SOURCE", 11, lambda t: [(t.source or "-", "")], 17),
+        *gang_columns(longest_gang),
         column("PROCS", 5, lambda t: [count_cell(t.processes)], 18, ">"),
         column("USER", 10, lambda t: [(t.user or "-", "" if t.user else "dim")], 19, grows=6),
         column("COMMAND", 10, lambda t: [(t.command or t.problem, "dim")], 20, grows=20),
     )
 
 
+def gang_columns(longest: int) -> Sequence[Column[TenantView]]:
+    """Return the column of gangs if there is one."""
+    if not longest:
+        return ()
+    width = min(GANG, longest)
+    grows = min(MAX_NAME, longest) - width
+    return (Column("GANG", width, lambda t: [(t.gang or "-", "" if t.gang else "dim")], 10, grows=grows),)
+
+
 def tenant_table(node: NodeView, width: int, glyphs: Glyphs) -> Table[TenantView]:
     longest = max((width_of(tenant.name) for _, tenant in node.tenants()), default=0)
-    return table_for(columns(glyphs, longest), width, glyphs, indent=INDENT)
+    gang = max((width_of(tenant.gang) for _, tenant in node.tenants()), default=0)
+    return table_for(columns(glyphs, longest, gang), width, glyphs, indent=INDENT)
 
 
 def marks(view: ViewState) -> dict[str, str]:

@@ -141,6 +141,10 @@ def test_the_state_shows_tenants_of_one_name_as_one_gang(
     gpus = on_both(one, here)
     other.tell(order="device", gpu=gpus[1], card_bytes=80 << 30)
     (gang,) = here.state()["gangs"]
+    assert gang["gpus"] == []  # known to their programs, and not used
+    one.tell(order="spend", ns=1)
+    other.tell(order="spend", ns=1)
+    (gang,) = here.state()["gangs"]
     assert gang["id"] == f"uid:{os.getuid()}/job"
     assert (gang["mode"], gang["members"], gang["gpus"]) == ("named", [tenant, other_tenant], sorted(gpus))
     argv = [sys.executable, "-m", "limiter", "status", "--over", "0"]

@@ -8,6 +8,7 @@ from hypervisor.metrics.gpus import GpuObservation, Schedulers, gpu_view
 from hypervisor.metrics.observations import ProcessObservation, TenantObservation, UsageCounters
 from hypervisor.metrics.snapshot import (
     ComponentStatus,
+    GangMembership,
     Identity,
     KubeView,
     PluginView,
@@ -83,6 +84,7 @@ def looks(spent_ns: int, throttled_ns: int) -> list[TenantObservation]:
             throttled_ns=throttled_ns,
             held=[held(11, tracked=100 * MIB, nvml=GIB, spent_ns=spent_ns)],
             source="annotation",
+            gang=GangMembership("research/train", "named", 5),
         ),
         look(
             PLAIN,

@@ -31,6 +31,9 @@ def test_lines_fit_every_width(width: int, view: ViewState) -> None:
     nodes = [
         FULL_NODE,
         wide,
+        replace(
+            NODE, cards=(replace(CARD, tenants=tuple(replace(t, gang="東京/job") for t in CARD.tenants)),)
+        ),
         replace(NODE, host="down", health="down", cards=(), problems=("refused " * 30,)),
     ]
     for line in page(nodes, view, history(*nodes), width=width, now_s=120.0):
@@ -73,6 +76,20 @@ def test_what_is_wrong_with_a_card_is_said_in_words() -> None:
 
 def test_a_tenant_that_is_not_limited_stands_out() -> None:
     assert [line for line in shown(NODE, width=80).split("\n") if " rogue " in line and "UNLIMITED" in line]
+
+
+def test_a_gang_is_a_mark_in_80_columns_and_a_column_where_there_is_room() -> None:
+    gang = "team-a/train"
+    tenants = tuple(replace(one, gang=gang if one.name == "batch" else "") for one in CARD.tenants)
+    node = replace(NODE, cards=(replace(CARD, tenants=tenants),))
+    narrow, wide = shown(node, width=80).split("\n"), shown(node, width=200).split("\n")
+    assert [line.split()[0] for line in narrow if "runs &" in line] == ["batch"]
+    assert not any("GANG" in line for line in narrow)
+    assert [line.split()[0] for line in wide if gang in line] == ["batch"]
+    assert any("GANG" in line for line in wide)
+    assert "GANG" not in shown(NODE, width=300)
+    plain_lines = shown(replace(NODE, cards=(CARD,)), width=80).split("\n")
+    assert [one.replace("runs &", "runs  ") for one in narrow] == plain_lines
 
 
 def test_cards_become_one_line_each_where_they_would_not_fit() -> None:

@@ -131,7 +131,8 @@ LEGEND = (
     "\nGOT is the part of the card that a tenant had in the last second, DUE what it may have beside those "
     "active now; ┃ marks that in the bar of SHARE. THROT says whether it waited for a tenth of that second "
     "or more, WAITED how long its threads have waited in all, REFUSED how many allocations were turned down. "
-    "UNLIMITED: a process of the tenant runs without its quota.\n\n"
+    "UNLIMITED: a process of the tenant runs without its quota. & behind NOW: the tenant is in a gang, whose "
+    "processes wait for each other and get GPU time together.\n\n"
     "Of nodes: in GPUS each sign is a card, from ▁ idle to █ busy; x is a card that is lost. Behind a name, "
     "~ means that the last look failed and older figures are shown, x that the node is down."
 )
