@@ -21,7 +21,8 @@ WIDTH = 94
 MARKS = "<!-- {name}: begin -->\n(.*?)<!-- {name}: end -->"
 # Folders that are no Python packages.
 TEXTS = {
-    "csrc": "libgpulimit.so: `hooks.def` (calls taken over), `layout.h` (shared memory), `shim.h` (terms)",
+    "csrc": "libgpulimit.so: `hooks.def` (calls taken over), `layout.h` (shared memory), "
+    "`protocol.h` (bounds), `shim.h` (terms)",
     "csrc/base": "system calls, locks, places where tests stop a process",
     "csrc/container": "preload-hook: has an image's /etc/ld.so.preload merged with ours",
     "csrc/daemon": "the library's side of the daemon: finding it, registering, the tenant's policy, commands",

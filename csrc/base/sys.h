@@ -20,6 +20,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#define GL_SECOND_NS UINT64_C(1000000000)
+
 #define GL_LIKELY(x) __builtin_expect(!!(x), 1)
 #define GL_UNLIKELY(x) __builtin_expect(!!(x), 0)
 
@@ -80,17 +82,22 @@ static inline uint32_t gl_getpid(void)
 	return (uint32_t)gl_syscall(SYS_getpid);
 }
 
+static inline struct timespec gl_timespec(uint64_t ns)
+{
+	return (struct timespec){(time_t)(ns / GL_SECOND_NS), (long)(ns % GL_SECOND_NS)};
+}
+
 static inline uint64_t gl_now_ns(void)
 {
 	struct timespec t;
 	clock_gettime(CLOCK_MONOTONIC, &t);
-	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+	return (uint64_t)t.tv_sec * GL_SECOND_NS + (uint64_t)t.tv_nsec;
 }
 
 /* Sleeps while *word == expected, at most timeout_ns.  Works across processes.  A signal ends it early. */
 static inline int gl_futex_wait(uint32_t *word, uint32_t expected, uint64_t timeout_ns)
 {
-	struct timespec t = {(time_t)(timeout_ns / 1000000000u), (long)(timeout_ns % 1000000000u)};
+	struct timespec t = gl_timespec(timeout_ns);
 	return (int)gl_syscall(SYS_futex, word, FUTEX_WAIT, expected, &t, NULL, 0);
 }
 

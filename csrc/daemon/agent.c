@@ -18,12 +18,11 @@
 
 #include "shim.h"
 
-#define SECOND UINT64_C(1000000000)
 enum { POLL_S = 25, ANSWER_S = 5, STACK = 256 * 1024 };
 
 static void nap(uint64_t ns)
 {
-	struct timespec t = {(time_t)(ns / SECOND), (long)(ns % SECOND)};
+	struct timespec t = gl_timespec(ns);
 	(void)gl_syscall(SYS_nanosleep, &t, NULL);
 }
 
@@ -86,7 +85,7 @@ static int ask(const char *method, const char *path, const char *body, unsigned 
 	struct gl_out out;
 	gl_out_begin(&out, request, sizeof request);
 	gl_http_request(&out, method, path, gl_self.daemon.address.token, body);
-	uint64_t deadline_ns = gl_now_ns() + seconds * SECOND;
+	uint64_t deadline_ns = gl_now_ns() + seconds * GL_SECOND_NS;
 	return gl_http_ask(&gl_self.daemon.address, request, out.length, deadline_ns, tick, answer, NULL);
 }
 
@@ -133,15 +132,15 @@ static uint64_t step(struct gl_answer *answer)
 	uint64_t begin = gl_now_ns();
 	int r = next_command(answer);
 	if (r == 0 && answer->status == 404) {
-		r = gl_register_again(gl_now_ns() + ANSWER_S * SECOND);
+		r = gl_register_again(gl_now_ns() + ANSWER_S * GL_SECOND_NS);
 		/* By number: strerror takes locks of libc's. */
 		gl_log(r ? GL_WARN : GL_INFO, r ? "the daemon does not take this process back (%d); its last limits hold"
 						: "registered again (%d)", -r);
-		return r == 0 ? 0 : r == -EACCES ? 5 * SECOND : SECOND / 2;
+		return r == 0 ? 0 : r == -EACCES ? 5 * GL_SECOND_NS : GL_SECOND_NS / 2;
 	}
 	if (r) { /* the daemon has ended or restarts; the kernel reports it long before the heartbeat is old */
 		gl_policy_lost();
-		return SECOND / 4;
+		return GL_SECOND_NS / 4;
 	}
 	if (answer->status == 200 && *answer->command && answer->command_number > d->command) {
 		uint64_t number = answer->command_number;
@@ -152,7 +151,7 @@ static uint64_t step(struct gl_answer *answer)
 		return 0;
 	}
 	/* An empty answer at once, or an unusable one: the daemon has a problem, so do not flood it with requests. */
-	return answer->status == 204 && gl_now_ns() - begin > SECOND / 2 ? 0 : SECOND / 2;
+	return answer->status == 204 && gl_now_ns() - begin > GL_SECOND_NS / 2 ? 0 : GL_SECOND_NS / 2;
 }
 
 static void *agent(void *unused)

@@ -16,7 +16,7 @@
 #include "base/sys.h"
 #include "daemon/daemon.h"
 
-#define TICK_NS UINT64_C(1000000000)
+#define TICK_NS GL_SECOND_NS
 #define BUSY_NS 10000000 /* between tries while the daemon's queue of connections is full */
 
 struct connection {
@@ -52,7 +52,7 @@ static int sleep_until(struct connection *c, short events)
 		uint64_t ns = c->deadline_ns - now;
 		if (c->tick && ns > TICK_NS)
 			ns = TICK_NS;
-		struct timespec t = {(time_t)(ns / 1000000000u), (long)(ns % 1000000000u)};
+		struct timespec t = gl_timespec(ns);
 		struct pollfd p = {c->fd, events, 0};
 		long r = gl_syscall(SYS_ppoll, &p, 1, &t, NULL, 0);
 		if (!still_ours(c))

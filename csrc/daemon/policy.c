@@ -9,9 +9,10 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "segment/header.h"
 #include "shim.h"
 
-#define AHEAD_NS UINT64_C(1000000000) /* a heartbeat further in the future is nonsense */
+#define MAX_AHEAD_NS GL_SECOND_NS /* a heartbeat further in the future is nonsense */
 
 /* The entry of a card that the policy does not name: no memory and no time, as with a card missing in a list of quotas. */
 static const struct gl_policy_device nothing = {.ready = 1, .compute_limit_percent = 1};
@@ -31,8 +32,7 @@ static int check_file(int fd, struct stat *st, bool given)
 static bool valid(const struct gl_policy *policy, const char *tenant)
 {
 	const struct gl_header *h = &policy->header;
-	return gl_load(&h->ready) == 1 && h->magic == GL_POLICY_MAGIC && h->version == GL_LAYOUT_VERSION &&
-	       h->size == sizeof *policy && strncmp(h->tenant, tenant, sizeof h->tenant) == 0;
+	return gl_header_is_valid(h, GL_POLICY_MAGIC, sizeof *policy) && strncmp(h->tenant, tenant, sizeof h->tenant) == 0;
 }
 
 static int map_file(int fd, const char *tenant, bool given)
@@ -112,7 +112,7 @@ bool gl_policy_fresh(uint64_t now_ns)
 	if (!policy)
 		return false;
 	uint64_t beat = gl_peek(&policy->heartbeat_ns);
-	bool away = beat > now_ns ? beat - now_ns > AHEAD_NS : now_ns - beat > GL_MAX_HEARTBEAT_AGE_NS;
+	bool away = beat > now_ns ? beat - now_ns > MAX_AHEAD_NS : now_ns - beat > GL_MAX_HEARTBEAT_AGE_NS;
 	away |= beat <= gl_peek(&gl_self.daemon.lost_ns);
 	if (away != gl_peek(&gl_self.daemon.away)) {
 		gl_put(&gl_self.daemon.away, (uint32_t)away);

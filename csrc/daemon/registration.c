@@ -18,7 +18,6 @@
 
 #include "shim.h"
 
-#define SECOND UINT64_C(1000000000)
 #define REFUSED "every CUDA call of this process is refused"
 enum { DEFAULT_WAIT_S = 10, MAX_WAIT_S = 86400, MAX_WAIT_RESTARTS = 3, RETRY_NS = 50000000, RETRY_REFUSAL_NS = 500000000,
        CONFLICT = 409 };
@@ -28,7 +27,7 @@ enum { DEFAULT_WAIT_S = 10, MAX_WAIT_S = 86400, MAX_WAIT_RESTARTS = 3, RETRY_NS 
 /* Seconds with up to nine decimals. */
 static bool parse_seconds(const char *text, uint64_t *ns)
 {
-	uint64_t whole = 0, part = 0, unit = SECOND;
+	uint64_t whole = 0, part = 0, unit = GL_SECOND_NS;
 	const char *p = text;
 	for (; *p >= '0' && *p <= '9' && whole <= MAX_WAIT_S; p++)
 		whole = whole * 10 + (uint64_t)(*p - '0');
@@ -38,14 +37,14 @@ static bool parse_seconds(const char *text, uint64_t *ns)
 			unit /= 10;
 			part += (uint64_t)(*p - '0') * unit;
 		}
-	*ns = whole * SECOND + part;
+	*ns = whole * GL_SECOND_NS + part;
 	return digits && !*p && whole <= MAX_WAIT_S;
 }
 
 static bool read_policy_on_loss(struct gl_daemon *d)
 {
 	const char *wait = getenv("GPULIMIT_WAIT"), *loss = d->address.by_node ? NULL : getenv("GPULIMIT_ON_LOSS");
-	d->wait_ns = DEFAULT_WAIT_S * SECOND;
+	d->wait_ns = DEFAULT_WAIT_S * GL_SECOND_NS;
 	d->waits_for_others = wait != NULL;
 	d->closed = !loss || strcmp(loss, "open") != 0;
 	if (wait && !parse_seconds(wait, &d->wait_ns)) {
@@ -61,23 +60,25 @@ static bool read_policy_on_loss(struct gl_daemon *d)
 
 /* ---- the request ---- */
 
-static void member(struct gl_out *out, const char *name, const char *value)
+static void member_name(struct gl_out *out, const char *name)
 {
-	if (!value)
-		return;
 	if (out->text[out->length - 1] != '{')
 		gl_out_text(out, ",");
 	gl_out_json(out, name);
 	gl_out_text(out, ":");
+}
+
+static void member(struct gl_out *out, const char *name, const char *value)
+{
+	if (!value)
+		return;
+	member_name(out, name);
 	gl_out_json(out, value);
 }
 
 static void member_number(struct gl_out *out, const char *name, uint64_t value)
 {
-	if (out->text[out->length - 1] != '{')
-		gl_out_text(out, ",");
-	gl_out_json(out, name);
-	gl_out_text(out, ":");
+	member_name(out, name);
 	gl_out_number(out, value);
 }
 
@@ -231,7 +232,7 @@ static int conclude(int r, const struct gl_answer *a, struct gl_files *files)
 static bool begins_again(int r, uint64_t *deadline_ns, uint32_t *times)
 {
 	uint64_t now = gl_now_ns();
-	bool stopped = r == -ETIMEDOUT && now > *deadline_ns + SECOND / 2;
+	bool stopped = r == -ETIMEDOUT && now > *deadline_ns + GL_SECOND_NS / 2;
 	if ((r != -ECONNRESET && r != -EPIPE && !stopped) || (*times)++ >= MAX_WAIT_RESTARTS)
 		return false;
 	if (now + gl_self.daemon.wait_ns > *deadline_ns)
@@ -257,7 +258,7 @@ int gl_register(bool view)
 	bool told = false;
 	for (;;) {
 		/* Even GPULIMIT_WAIT=0 leaves a daemon that is there the time to answer. */
-		uint64_t least = begin + SECOND, until = deadline > least ? deadline : least;
+		uint64_t least = begin + GL_SECOND_NS, until = deadline > least ? deadline : least;
 		int r = ask(until, &answer, &files);
 		if (begins_again(r, &until, &beginnings))
 			deadline = until;
@@ -308,7 +309,7 @@ int gl_register_whole(void)
 	d->view = 0;
 	if (!write_body(d))
 		return -EACCES;
-	int r = gl_register_again(gl_now_ns() + SECOND);
+	int r = gl_register_again(gl_now_ns() + GL_SECOND_NS);
 	if (r == -EACCES)
 		gl_log(GL_ERROR, "the daemon refuses this process; " REFUSED);
 	return r;

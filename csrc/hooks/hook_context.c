@@ -105,13 +105,6 @@ CUresult cuCtxDestroy(CUcontext ctx)
 	return destroy(REAL(cuCtxDestroy), ctx);
 }
 
-static bool count_up(struct gl_block *block, void *unused)
-{
-	(void)unused;
-	block->count++;
-	return false;
-}
-
 static bool count_down(struct gl_block *block, void *left)
 {
 	*(uint32_t *)left = --block->count;
@@ -123,7 +116,7 @@ CUresult cuCtxAttach(CUcontext *ctx, unsigned int flags)
 	GL_ENTER(cuCtxAttach, (ctx, flags));
 	CUresult result = REAL(cuCtxAttach)(ctx, flags);
 	if (result == CUDA_SUCCESS && ctx)
-		(void)gl_block_update(GL_SPACE_CONTEXT, (uintptr_t)*ctx, count_up, NULL);
+		(void)gl_block_add_reference(GL_SPACE_CONTEXT, (uintptr_t)*ctx);
 	return result;
 }
 
@@ -156,29 +149,17 @@ static CUresult leave_primary(gl_type_cuDevicePrimaryCtxRelease_v2 *real, CUdevi
 	return gpu ? gl_primary_leave(gpu, real) : real(dev);
 }
 
-CUresult cuDevicePrimaryCtxRelease_v2(CUdevice dev)
-{
-	GL_ENTER(cuDevicePrimaryCtxRelease_v2, (dev));
-	return leave_primary(REAL(cuDevicePrimaryCtxRelease_v2), dev);
-}
+#define PRIMARY_LEAVE_HOOK(name)                                  \
+	CUresult name(CUdevice dev)                               \
+	{                                                         \
+		GL_ENTER(name, (dev));                            \
+		return leave_primary(REAL(name), dev);            \
+	}
 
-CUresult cuDevicePrimaryCtxRelease(CUdevice dev)
-{
-	GL_ENTER(cuDevicePrimaryCtxRelease, (dev));
-	return leave_primary(REAL(cuDevicePrimaryCtxRelease), dev);
-}
-
-CUresult cuDevicePrimaryCtxReset_v2(CUdevice dev)
-{
-	GL_ENTER(cuDevicePrimaryCtxReset_v2, (dev));
-	return leave_primary(REAL(cuDevicePrimaryCtxReset_v2), dev);
-}
-
-CUresult cuDevicePrimaryCtxReset(CUdevice dev)
-{
-	GL_ENTER(cuDevicePrimaryCtxReset, (dev));
-	return leave_primary(REAL(cuDevicePrimaryCtxReset), dev);
-}
+PRIMARY_LEAVE_HOOK(cuDevicePrimaryCtxRelease_v2)
+PRIMARY_LEAVE_HOOK(cuDevicePrimaryCtxRelease)
+PRIMARY_LEAVE_HOOK(cuDevicePrimaryCtxReset_v2)
+PRIMARY_LEAVE_HOOK(cuDevicePrimaryCtxReset)
 
 /* Stacks, the kernels' heap and their print buffer: gigabytes, if a program likes. */
 CUresult cuCtxSetLimit(CUlimit limit, size_t value)

@@ -15,69 +15,47 @@ static void view(const struct gl_gpu *gpu, uint64_t card_free, uint64_t *free, u
 		*free = card_free;
 }
 
-static uint32_t narrow(uint64_t bytes)
+static uint64_t at_most(uint64_t bytes, uint64_t max_bytes)
 {
-	return bytes > UINT32_MAX ? UINT32_MAX : (uint32_t)bytes;
+	return bytes < max_bytes ? bytes : max_bytes;
 }
 
-CUresult cuMemGetInfo_v2(size_t *free, size_t *total)
-{
-	GL_ENTER(cuMemGetInfo_v2, (free, total));
-	struct gl_gpu *gpu = gl_gpu_current();
-	size_t card_free, card_total;
-	if (!gpu || (!free && !total))
-		return REAL(cuMemGetInfo_v2)(free, total);
-	gl_pools_refresh(gpu);
-	gl_overhead_refresh(gpu);
-	CUresult result = REAL(cuMemGetInfo_v2)(&card_free, &card_total);
-	if (result == CUDA_SUCCESS) {
-		uint64_t f, t;
-		view(gpu, card_free, &f, &t);
-		if (free)
-			*free = f;
-		if (total)
-			*total = t;
+#define MEM_GET_INFO_HOOK(name, size)                                         \
+	CUresult name(size *free, size *total)                                \
+	{                                                                     \
+		GL_ENTER(name, (free, total));                                \
+		struct gl_gpu *gpu = gl_gpu_current();                        \
+		size card_free, card_total;                                   \
+		if (!gpu || (!free && !total))                                \
+			return REAL(name)(free, total);                       \
+		gl_pools_refresh(gpu);                                        \
+		gl_overhead_refresh(gpu);                                     \
+		CUresult result = REAL(name)(&card_free, &card_total);        \
+		if (result == CUDA_SUCCESS) {                                 \
+			uint64_t f, t;                                        \
+			view(gpu, card_free, &f, &t);                         \
+			if (free)                                             \
+				*free = (size)at_most(f, (size)-1);           \
+			if (total)                                            \
+				*total = (size)at_most(t, (size)-1);          \
+		}                                                             \
+		return result;                                                \
 	}
-	return result;
-}
 
-CUresult cuMemGetInfo(unsigned int *free, unsigned int *total)
-{
-	GL_ENTER(cuMemGetInfo, (free, total));
-	struct gl_gpu *gpu = gl_gpu_current();
-	unsigned int card_free, card_total;
-	if (!gpu || (!free && !total))
-		return REAL(cuMemGetInfo)(free, total);
-	gl_pools_refresh(gpu);
-	gl_overhead_refresh(gpu);
-	CUresult result = REAL(cuMemGetInfo)(&card_free, &card_total);
-	if (result == CUDA_SUCCESS) {
-		uint64_t f, t;
-		view(gpu, card_free, &f, &t);
-		if (free)
-			*free = narrow(f);
-		if (total)
-			*total = narrow(t);
+/* The old calls tell 32 bits. */
+MEM_GET_INFO_HOOK(cuMemGetInfo_v2, size_t)
+MEM_GET_INFO_HOOK(cuMemGetInfo, unsigned int)
+
+#define TOTAL_MEM_HOOK(name, size)                                                                     \
+	CUresult name(size *bytes, CUdevice dev)                                                       \
+	{                                                                                              \
+		GL_ENTER(name, (bytes, dev));                                                          \
+		CUresult result = REAL(name)(bytes, dev);                                              \
+		struct gl_gpu *gpu = result == CUDA_SUCCESS && bytes ? gl_gpu_of(dev) : NULL;          \
+		if (gpu)                                                                               \
+			*bytes = (size)at_most(gl_limit_bytes(gpu), (size)-1);                         \
+		return result;                                                                         \
 	}
-	return result;
-}
 
-CUresult cuDeviceTotalMem_v2(size_t *bytes, CUdevice dev)
-{
-	GL_ENTER(cuDeviceTotalMem_v2, (bytes, dev));
-	CUresult result = REAL(cuDeviceTotalMem_v2)(bytes, dev);
-	struct gl_gpu *gpu = result == CUDA_SUCCESS && bytes ? gl_gpu_of(dev) : NULL;
-	if (gpu)
-		*bytes = gl_limit_bytes(gpu);
-	return result;
-}
-
-CUresult cuDeviceTotalMem(unsigned int *bytes, CUdevice dev)
-{
-	GL_ENTER(cuDeviceTotalMem, (bytes, dev));
-	CUresult result = REAL(cuDeviceTotalMem)(bytes, dev);
-	struct gl_gpu *gpu = result == CUDA_SUCCESS && bytes ? gl_gpu_of(dev) : NULL;
-	if (gpu)
-		*bytes = narrow(gl_limit_bytes(gpu));
-	return result;
-}
+TOTAL_MEM_HOOK(cuDeviceTotalMem_v2, size_t)
+TOTAL_MEM_HOOK(cuDeviceTotalMem, unsigned int)

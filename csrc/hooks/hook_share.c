@@ -57,19 +57,6 @@ static bool opened(enum gl_space space, CUdeviceptr at, uint64_t name)
 	return true;
 }
 
-static bool once_more(struct gl_block *block, void *unused)
-{
-	(void)unused;
-	block->count++;
-	return false;
-}
-
-static bool once_less(struct gl_block *block, void *out)
-{
-	*(struct gl_block *)out = *block;
-	return --block->count == 0;
-}
-
 /* A handle that is open is given the same address again, and is closed as often. */
 #define OPENING(name_)                                                                                                 \
 	CUresult name_(CUdeviceptr *dptr, CUipcMemHandle name, unsigned int flags)                                     \
@@ -81,7 +68,7 @@ static bool once_less(struct gl_block *block, void *out)
 		CUresult result = REAL(name_)(&got, name, flags);                                                      \
 		if (result != CUDA_SUCCESS)                                                                            \
 			return result;                                                                                 \
-		if (!gl_block_update(GL_SPACE_OPENED, got, once_more, NULL) &&                                         \
+		if (!gl_block_add_reference(GL_SPACE_OPENED, got) &&                                                   \
 		    !opened(GL_SPACE_OPENED, got, gl_shared_name(&name))) {                                            \
 			REAL(cuIpcCloseMemHandle)(got);                                                                \
 			return CUDA_ERROR_OUT_OF_MEMORY;                                                               \
@@ -98,13 +85,13 @@ CUresult cuIpcCloseMemHandle(CUdeviceptr dptr)
 	GL_ENTER(cuIpcCloseMemHandle, (dptr));
 	struct gl_block block = {.space = 0};
 	/* Taken before the driver is called, as in cuMemFree. */
-	bool known = gl_block_update(GL_SPACE_OPENED, dptr, once_less, &block);
+	bool known = gl_block_drop_reference(GL_SPACE_OPENED, dptr, &block);
 	CUresult result = REAL(cuIpcCloseMemHandle)(dptr);
 	if (!known)
 		return result;
 	if (result == CUDA_SUCCESS && block.count == 1)
 		gl_uncharge_block(&block);
-	else if (result != CUDA_SUCCESS && !gl_block_update(GL_SPACE_OPENED, dptr, once_more, NULL))
+	else if (result != CUDA_SUCCESS && !gl_block_add_reference(GL_SPACE_OPENED, dptr))
 		(void)gl_block_put(&block, NULL);
 	return result;
 }

@@ -16,24 +16,11 @@
 #define GRANULE ((size_t)2 << 20)
 #define FOREIGN 1 /* in `other` of memory: imported from outside the tenant */
 
-static bool add_reference(struct gl_block *block, void *unused)
-{
-	(void)unused;
-	block->count++;
-	return false;
-}
-
-static bool drop_reference(struct gl_block *block, void *out)
-{
-	*(struct gl_block *)out = *block;
-	return --block->count == 0;
-}
-
 /* One reference to the memory is gone; with the last its charge. */
 static void memory_unreferenced(uint64_t id)
 {
 	struct gl_block memory;
-	if (!id || !gl_block_update(GL_SPACE_VMM_MEMORY, id, drop_reference, &memory) || memory.count > 1)
+	if (!id || !gl_block_drop_reference(GL_SPACE_VMM_MEMORY, id, &memory) || memory.count > 1)
 		return;
 	gl_uncharge_block(&memory);
 	if (GL_UNLIKELY(gl_peek(&gl_self.sparse_arrays))) /* an array may still hold it: then it shows as overhead */
@@ -62,7 +49,7 @@ static bool create_keep(struct gl_charge *charge, CUmemGenericAllocationHandle h
 	struct gl_block memory;
 	if (!gl_charge_commit(charge, GL_SPACE_VMM_MEMORY, id))
 		return false;
-	(void)gl_block_update(GL_SPACE_VMM_MEMORY, id, add_reference, NULL);
+	(void)gl_block_add_reference(GL_SPACE_VMM_MEMORY, id);
 	if (handle_add(handle, id) == 0)
 		return true;
 	if (gl_block_take(GL_SPACE_VMM_MEMORY, id, &memory))
@@ -120,13 +107,13 @@ CUresult cuMemRelease(CUmemGenericAllocationHandle handle)
 {
 	GL_ENTER(cuMemRelease, (handle));
 	struct gl_block block;
-	if (!gl_block_update(GL_SPACE_VMM_HANDLE, handle, drop_reference, &block))
+	if (!gl_block_drop_reference(GL_SPACE_VMM_HANDLE, handle, &block))
 		return REAL(cuMemRelease)(handle);
 	on_every_gpu(gl_in_flight_begin);
 	CUresult result = REAL(cuMemRelease)(handle);
 	if (result == CUDA_SUCCESS && block.count == 1) {
 		memory_unreferenced(block.other);
-	} else if (result != CUDA_SUCCESS && !gl_block_update(GL_SPACE_VMM_HANDLE, handle, add_reference, NULL)) {
+	} else if (result != CUDA_SUCCESS && !gl_block_add_reference(GL_SPACE_VMM_HANDLE, handle)) {
 		block.count = 1;
 		(void)gl_block_put(&block, NULL);
 	}
@@ -164,7 +151,7 @@ CUresult cuMemMap(CUdeviceptr ptr, size_t size, size_t offset, CUmemGenericAlloc
 	struct gl_block mapping = {.key = ptr, .bytes = size, .space = GL_SPACE_VMM_MAPPING, .kind = GL_MEM_VMM};
 	/* Referenced before the driver is called: the handle may be released by another thread right after. */
 	if (gl_block_get(GL_SPACE_VMM_HANDLE, handle, &known) &&
-	    gl_block_update(GL_SPACE_VMM_MEMORY, known.other, add_reference, NULL))
+	    gl_block_add_reference(GL_SPACE_VMM_MEMORY, known.other))
 		mapping.other = known.other;
 	CUresult result = REAL(cuMemMap)(ptr, size, offset, handle, flags);
 	bool fits = result != CUDA_SUCCESS || !mapping.other || charge_import(mapping.other, offset + size);
@@ -215,13 +202,13 @@ CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, void 
 	CUresult result = REAL(cuMemRetainAllocationHandle)(handle, addr);
 	struct search search = {(uintptr_t)addr, 0};
 	struct gl_block mapping;
-	if (result != CUDA_SUCCESS || !handle || gl_block_update(GL_SPACE_VMM_HANDLE, *handle, add_reference, NULL))
+	if (result != CUDA_SUCCESS || !handle || gl_block_add_reference(GL_SPACE_VMM_HANDLE, *handle))
 		return result;
 	if (gl_block_get(GL_SPACE_VMM_MAPPING, search.address, &mapping))
 		search.id = mapping.other;
 	else
 		gl_block_each(contains, &search);
-	if (search.id && gl_block_update(GL_SPACE_VMM_MEMORY, search.id, add_reference, NULL) &&
+	if (search.id && gl_block_add_reference(GL_SPACE_VMM_MEMORY, search.id) &&
 	    handle_add(*handle, search.id) != 0) {
 		REAL(cuMemRelease)(*handle);
 		memory_unreferenced(search.id);
@@ -267,7 +254,7 @@ CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle, vo
 {
 	GL_ENTER(cuMemImportFromShareableHandle, (handle, os_handle, type));
 	CUresult result = REAL(cuMemImportFromShareableHandle)(handle, os_handle, type);
-	if (result != CUDA_SUCCESS || !handle || gl_block_update(GL_SPACE_VMM_HANDLE, *handle, add_reference, NULL))
+	if (result != CUDA_SUCCESS || !handle || gl_block_add_reference(GL_SPACE_VMM_HANDLE, *handle))
 		return result;
 	uint64_t name = type == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR ? gl_shared_name_of_fd((int)(intptr_t)os_handle) : 0;
 	if (import_keep(*handle, name))

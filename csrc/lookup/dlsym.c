@@ -23,14 +23,6 @@ typedef int dladdr_type(const void *, Dl_info *);
 
 __attribute__((used)) void *gl_real_dlsym, *gl_real_dlvsym;
 
-static bool begins(const char *text, const char *with)
-{
-	while (*with)
-		if (*text++ != *with++)
-			return false;
-	return true;
-}
-
 /* The driver's own libraries look their parts up by name too and must find their own. */
 static bool is_driver(const void *caller)
 {
@@ -42,8 +34,8 @@ static bool is_driver(const void *caller)
 	for (const char *p = base; *p; p++)
 		if (*p == '/')
 			base = p + 1;
-	return begins(base, "libcuda.so") || begins(base, "libnvidia-") || begins(base, "libcuda_loader") ||
-	       begins(base, "libcudadebugger") || begins(base, "libdxcore");
+	return gl_begins(base, "libcuda.so") || gl_begins(base, "libnvidia-") || gl_begins(base, "libcuda_loader") ||
+	       gl_begins(base, "libcudadebugger") || gl_begins(base, "libdxcore");
 }
 
 static bool same(const char *a, const char *b)

@@ -13,6 +13,14 @@
 
 /* ---- elf.c: looking symbols up without calling libc ---- */
 
+/* True if the text begins with the other.  Calls no libc function. */
+static inline bool gl_begins(const char *text, const char *with)
+{
+	while (*with)
+		if (*text++ != *with++)
+			return false;
+	return true;
+}
 void *gl_elf_libc_symbol(const char *name);
 /* The first object behind the one loaded at `base` that defines the function is another library's than libc's and ours. */
 bool gl_elf_next_is_foreign(const void *base, const char *name, const void *ours);

@@ -19,14 +19,6 @@ static bool same(const char *a, const char *b)
 	return *a == *b;
 }
 
-static bool begins(const char *text, const char *with)
-{
-	while (*with)
-		if (*text++ != *with++)
-			return false;
-	return true;
-}
-
 static const struct link_map *first_object(void)
 {
 	const ElfW(Phdr) *headers = (const ElfW(Phdr) *)getauxval(AT_PHDR);
@@ -118,8 +110,9 @@ static bool is_libc(const char *path)
 	for (const char *p = base; *p; p++)
 		if (*p == '/')
 			base = p + 1;
-	return begins(base, "libc.so") || begins(base, "libc-2") || begins(base, "libdl.so") || begins(base, "libdl-2") ||
-	       begins(base, "libpthread.so") || begins(base, "libpthread-2") || begins(base, "ld-musl") || begins(base, "libc.musl");
+	return gl_begins(base, "libc.so") || gl_begins(base, "libc-2") || gl_begins(base, "libdl.so") ||
+	       gl_begins(base, "libdl-2") || gl_begins(base, "libpthread.so") || gl_begins(base, "libpthread-2") ||
+	       gl_begins(base, "ld-musl") || gl_begins(base, "libc.musl");
 }
 
 struct search {

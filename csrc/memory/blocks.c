@@ -148,6 +148,29 @@ bool gl_block_update(enum gl_space space, uint64_t key, bool (*fn)(struct gl_blo
 	return found;
 }
 
+static bool count_up(struct gl_block *block, void *unused)
+{
+	(void)unused;
+	block->count++;
+	return false;
+}
+
+static bool copy_and_count_down(struct gl_block *block, void *out)
+{
+	*(struct gl_block *)out = *block;
+	return --block->count == 0;
+}
+
+bool gl_block_add_reference(enum gl_space space, uint64_t key)
+{
+	return gl_block_update(space, key, count_up, NULL);
+}
+
+bool gl_block_drop_reference(enum gl_space space, uint64_t key, struct gl_block *out)
+{
+	return gl_block_update(space, key, copy_and_count_down, out);
+}
+
 static bool copy(struct gl_block *block, void *out)
 {
 	*(struct gl_block *)out = *block;

@@ -110,7 +110,11 @@ bool gl_block_get(enum gl_space space, uint64_t key, struct gl_block *out);
 bool gl_block_take(enum gl_space space, uint64_t key, struct gl_block *out);
 /* Calls fn with the block's shard locked (fn must not call gl_block_*); fn returns true to drop it.  False if unknown. */
 bool gl_block_update(enum gl_space space, uint64_t key, bool (*fn)(struct gl_block *block, void *arg), void *arg);
-/* The same for each block. */
+/* Counts one reference more.  False if the block is unknown. */
+bool gl_block_add_reference(enum gl_space space, uint64_t key);
+/* Copies the block out as it is, then counts one reference less, and drops the block with the last.  False if unknown. */
+bool gl_block_drop_reference(enum gl_space space, uint64_t key, struct gl_block *out);
+/* The same as gl_block_update for each block. */
 void gl_block_each(bool (*fn)(struct gl_block *block, void *arg), void *arg);
 
 /* ---- charge.c: the steps that every allocation hook takes ---- */

@@ -22,7 +22,7 @@ static __thread struct gl_memory_wait *current;
 static uint64_t bound_ns(const struct gl_gpu *gpu)
 {
 	const struct gl_policy_device *p = gl_policy_of(gpu);
-	uint64_t own = gl_self.quota.memory_wait * UINT64_C(1000000000);
+	uint64_t own = gl_self.quota.memory_wait * GL_SECOND_NS;
 	if (!p)
 		return own;
 	uint64_t tenants = gl_peek(&p->memory_wait_ns);

@@ -54,7 +54,7 @@ static int wait_until(const struct gl_bell *bells, uint32_t count, uint64_t dead
 			waits[heard++] = (struct wait_for){bells[i].seen, (uintptr_t)bells[i].word, SIZE_U32, 0};
 	if (poll || heard == 0)
 		return poll_until(bells, count, deadline_ns);
-	struct timespec until = {(time_t)(deadline_ns / 1000000000u), (long)(deadline_ns % 1000000000u)};
+	struct timespec until = gl_timespec(deadline_ns);
 	int r = (int)gl_syscall(SYS_futex_waitv, waits, heard, 0, &until, CLOCK_MONOTONIC);
 	/* EPERM: sandboxes that do not know the call. */
 	return r == -ENOSYS || r == -EPERM ? poll_until(bells, count, deadline_ns) : r;

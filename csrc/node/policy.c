@@ -6,6 +6,7 @@
 
 #include "base/sys.h"
 #include "node/sigbus_guard.h"
+#include "segment/header.h"
 
 /* What one call is about; each fills in what its work needs. */
 struct writing {
@@ -23,15 +24,9 @@ struct writing {
 static int begin(void *argument)
 {
 	const struct writing *w = argument;
-	struct gl_header *h = w->header;
-	h->magic = w->magic;
-	h->version = GL_LAYOUT_VERSION;
-	h->size = w->size;
-	h->created_ns = w->created_ns;
-	memcpy(h->tenant, w->tenant, strnlen(w->tenant, sizeof h->tenant - 1));
 	if (w->state)
 		w->state->daemon_pid = w->pid;
-	gl_store(&h->ready, 1u);
+	gl_header_begin(w->header, w->magic, w->size, w->tenant, w->created_ns);
 	return 0;
 }
 
@@ -51,10 +46,8 @@ int gl_node_state_begin(struct gl_state *state, uint64_t created_ns, uint32_t pi
 
 static int check(void *argument)
 {
-	const struct gl_header *h = &((const struct gl_policy *)argument)->header;
-	bool right = gl_load(&h->ready) == 1 && h->magic == GL_POLICY_MAGIC && h->version == GL_LAYOUT_VERSION &&
-		     h->size == sizeof(struct gl_policy);
-	return right ? 0 : -EPROTO;
+	const struct gl_policy *policy = argument;
+	return gl_header_is_valid(&policy->header, GL_POLICY_MAGIC, sizeof *policy) ? 0 : -EPROTO;
 }
 
 int gl_node_policy_check(const struct gl_policy *policy)

@@ -6,6 +6,7 @@
 
 #include "base/sys.h"
 #include "node/sigbus_guard.h"
+#include "segment/header.h"
 #include "segment/slots.h"
 
 #define MAX_REAP_NS UINT64_C(200000000)
@@ -39,8 +40,7 @@ static int sample_now(void *argument)
 	struct gl_usage *usage = s->usage;
 	const struct gl_header *h = &usage->header;
 	*s->sample = (struct gl_sample){.doorbell = gl_load(&h->doorbell), .created_ns = gl_peek(&h->created_ns)};
-	if (gl_load(&h->ready) != 1 || h->magic != GL_USAGE_MAGIC || h->version != GL_LAYOUT_VERSION ||
-	    h->size != sizeof *usage)
+	if (!gl_header_is_valid(h, GL_USAGE_MAGIC, sizeof *usage))
 		return -EPROTO;
 	for (uint32_t d = 0; d < GL_MAX_DEVICES; d++) {
 		s->sample->device[d].ready = gl_load(&usage->device[d].ready) == 1;
@@ -70,13 +70,7 @@ struct beginning {
 static int begin_now(void *argument)
 {
 	const struct beginning *b = argument;
-	struct gl_header *h = &b->usage->header;
-	h->magic = GL_USAGE_MAGIC;
-	h->version = GL_LAYOUT_VERSION;
-	h->size = sizeof *b->usage;
-	h->created_ns = b->created_ns;
-	memcpy(h->tenant, b->tenant, strnlen(b->tenant, sizeof h->tenant - 1));
-	gl_store(&h->ready, 1u);
+	gl_header_begin(&b->usage->header, GL_USAGE_MAGIC, sizeof *b->usage, b->tenant, b->created_ns);
 	return 0;
 }
 

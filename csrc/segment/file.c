@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 
 #include "segment/abandoned.h"
+#include "segment/header.h"
 #include "segment/name.h"
 #include "segment/slots.h"
 
@@ -56,24 +57,12 @@ int gl_segment_file_open(const char *path)
 	return gl_moved_up(fd);
 }
 
-static bool is_valid(const struct gl_header *h)
-{
-	return gl_load(&h->ready) == 1 && h->magic == GL_USAGE_MAGIC && h->version == GL_LAYOUT_VERSION &&
-	       h->size == sizeof(struct gl_usage);
-}
-
 static void write_header(struct gl_usage *usage, const char *path)
 {
 	struct timespec now;
 	clock_gettime(CLOCK_REALTIME, &now);
-	struct gl_header *h = &usage->header;
-	h->magic = GL_USAGE_MAGIC;
-	h->version = GL_LAYOUT_VERSION;
-	h->size = sizeof *usage;
-	h->created_ns = (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
-	const char *tenant = gl_segment_path_tenant(path);
-	memcpy(h->tenant, tenant, strnlen(tenant, sizeof h->tenant - 1));
-	gl_store(&h->ready, 1u);
+	uint64_t created_ns = (uint64_t)now.tv_sec * GL_SECOND_NS + (uint64_t)now.tv_nsec;
+	gl_header_begin(&usage->header, GL_USAGE_MAGIC, sizeof *usage, gl_segment_path_tenant(path), created_ns);
 }
 
 /* A tenant without living processes begins with clean books, and with the limits of the process that comes first.  The
@@ -125,7 +114,7 @@ int gl_segment_file_map(int fd, const char *path)
 	gl_self.usage = at;
 	if (alone)
 		r = begin(fd, path, &st);
-	if (r == 0 && is_valid(&gl_self.usage->header))
+	if (r == 0 && gl_header_is_valid(&gl_self.usage->header, GL_USAGE_MAGIC, sizeof(struct gl_usage)))
 		return 0;
 	munmap(at, sizeof(struct gl_usage));
 	gl_self.usage = NULL;

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from limiter._native import lib
 
 from hypervisor.model import TenantName
-from limiter.quota import PriorityClass
+from limiter.quota import DEFAULT_WEIGHT, PriorityClass
 
 MS = 1_000_000
 TURN_IDLE_TIMEOUT_NS = int(lib.GL_TURN_IDLE_TIMEOUT_NS)
@@ -43,7 +43,7 @@ class SchedParams:
 
     limit_percent: int = 100
     request_percent: int = 0
-    weight: int = 100
+    weight: int = DEFAULT_WEIGHT
     priority: int = PriorityClass.NORMAL
     """A `limiter.quota.PriorityClass`."""
     is_suspended: bool = False

@@ -14,6 +14,7 @@ from limiter._native import ffi, lib
 from hypervisor.config.settings import Settings
 from hypervisor.dispatcher import run_queue
 from hypervisor.node.registry import MAX_WORKERS
+from hypervisor.nvml import client, probe
 from limiter import container_edits, paths, quota, segment
 from limiter.quota import PriorityClass
 
@@ -69,6 +70,10 @@ def test_a_header_has_room_for_a_tenants_name() -> None:
 
 def test_the_daemon_beats_several_times_before_it_counts_as_away() -> None:
     assert 3 * run_queue.HEARTBEAT_NS < lib.GL_MAX_HEARTBEAT_AGE_NS
+
+
+def test_all_cards_that_nvml_is_asked_about_have_a_place_in_shared_memory() -> None:
+    assert probe.MAX_GPUS == client.MAX_CARDS == lib.GL_MAX_NODE_DEVICES
 
 
 def test_kinds_have_names_in_the_order_of_their_numbers() -> None:
