@@ -30,8 +30,8 @@ COMMANDS = {
     "load": "run the built-in workload",
     "webhook": "change Kubernetes pods before they are stored",
     "cdi": "write a CDI specification for containers",
-    "sim": "serve the metrics of nodes that are not there",
-    "demo": "show everything at once, on a simulated GPU where there is no real one",
+    "sim": "serve the metrics of simulated nodes",
+    "demo": "show a daemon and three tenants, on a simulated GPU if there is no real one",
     "doctor": "check that quotas can hold on this machine",
     "version": "print the version",
 }
@@ -70,7 +70,7 @@ def usage() -> str:
             "",
             *lines,
             "",
-            "`gpulimit COMMAND --help` explains a command.  Quotas can also be given without it:",
+            "`gpulimit COMMAND --help` explains a command.  The environment can set a quota without it:",
             "  LD_PRELOAD=$(gpulimit lib) GPULIMIT_MEMORY=4GiB GPULIMIT_COMPUTE=30 python train.py",
         ]
     )

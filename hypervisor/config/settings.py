@@ -53,71 +53,83 @@ class Settings:
     """All options. Durations are in nanoseconds; as text they have units, as in 2ms."""
 
     socket: str = option(
-        str, paths.DAEMON_SOCKET, "where limited programs and the command line reach the daemon"
+        str, paths.DAEMON_SOCKET, "Unix socket of the daemon, for limited programs and for commands"
     )
-    socket_group: str = option(str, "", "group whose members may change quotas, besides root")
+    socket_group: str = option(str, "", "group whose members may change quotas, in addition to root")
     metrics_addr: str = option(
         address, "0.0.0.0:9402", "HOST:PORT of /metrics, /healthz, /readyz; empty: off"
     )
     metrics_compat: tuple[str, ...] = option(
         choices("k8s-vgpu-monitor", "nvshare", "all-smi"),
         "",
-        "by comma, exporters under whose names the same values are served too: k8s-vgpu-monitor, nvshare, "
-        "all-smi",
+        "comma-separated exporters, under whose names the same values are also served: k8s-vgpu-monitor, "
+        "nvshare, all-smi",
     )
     metrics_debug_labels: bool = option(
-        switch, "off", "on: one series a process, with client_id and host_pid"
+        switch, "off", "on: one series per process, with client_id and host_pid"
     )
     metrics_stale_ttl: int = option(
-        duration("0s", "300s"), "300s", "how long the last figures of what cannot be read are still served"
+        duration("0s", "300s"),
+        "300s",
+        "time for which the last values of an unreadable usage segment are served",
     )
     metrics_ratio_file: str = option(
-        str, "", "file with the number of tenants that share a card where no quota says it"
+        str, "", "file with the number of tenants that share a card, for cards without quotas"
     )
     nvml_interval: int = option(
-        duration("100ms", "30s"), "1s", "how often NVML and the tenants' books are read for metrics"
+        duration("100ms", "30s"),
+        "1s",
+        "time between two readings of NVML and of the tenants' usage for metrics",
     )
-    log_format: str = option(choice("text", "json"), "text", "lines for people, or JSON objects")
-    log_level: str = option(choice("debug", "info", "warning", "error"), "info", "the least that is logged")
+    log_format: str = option(choice("text", "json"), "text", "format of log lines: text, or json")
+    log_level: str = option(
+        choice("debug", "info", "warning", "error"), "info", "lowest level that is logged"
+    )
     log_limit: int = option(
-        size("64KiB", "1GiB"), "1MiB", "most bytes an hour that are logged; debug lines are not counted"
+        size("64KiB", "1GiB"), "1MiB", "largest number of logged bytes per hour; debug lines do not count"
     )
     max_tenants: int = option(
-        number(1, 120), "120", "most tenants of the node; a quarter of the places is kept for users with none"
+        number(1, 120), "120", "largest number of tenants; the last quarter is for users without a tenant"
     )
-    max_tenants_per_user: int = option(number(1, 120), "32", "most tenants of one user, root excepted")
+    max_tenants_per_user: int = option(
+        number(1, 120), "32", "largest number of tenants per user; root has no bound"
+    )
     max_processes_per_user: int = option(
-        number(1, 65536), "1024", "most registered processes of one user, root excepted"
+        number(1, 65536), "1024", "largest number of registered processes per user; root has no bound"
     )
     max_connections_per_user: int = option(
         number(1, 65536),
         "2048",
-        "most connections of one user, operators excepted, and at most a quarter of all that can be open",
+        "largest number of connections per user, at most a quarter of all; operators have no bound",
     )
     max_requests_per_user: int = option(
         number(1, 100000),
         "200",
-        "requests a second of one user, operators excepted, on average over ten seconds; more are delayed",
+        "requests per user and second, averaged over ten seconds; more are delayed; operators have no bound",
     )
     request_timeout: int = option(
-        duration("1s", "5m"), "10s", "how long a request may take to come, and its answer to be read"
+        duration("1s", "5m"), "10s", "time for a client to send a request, and to read the answer"
     )
     tick: int = option(
-        duration("500us", "50ms"), "2ms", "how often busy tenants are looked at; more often costs CPU"
+        duration("500us", "50ms"),
+        "2ms",
+        "time between two readings of busy tenants; a shorter one costs CPU time",
     )
     quantum: int = option(
-        duration("1ms", "100ms"), "10ms", "GPU time of one turn; longer wastes less, shorter answers sooner"
+        duration("1ms", "100ms"),
+        "10ms",
+        "GPU time of one turn; a longer one wastes less, a shorter one answers sooner",
     )
     run_ahead: int = option(
         duration("500us", "100ms"),
         "4ms",
-        "most GPU time a tenant may have queued; longer delays the next turn",
+        "largest GPU time that a tenant may have queued; a longer one delays the next turn",
     )
     admission: str = option(
         choice(*get_args(Admission)),
         "propose",
-        "processes outside pods that no quota names: follow what their environment says, hold them to "
-        "[default], or turn them away",
+        "processes outside pods whose tenant has no quota: propose: their environment sets it; fixed: "
+        "[default] holds; deny: they are refused",
     )
     nvml_timeout: int = option(
         duration("100ms", "60s"),
@@ -127,88 +139,89 @@ class Settings:
     gpu_memory: tuple[tuple[str, int], ...] = option(
         amounts_by_card,
         "",
-        "memory of cards for which NVML says none: 96GiB, or 0=96GiB,GPU-…=48GiB; empty: what CUDA says",
+        "memory of cards without a total in NVML: 96GiB, or 0=96GiB,GPU-…=48GiB; empty: CUDA's value",
     )
     memory_overcommit: int = option(
-        number(1, 1000), "100", "percent of a card's memory that quotas may promise in sum"
+        number(1, 1000), "100", "sum of memory quotas that is allowed, in percent of a card's memory"
     )
     linger: int = option(
-        duration("0s", "60m"), "30s", "how long a tenant's books are kept after its last process"
+        duration("0s", "60m"), "30s", "time for which a tenant's counters are kept after its last process"
     )
     state_dir: str = option(
-        str, "/var/lib/gpulimit", "where quotas set by calls survive a restart; empty: nowhere"
+        str, "/var/lib/gpulimit", "folder that keeps quotas and suspensions over restarts; empty: none"
     )
     state_segment: str = option(
-        str, STATE_NAME, "name of the node's shared memory; another name allows a second daemon"
+        str, STATE_NAME, "name of the node's shared-memory segment; another name allows a second daemon"
     )
     shm_read_only: str = option(
         str,
         "",
-        "folder that shows /dev/shm through a read-only mount, for a daemon that may not make one itself",
+        "read-only mount of /dev/shm, for a daemon that may not make one itself",
     )
     guests: str = option(
         str,
         "",
-        "whose GPU metrics are collected: a TOML file that names virtual machines, or kubevirt for those "
-        "that KubeVirt runs on this node",
+        "virtual machines whose GPU metrics are collected: a TOML file that names them, or kubevirt for "
+        "KubeVirt's machines on this node",
     )
-    tcp_addr: str = option(address, "", "HOST:PORT of calls over TCP, for who bears a token; empty: off")
-    tcp_token_file: str = option(str, "", "file with the token of operators, who may do all over TCP")
+    tcp_addr: str = option(address, "", "HOST:PORT of calls over TCP, which need a token; empty: off")
+    tcp_token_file: str = option(str, "", "file with the operators' token, for all calls over TCP")
     tcp_register_token_file: str = option(
-        str, "", "file with the token with which processes of this node may register over TCP"
+        str, "", "file with the token for processes of this node that register over TCP"
     )
 
     kubernetes: bool = option(
-        switch, "off", "on: know this node's pods, and take their quotas from their annotations"
+        switch, "off", "on: follow this node's pods, and apply the quotas in their annotations"
     )
     node_name: str = option(str, "", "this node's name in Kubernetes; empty: the host's name")
     kube_api: str = option(
-        url, "", "https://HOST:PORT of the API server; empty: where KUBERNETES_SERVICE_HOST and _PORT say"
+        url, "", "https://HOST:PORT of the API server; empty: KUBERNETES_SERVICE_HOST and _PORT"
     )
     kube_token_file: str = option(
-        str, f"{ACCOUNT}/token", "file with the token that API server and kubelet know the daemon by"
+        str, f"{ACCOUNT}/token", "file with the daemon's token for API server and kubelet"
     )
-    kube_ca_file: str = option(str, f"{ACCOUNT}/ca.crt", "who signs the API server's certificate")
+    kube_ca_file: str = option(str, f"{ACCOUNT}/ca.crt", "authority of the API server's certificate")
     kubelet_url: str = option(
-        url, "https://127.0.0.1:10250", "the kubelet, asked while the API server is away; empty: never"
+        url, "https://127.0.0.1:10250", "the kubelet, used while the API server is away; empty: never"
     )
     kubelet_ca_file: str = option(
         str,
         "",
-        "who signs the kubelet's certificate for the node's name, or that itself; empty: as the API server's",
+        "authority of the kubelet's certificate, or that certificate; empty: the API server's authority",
     )
     device_plugin: bool = option(
         switch,
         "off",
-        "on: offer the cards to this node's kubelet in slices; needs `pip install libgpulimit[k8s]`",
+        "on: offer the cards in slices to this node's kubelet; needs `pip install libgpulimit[k8s]`",
     )
-    resource_name: str = option(str, "gpulimit.io/gpu", "the resource that pods ask for")
+    resource_name: str = option(str, "gpulimit.io/gpu", "resource that pods request")
     slices_per_gpu: int = option(
-        number(1, 100), "10", "slices that a card is offered in; drain the node before changing it"
+        number(1, 100), "10", "number of slices per card; drain the node before you change it"
     )
     slice_placement: str = option(
         choice("pack", "spread"),
         "pack",
-        "slices of one container are taken from the card with the least room that has enough, or the most",
+        "card for a container's slices: pack: the one with the least sufficient room; spread: the one with "
+        "the most",
     )
     hand_over: str = option(
         choice("nvidia", "cdi", "plain"),
         "nvidia",
-        "who brings a container its cards and the driver: NVIDIA's runtime by NVIDIA_VISIBLE_DEVICES, CDI "
-        "devices nvidia.com/gpu, or this plugin",
+        "provider of a container's cards and driver: nvidia: NVIDIA's runtime, by NVIDIA_VISIBLE_DEVICES; "
+        "cdi: CDI devices nvidia.com/gpu; plain: this plugin",
     )
-    driver_root: str = option(str, "/", "where the node's root is seen, for hand_over = plain")
+    driver_root: str = option(str, "/", "path of the node's root folder, for hand_over = plain")
     library_dir: str = option(
-        str, "/var/lib/gpulimit/containers", "folder of the node from which containers get the library"
+        str, "/var/lib/gpulimit/containers", "folder of the node with the library for containers"
     )
     kubelet_dir: str = option(str, "/var/lib/kubelet", "the kubelet's folder")
     merge_preload: bool = option(
         switch,
         "off",
-        "on: the container runtime merges an image's own /etc/ld.so.preload with ours, by a hook that CDI "
-        "tells it of; hand_over = cdi has it on",
+        "on: the container runtime merges an image's own /etc/ld.so.preload with gpulimit's, by a CDI hook; "
+        "always on with hand_over = cdi",
     )
-    cdi_dir: str = option(str, "/var/run/cdi", "the node's folder of CDI specifications, for merging")
+    cdi_dir: str = option(str, "/var/run/cdi", "the node's folder of CDI specifications, for merge_preload")
 
 
 TABLE = {row.name: row for row in dataclasses.fields(Settings)}
@@ -240,10 +253,10 @@ def build_parser() -> argparse.ArgumentParser:
     """Return the parser of `gpulimit daemon`; its help is the table."""
     parser = argparse.ArgumentParser(
         prog="gpulimit daemon",
-        description="Run the node daemon: divides GPU time between tenants and keeps their quotas.",
+        description="Run the node daemon, which divides GPU time between tenants and keeps their quotas.",
         epilog=f"Each option can also be set as {PREFIX}NAME in the environment, or as `name = value` in the "
-        "file; a flag is stronger than the environment, and that than the file. SIGHUP reads its quotas "
-        "again; SIGTERM ends the daemon, and limits stay in force.",
+        "file. A flag wins over the environment, and the environment over the file. SIGHUP reads the file's "
+        "quotas again. SIGTERM ends the daemon; limits stay in force.",
         allow_abbrev=False,
     )
     parser.add_argument(

@@ -34,15 +34,15 @@ class AgentSettings:
     listen: str = option(
         str,
         "vsock://:9402",
-        "where to answer, several by comma: vsock://:PORT, unix://PATH or tcp://HOST:PORT",
+        "comma-separated addresses to serve on: vsock://:PORT, unix://PATH or tcp://HOST:PORT",
     )
     vsock_peers: str = option(
-        choice("host", "any"), "host", "who may ask over vsock: the host and this machine alone, or anybody"
+        choice("host", "any"), "host", "peers over vsock: host: only the host and this machine; any: all"
     )
-    token_file: str = option(str, "", "file with the token that requests must bear; empty: none is needed")
-    tls_cert: str = option(str, "", "file with certificate chain, to speak TLS; empty: none is spoken")
+    token_file: str = option(str, "", "file with the token that requests need; empty: none")
+    tls_cert: str = option(str, "", "file with the certificate chain for TLS; empty: no TLS")
     tls_key: str = option(str, "", "file with the certificate's key")
-    nvml_interval: int = option(duration("100ms", "30s"), "1s", "how often NVML is read")
+    nvml_interval: int = option(duration("100ms", "30s"), "1s", "time between two readings of NVML")
     nvml_timeout: int = option(
         duration("100ms", "60s"),
         "5s",
@@ -57,22 +57,22 @@ class CollectorSettings:
     """Options of `gpulimit guest-collector`."""
 
     guests: str = option(str, "", "TOML file that names guests; empty: none")
-    kubevirt: bool = option(switch, "off", "on: also ask KubeVirt's machines on this node")
+    kubevirt: bool = option(switch, "off", "on: also scrape KubeVirt's machines on this node")
     node: str = option(str, "", "this node's name in the cluster; needed with kubevirt")
-    kube_api: str = option(url, "", "the API server; empty: as a pod finds it")
-    kube_token_file: str = option(str, f"{ACCOUNT}/token", "file with the token for it")
-    kube_ca_file: str = option(str, f"{ACCOUNT}/ca.crt", "who signs its certificate")
-    port: int = option(port, "9402", "vsock port of KubeVirt's guests that do not say another")
-    token_file: str = option(str, "", "token for KubeVirt's guests; empty: none")
-    ca_file: str = option(str, "", "who signed the certificates of KubeVirt's guests; empty: no TLS")
+    kube_api: str = option(url, "", "URL of the API server; empty: a pod's default")
+    kube_token_file: str = option(str, f"{ACCOUNT}/token", "file with the token for the API server")
+    kube_ca_file: str = option(str, f"{ACCOUNT}/ca.crt", "authority of the API server's certificate")
+    port: int = option(port, "9402", "default vsock port of KubeVirt's guests")
+    token_file: str = option(str, "", "file with the token for KubeVirt's guests; empty: none")
+    ca_file: str = option(str, "", "authority of the certificates of KubeVirt's guests; empty: no TLS")
     server_name: str = option(str, "", "name in those certificates; empty: the machine's own")
     metrics_addr: str = option(address, "0.0.0.0:9403", "HOST:PORT of /metrics, /healthz, /readyz")
-    period: int = option(duration("250ms", "5m"), "3250ms", "how often each guest is asked")
-    timeout: int = option(duration("100ms", "60s"), "5s", "how long a guest may take to answer")
+    period: int = option(duration("250ms", "5m"), "3250ms", "time between two scrapes of a guest")
+    timeout: int = option(duration("100ms", "60s"), "5s", "time that a guest has to answer")
     lock: str = option(
         str,
         "/run/gpulimit/guest-collector.lock",
-        "of collectors with this file one asks, the others wait for it to end; empty: no file",
+        "lock file: one collector with this file scrapes, the others wait for its end; empty: none",
     )
     log_format: str = option(choice("text", "json"), "text", "lines for people, or JSON objects")
     log_level: str = option(choice(*LOG_LEVELS), "info", "the least that is logged")

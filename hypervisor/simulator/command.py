@@ -33,34 +33,38 @@ MAX_TENANTS = 32
 def build_parser() -> argparse.ArgumentParser:
     width = max(map(len, FAULTS))
     faults = "\n".join(f"  {name:<{width}}  {text}" for name, text in FAULTS.items())
-    parser = argparse.ArgumentParser(
-        prog="gpulimit sim", description="Things that are not there.", allow_abbrev=False
-    )
+    parser = argparse.ArgumentParser(prog="gpulimit sim", description="Simulated nodes.", allow_abbrev=False)
     commands = parser.add_subparsers(dest="command", required=True, metavar="node")
     node = commands.add_parser(
         "node",
-        help="serve the metrics of nodes that are not there",
-        description="Serve the metrics of one or many nodes that are not there; their figures are made up.",
+        help="serve the metrics of simulated nodes",
+        description="Serve the metrics of one or many simulated nodes, with invented values.",
         epilog=EPILOG.format(faults=faults).strip(),
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
     add = node.add_argument
-    add("--port", type=int, required=True, metavar="N", help="the first node's port; the others follow")
-    add("--host", default="127.0.0.1", metavar="ADDRESS", help="where to listen (127.0.0.1)")
-    add("--nodes", type=int, default=1, metavar="N", help="how many nodes (1)")
-    add("--name", default="sim", metavar="TEXT", help="what their names begin with (sim)")
-    add("--gpus", type=int, default=CARDS, metavar="N", help=f"cards of a node ({CARDS})")
-    add("--tenants", type=int, default=TENANTS, metavar="N", help=f"tenants on a card ({TENANTS})")
-    add("--vgpu", action="store_true", help="cards are shared out among virtual machines")
+    add(
+        "--port",
+        type=int,
+        required=True,
+        metavar="N",
+        help="port of the first node; the other nodes use the following ports",
+    )
+    add("--host", default="127.0.0.1", metavar="ADDRESS", help="address to listen on (127.0.0.1)")
+    add("--nodes", type=int, default=1, metavar="N", help="number of nodes (1)")
+    add("--name", default="sim", metavar="TEXT", help="beginning of the nodes' names (sim)")
+    add("--gpus", type=int, default=CARDS, metavar="N", help=f"cards per node ({CARDS})")
+    add("--tenants", type=int, default=TENANTS, metavar="N", help=f"tenants per card ({TENANTS})")
+    add("--vgpu", action="store_true", help="the cards are shared among virtual machines")
     add("--mig", action="store_true", help="every second card is in MIG mode")
-    add("--mix", action="store_true", help="unlike nodes, some of them in parts, a few in trouble")
-    add("--faults", default="", metavar="NAME,...", help="what is wrong; see below")
+    add("--mix", action="store_true", help="different nodes, some with MIG or vGPUs, a few with faults")
+    add("--faults", default="", metavar="NAME,...", help="comma-separated faults, see below")
     add(
         "--metrics-compat",
         default="",
         metavar="NAME,...",
-        help=f"other exporters' names too: {', '.join(ALIASES)}",
+        help=f"also serve the names of other exporters: {', '.join(ALIASES)}",
     )
     return parser
 

@@ -20,8 +20,8 @@ examples:
   gpulimit top --hosts gpu-a1:9402,gpu-a2:9402
   gpulimit top --hostfile /etc/gpulimit/nodes --filter 'util>90'
 
-exit status of --once: 0 everything was read; 1 nothing was; 2 wrong use; 3 some of it was: a node or a card
-does not answer, or there is no daemon.
+exit status of --once: 0 everything was read; 1 nothing was read; 2 the command line is invalid; 3 a node or a
+card did not answer, or there is no daemon.
 """
 MAX_HOSTS = 4096
 MIN_S, MAX_S = 0.2, 3600.0
@@ -53,25 +53,23 @@ def build_parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     add = parser.add_argument
-    add("--once", action="store_true", help="print one look and end")
+    add("--once", action="store_true", help="print one reading and end")
     add("--json", action="store_true", help="with --once: one JSON object")
     add("--csv", action="store_true", help="with --once: a table of comma-separated values")
     add("--hosts", metavar="H:P,…", help=f"other nodes, by the address of their metrics (port {PORT})")
-    add("--hostfile", metavar="F", help="the same, one a line; # begins a comment")
-    add("--interval", type=float, metavar="S", help="seconds between two looks (1; more for many nodes)")
-    add(
-        "--filter", default="", metavar="TEXT", help="show only what matches: words, user:bob, util>90, !idle"
-    )
+    add("--hostfile", metavar="F", help="file with such addresses, one per line; # begins a comment")
+    add("--interval", type=float, metavar="S", help="seconds between two readings (1; more for many nodes)")
+    add("--filter", default="", metavar="TEXT", help="show only matches: words, user:bob, util>90, !idle")
     add("--sort", choices=SORTS, default="name", help="order of tenants (name)")
     add(
         "--theme",
         choices=("auto", "dark", "light", "ansi"),
         default="auto",
-        help="colours; ansi: the terminal's own",
+        help="colours; ansi: the terminal's own (auto)",
     )
-    add("--ascii", action="store_true", help="draw with letters only")
+    add("--ascii", action="store_true", help="draw with ASCII characters only")
     add("--width", type=int, metavar="N", help="with --once: width of the text (that of the terminal)")
-    add("--sim", action="store_true", help="without a daemon, look at the simulated GPU")
+    add("--sim", action="store_true", help="without a daemon, read the simulated GPU")
     return parser
 
 

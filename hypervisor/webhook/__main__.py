@@ -40,7 +40,7 @@ Step = Callable[[], Awaitable[None]]
 def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="gpulimit webhook",
-        description="Change pods before they are stored: ask for slices where annotations name a quota.",
+        description="Change pods before they are stored: request slices if annotations set a quota.",
         epilog=f"Each option can also be set as {PREFIX}NAME in the environment.",
         allow_abbrev=False,
     )
@@ -52,21 +52,21 @@ def build_parser() -> argparse.ArgumentParser:
             f"--{name}", metavar="X", default=os.environ.get(variable, default), help=f"{text} ({shown})"
         )
 
-    option("listen", "0.0.0.0:9443", "HOST:PORT")
-    option("cert-file", "", "certificate, read again when it changes")
-    option("key-file", "", "its key")
-    option("service", "", "NAME.NAMESPACE of the webhook's Service: a certificate for it is made and renewed")
-    option("secret", "gpulimit-webhook-tls", "Secret in which that certificate is kept")
-    option("configuration", "gpulimit", "MutatingWebhookConfiguration that is told whom to trust")
-    option("resource-name", "gpulimit.io/gpu", "the resource that is asked for")
-    option("slices-per-gpu", "10", "slices of a card, as the daemons offer it")
-    option("card-memory", "", "memory of the cluster's cards, 80GiB: how many slices a quota in bytes is")
-    option("privileged", "deny", "deny or allow pods with slices that reach past their cards")
-    option("hide-others", "off", "on: containers that ask for no card see none, whatever their image says")
+    option("listen", "0.0.0.0:9443", "HOST:PORT to serve on")
+    option("cert-file", "", "file with the certificate, read again when it changes")
+    option("key-file", "", "file with the certificate's key")
+    option("service", "", "NAME.NAMESPACE of the webhook's Service, to make and renew its certificate")
+    option("secret", "gpulimit-webhook-tls", "Secret that keeps the made certificate")
+    option("configuration", "gpulimit", "MutatingWebhookConfiguration that receives the made authority")
+    option("resource-name", "gpulimit.io/gpu", "resource that pods request")
+    option("slices-per-gpu", "10", "slices per card, as set for the daemons")
+    option("card-memory", "", "memory of the cluster's cards, as 80GiB, to convert quotas in bytes to slices")
+    option("privileged", "deny", "deny or allow pods with slices that can reach other cards")
+    option("hide-others", "off", "on: hide all cards from containers that request none")
     option("kube-api", "", "https://HOST:PORT of the API server")
-    option("kube-token-file", f"{config.ACCOUNT}/token", "who we are there")
-    option("kube-ca-file", f"{config.ACCOUNT}/ca.crt", "who signs its certificate")
-    option("log-format", "text", "text or json")
+    option("kube-token-file", f"{config.ACCOUNT}/token", "file with the token for the API server")
+    option("kube-ca-file", f"{config.ACCOUNT}/ca.crt", "authority of the API server's certificate")
+    option("log-format", "text", "format of log lines: text or json")
     return parser
 
 

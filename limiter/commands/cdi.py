@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Write a CDI specification, by which containers get cards under quota.
+"""Write a CDI specification, through which containers get cards under quota.
 
-The library is put under --library-dir, from where containers mount it; each build has a file of its own, so
-an upgrade disturbs no container. Run it again after an upgrade of gpulimit or of the driver. An image's own
-/etc/ld.so.preload is merged with ours by a hook, which is put there, too.
+The command installs the library in --library-dir, from which containers mount it.  Each build has its own
+file, so an upgrade disturbs no container.  Run the command again after an upgrade of gpulimit or of the
+driver.  It also installs a hook, which merges an image's own /etc/ld.so.preload with gpulimit's.
 
 examples:
   gpulimit cdi --output /etc/cdi/gpulimit.json
@@ -32,24 +32,26 @@ class NotWritten(GpulimitError):
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--output", metavar="FILE", type=Path, help="where to write it (standard output)")
+    parser.add_argument("--output", metavar="FILE", type=Path, help="file to write (standard output)")
     parser.add_argument(
         "--socket", metavar="PATH", default=paths.DAEMON_SOCKET, help="the daemon's socket (%(default)s)"
     )
     parser.add_argument(
         "--no-daemon",
         action="store_true",
-        help="containers have no daemon: their environment is the quota, and each is a tenant of its own",
+        help="without a daemon: a container's environment sets its quota, and each is its own tenant",
     )
     parser.add_argument(
         "--library-dir",
         metavar="DIR",
         type=Path,
         default=Path("/var/lib/gpulimit/containers"),
-        help="folder from which containers get the library (%(default)s)",
+        help="folder with the library for containers (%(default)s)",
     )
-    parser.add_argument("--no-cards", action="store_true", help="only the device gpulimit.io/gpu=limits")
-    parser.add_argument("--sim", action="store_true", help="cards of the simulated driver")
+    parser.add_argument(
+        "--no-cards", action="store_true", help="write only the device gpulimit.io/gpu=limits"
+    )
+    parser.add_argument("--sim", action="store_true", help="use the cards of the simulated driver")
 
 
 def run(options: argparse.Namespace) -> int:

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Show everything at once: a node daemon and three tenants with unequal parts of one GPU.
+"""Run a node daemon and three tenants with unequal shares of one GPU, and show what each one gets.
 
-One tenant reaches its memory quota, one is killed and its part goes to the others, and the daemon is killed
-and comes back while programs run on.  At the end stands what each was due against what it got.
+One tenant reaches its memory quota.  One is killed, and its share goes to the others.  The daemon is killed
+and restarted while programs run on.  At the end, a table compares each tenant's share with its due.
 
-Runs on the first GPU if there is one, else on a simulated GPU, and says which.  Takes some 30 seconds.
-Exit status 0 if everything was as promised, else 1.  Leaves nothing behind, also after Ctrl-C.
+The demo runs on the first GPU, or on a simulated one if there is none, and says which.  It takes about 30
+seconds.  The exit status is 0 if everything was as promised, else 1.  It leaves nothing behind, even after
+Ctrl-C.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ ENDING = (signal.SIGTERM, signal.SIGHUP)
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--sim", action="store_true", help="use a simulated GPU even if there is a real one")
-    seconds = f"how long to measure ({DEFAULT_SECONDS:g})"
+    seconds = f"seconds to measure ({DEFAULT_SECONDS:g})"
     parser.add_argument("--seconds", type=float, default=DEFAULT_SECONDS, metavar="S", help=seconds)
 
 

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Check that quotas can hold on this machine; exit status 1 if something must be done.
+"""Check that quotas can hold on this machine; the exit status is 1 if you must change something.
 
 examples:
   gpulimit doctor
-  gpulimit doctor --sim        # without a GPU: everything but the real driver
-  gpulimit doctor --node       # where the daemon runs: can it serve containers?
+  gpulimit doctor --sim        # without a GPU: everything except the real driver
+  gpulimit doctor --node       # on the daemon's node: can it serve containers?
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--install",
         type=Path,
         metavar="DIR",
-        help="put the libraries into this folder, and print the path there",
+        help="install the libraries in this folder, and print the library's path there",
     )
 
 

@@ -86,19 +86,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--touch", action="store_true", help="read and write all of --memory instead of spinning")
     add("--burst", type=parse_burst, metavar="WORK/PERIOD", help="WORK of GPU time every PERIOD, as 3ms/20ms")
     add("--idle", action="store_true", help="hold the memory and launch nothing")
-    add("--seconds", type=float, metavar="S", help=f"how long ({DEFAULT_SECONDS:g}, or --launches)")
+    add(
+        "--seconds", type=float, metavar="S", help=f"run time in seconds ({DEFAULT_SECONDS:g}, or --launches)"
+    )
     add("--launches", type=parse_count, default=0, metavar="N", help="end after N launches")
     add("--sync-every", type=parse_count, default=0, metavar="N", help="wait for the GPU after N launches")
     add("--memory", type=size, default=0, metavar="SIZE", help="device memory to hold")
-    add("--alloc", choices=sorted(TAKERS), default="plain", help="how to take it (plain)")
+    add("--alloc", choices=sorted(TAKERS), default="plain", help="kind of that memory (plain)")
     add(
         "--grow",
         type=size,
         default=0,
         metavar="SIZE",
-        help="take SIZE more every 0.1 s, until refused, go on",
+        help="allocate SIZE more every 0.1 s until refused, then go on",
     )
-    add("--device", type=int, default=0, metavar="N", help="which GPU, as CUDA counts (0)")
+    add("--device", type=int, default=0, metavar="N", help="CUDA's index of the GPU (0)")
     add_job_arguments(parser)
     add_await_arguments(parser)
     add("--sim", action="store_true", help="use the simulated driver")

@@ -6,12 +6,12 @@ examples:
   gpulimit quota set team-a --memory 8GiB --compute 50
   gpulimit quota set team-a --compute none                               # no limit on GPU time any more
   gpulimit quota set team-a --request 30 --weight 200 --priority high    # with the daemon
-  gpulimit quota set team-a --reset        # with the daemon: back to what holds otherwise
+  gpulimit quota set team-a --reset        # with the daemon: remove this quota; the next source holds
 
-What is not given stays as it is; `none` takes a part out.  With the daemon, a quota can also be set for a
-tenant that is not there yet: it is kept for its next start, and what a program's environment says can only
-lower it; root and the daemon's group may do that.  Without it, the limits of a tenant with living programs
-are changed in its books, and they end with its last program.
+Fields that are not given stay; `none` removes a field.  With the daemon, root and the daemon's group may set
+a quota, also for a tenant without processes: it is kept for its next start.  A program's environment can only
+lower it.  Without the daemon, the command changes the limits of a tenant with living programs in its usage
+segment; they end with its last program.
 """
 
 from __future__ import annotations
@@ -34,21 +34,21 @@ NEED_DAEMON = ("request", "weight", "priority", "memory_wait", "gang")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="show|set")
-    show = verbs.add_parser("show", help="print the quota in force and who said it")
-    change = verbs.add_parser("set", help="change it")
+    show = verbs.add_parser("show", help="print the quota in force and its source")
+    change = verbs.add_parser("set", help="change a quota")
     for verb in (show, change):
-        verb.add_argument("tenant", metavar="TENANT")
+        verb.add_argument("tenant", metavar="TENANT", help="the tenant's name")
         verb.add_argument("--json", action="store_true", help="print one JSON object")
     memory = "device memory: 4GiB, 50%%, a list as 0=4GiB,1=2GiB, or none"
     change.add_argument("--memory", metavar="Q", help=memory)
     change.add_argument("--compute", metavar="P", help="percent of a GPU's time, 1-100, a list, or none")
-    change.add_argument("--request", metavar="P", help="percent of a GPU's time that is guaranteed")
+    change.add_argument("--request", metavar="P", help="guaranteed percent of a GPU's time")
     change.add_argument("--weight", metavar="N", help="share of GPU time against other tenants")
     change.add_argument("--priority", metavar="C", help="high, normal or low")
-    wait = "seconds that an allocation may wait for memory before it is refused"
+    wait = "longest time in seconds that an allocation waits for memory before it is refused"
     change.add_argument("--memory-wait", metavar="S", help=wait)
     change.add_argument("--gang", metavar="G", help="off, auto, or the name of a job of several tenants")
-    change.add_argument("--reset", action="store_true", help="take an earlier `set` back")
+    change.add_argument("--reset", action="store_true", help="remove an earlier `set`")
 
 
 def run(options: argparse.Namespace) -> int:

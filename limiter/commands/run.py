@@ -33,14 +33,14 @@ from limiter.quota import GangMode
 QUOTA_OPTIONS = (
     ("memory", "GPULIMIT_MEMORY", "Q", "device memory: 4GiB, 50%%, or a list as 0=4GiB,GPU-34ab=2GiB"),
     ("compute", "GPULIMIT_COMPUTE", "P", "percent of a GPU's time, 1-100, or a list as 0=30,1=50"),
-    ("request", "GPULIMIT_REQUEST", "P", "percent of a GPU's time that is guaranteed (with a daemon)"),
+    ("request", "GPULIMIT_REQUEST", "P", "guaranteed percent of a GPU's time (with a daemon)"),
     ("weight", "GPULIMIT_WEIGHT", "N", "share of GPU time against other tenants (with a daemon)"),
     ("priority", "GPULIMIT_PRIORITY", "C", "high, normal or low (with a daemon)"),
     (
         "memory-wait",
         "GPULIMIT_MEMORY_WAIT",
         "S",
-        "seconds that an allocation may wait for memory before it is refused",
+        "longest time in seconds that an allocation waits for memory before it is refused",
     ),
     (
         "gang",
@@ -52,7 +52,7 @@ QUOTA_OPTIONS = (
         "tenant",
         "GPULIMIT_TENANT",
         "NAME",
-        "name of the tenant whose quota this is; runs of one name share it",
+        "name of the tenant; runs with the same name share its quota",
     ),
 )
 
@@ -62,21 +62,21 @@ loaded."""
 
 # Flag, and its keyword arguments for argparse.
 CONTAINER_OPTIONS: dict[str, dict[str, Any]] = {
-    "--engine": {"choices": ("docker", "podman"), "help": "with --container: whose arguments (docker)"},
-    "--image": {"metavar": "IMAGE", "help": "with --container: keep what this image preloads"},
+    "--engine": {"choices": ("docker", "podman"), "help": "with --container: the engine (docker)"},
+    "--image": {"metavar": "IMAGE", "help": "with --container: keep this image's own preloaded libraries"},
     "--preload-file": {
         "action": "store_true",
-        "help": "with --container: preload by /etc/ld.so.preload, not by LD_PRELOAD (glibc images only)",
+        "help": "with --container: use /etc/ld.so.preload instead of LD_PRELOAD (glibc images only)",
     },
     "--device": {
         "action": "append",
         "metavar": "CDI",
-        "help": "with --container: give it this CDI device instead of --gpu",
+        "help": "with --container: give the container this CDI device instead of --gpu",
     },
     "--lib-dir": {
         "type": Path,
         "metavar": "DIR",
-        "help": "with --container: the folder of libraries that it gets (/var/lib/gpulimit/lib)",
+        "help": "with --container: folder with the container's libraries (/var/lib/gpulimit/lib)",
     },
 }
 
@@ -86,9 +86,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         parser.add_argument(f"--{name}", metavar=metavar, help=f"{text} [{variable}]")
     parser.add_argument("--gpu", action="append", default=[], metavar="IDX|UUID", help="use only this GPU")
     parser.add_argument("--sim", action="store_true", help="use the simulated driver")
-    parser.add_argument("--report", action="store_true", help="afterwards, say on stderr what was used")
     parser.add_argument(
-        "--container", action="store_true", help="start nothing: print the arguments for a container engine"
+        "--report", action="store_true", help="at the end, print the run's memory and GPU time on stderr"
+    )
+    parser.add_argument(
+        "--container", action="store_true", help="start nothing; print the arguments for a container engine"
     )
     for flag, settings in CONTAINER_OPTIONS.items():
         parser.add_argument(flag, **settings)

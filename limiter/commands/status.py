@@ -5,13 +5,13 @@ examples:
   gpulimit status
   gpulimit status --json | jq '.tenants[] | {tenant, memory_used_bytes}'
 
-SHARE is the part of the GPU that the tenant got during the last second.  LAUNCHES counts those of living
-processes, of all kinds; --json tells kernels, graphs, cooperative ones and those recorded into graphs apart.
-With the daemon, SOURCE tells who said the quota (pod, api, config, default or environment), and NOW what the
-tenant does: it runs, waits for GPU time, is idle or suspended.
+SHARE is the part of the GPU's time that the tenant got during the last second.  LAUNCHES counts the launches
+of living processes; --json separates kernels, graphs, cooperative launches and launches recorded into graphs.
+With the daemon, SOURCE is the source of the quota (pod, api, config, slices, default or environment), and NOW
+is the tenant's activity: it runs, waits for GPU time, is idle or suspended.
 A gang is one tenant or several whose processes wait for each other over GPUs: they get GPU time together.
-Another user's tenants are shown to root only.  A tenant is shown while one of its processes lives; --all
-shows what the others left, too.
+Only root sees the tenants of other users.  A tenant is shown while one of its processes lives; --all also
+shows tenants that have ended.
 """
 
 from __future__ import annotations
@@ -28,7 +28,9 @@ from limiter.tenant_status import HEADINGS, StatusRow, as_data, cells, rows, tab
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--all", action="store_true", help="also tenants with no living process")
-    parser.add_argument("--over", type=float, default=1.0, metavar="S", help="seconds between two looks (1)")
+    parser.add_argument(
+        "--over", type=float, default=1.0, metavar="S", help="seconds over which shares are measured (1)"
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
 
 

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hold back a tenant's launches, or let them go again.
+"""Suspend a tenant's launches, or resume them.
 
 examples:
   gpulimit tenant suspend team-a
   gpulimit tenant resume team-a
 
-Launches of a suspended tenant wait; what is on the GPU already runs to its end, and memory stays where it
-is. With the daemon, root and its group may do that, and it also holds for programs that start later and
-after a restart of the daemon.  Without it, the owner of a tenant with living programs may.
+Launches of a suspended tenant wait.  Work on the GPU runs to its end, and memory stays allocated.  With the
+daemon, root and the daemon's group may suspend a tenant; the suspension also holds for programs that start
+later and after a restart of the daemon.  Without the daemon, the owner of a tenant with living programs may.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from limiter.live_quota import LiveTenant, is_under_a_daemon
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("verb", choices=("suspend", "resume"), help="what to do")
-    parser.add_argument("tenant", metavar="NAME")
+    parser.add_argument("verb", choices=("suspend", "resume"), help="suspend the tenant, or resume it")
+    parser.add_argument("tenant", metavar="NAME", help="the tenant's name")
 
 
 def run(options: argparse.Namespace) -> int:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Print the version; with --verbose, what it was built with and what it finds here."""
+"""Print the version; with --verbose, also the build and the environment."""
 
 from __future__ import annotations
 
@@ -14,9 +14,11 @@ from limiter.errors import NotInstalled
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--verbose", action="store_true", help="also libraries, layout, hooks, driver, Python and system"
+        "--verbose",
+        action="store_true",
+        help="also print libraries, layout, hooks, driver, Python and system",
     )
-    parser.add_argument("--sim", action="store_true", help="with --verbose: look at the simulated driver")
+    parser.add_argument("--sim", action="store_true", help="with --verbose: use the simulated driver")
 
 
 def run(options: argparse.Namespace) -> int:
