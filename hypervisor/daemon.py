@@ -40,16 +40,16 @@ from hypervisor.host import sd_notify as notify
 from hypervisor.model import Admission
 from hypervisor.node.authorization import Authorization
 from hypervisor.node.dispatcher_reports import DispatcherReports
-from hypervisor.node.events import EventLog, note
+from hypervisor.node.events import EventLog, record_event
 from hypervisor.node.gpu_updates import GpuUpdates
 from hypervisor.node.inventory import Inventory
 from hypervisor.node.node import Node
-from hypervisor.node.places import Places
 from hypervisor.node.quota_policy import QuotaSources
 from hypervisor.node.registration import Registrar
 from hypervisor.node.registry import Registry
 from hypervisor.node.rejected_segments import RejectedSegments
 from hypervisor.node.segment_health import SegmentHealth
+from hypervisor.node.tenant_bounds import TenantBounds
 from hypervisor.node.tenant_segments import TenantSegments
 from hypervisor.nvml.client import Nvml, environment_of_child
 from hypervisor.pods.controller import PodController
@@ -104,7 +104,9 @@ class Daemon:
             registry=registry,
             inventory=inventory,
             segments=segments,
-            tenancy=TenantSegments(segments, self.dispatcher, state, read_only_view(settings), events),
+            tenant_segments=TenantSegments(
+                segments, self.dispatcher, state, read_only_view(settings), events
+            ),
             health=segment_health,
             events=events,
             authorization=Authorization(
@@ -115,8 +117,8 @@ class Daemon:
         self.nvml = Nvml(
             environment_of_child(is_simulated=told.is_simulated),
             sampled=GpuUpdates(self.node, self.pods.on_adopted).on_nvml_sample,
-            failed=inventory.failed,
-            cards_failed=inventory.take_failed,
+            failed=inventory.on_nvml_failure,
+            cards_failed=inventory.update_failed_cards,
             totals=dict(settings.gpu_memory),
             period_s=settings.nvml_interval / 1e9,
             timeout_s=settings.nvml_timeout / 1e9,
@@ -206,7 +208,7 @@ class Daemon:
         try:
             self.node.quotas.reread(config.reread_quotas(self.config.path))
         except ConfigError as error:
-            note(self.node.events, "config_refused", str(error), level=logging.ERROR)
+            record_event(self.node.events, "config_refused", str(error), level=logging.ERROR)
         notify.notify("READY=1")
 
     async def _end(self) -> None:
@@ -218,19 +220,21 @@ class Daemon:
         if self.thread.ident is not None:
             await asyncio.to_thread(self.thread.join, MAX_JOIN_S)
         if not self.thread.is_alive():
-            await self.node.tenancy.close()
+            await self.node.tenant_segments.close()
 
 
 def registry_of(told: Config) -> Registry:
     """Return an empty registry with the bounds and quotas of the configuration."""
     settings = told.settings
-    book = QuotaSources(admission=cast(Admission, settings.admission))
-    book.default, book.config = told.quotas.default, told.quotas.tenants
+    sources = QuotaSources(admission=cast(Admission, settings.admission))
+    sources.default, sources.config = told.quotas.default, told.quotas.tenants
     return Registry(
-        book,
+        sources,
         boot=os.urandom(4).hex(),
         overcommit_percent=settings.memory_overcommit,
-        places=Places(settings.max_tenants, settings.max_tenants_per_user, settings.max_processes_per_user),
+        bounds=TenantBounds(
+            settings.max_tenants, settings.max_tenants_per_user, settings.max_processes_per_user
+        ),
     )
 
 

@@ -177,7 +177,7 @@ class ClientHints:
     name: str = ""
     tenant: str = ""
     quota: Quota = NO_QUOTA
-    is_view: bool = False
+    is_nvml_only: bool = False
     """True if the process has only used NVML so far."""
     start_ticks: int = 0
     """Start time. Together with the pid it identifies the caller where the kernel does not name it (TCP)."""
@@ -203,8 +203,8 @@ class RegistrationRequest:
 
     key: ProcessKey
     origin: Origin
-    wish: ClientHints = ClientHints()
-    place: PodRef | None = None
+    hints: ClientHints = ClientHints()
+    pod: PodRef | None = None
     """The cluster's name of the process's pod; None if it is in none."""
     at_s: float = 0.0
     """Unix time of the request; 0 if not known."""
@@ -236,7 +236,7 @@ class Worker:
     pid: int
     name: str
     registered_at_ns: int
-    is_view: bool = False
+    is_nvml_only: bool = False
 
 
 @dataclass(frozen=True, slots=True)

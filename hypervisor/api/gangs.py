@@ -20,7 +20,7 @@ def gang_data(tenant: Tenant, usage: Usage | None, gpus: Iterable[GpuUuid]) -> d
     return {
         "id": gang_in_force(gang, tenant.name, len(waits_on)) or None,
         "mode": gang.mode.name.lower(),
-        "source": tenant.held.gang_source,
+        "source": tenant.effective.gang_source,
         "waits_on": waits_on,
         "released": usage.gang.released if usage is not None else None,
     }

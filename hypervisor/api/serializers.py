@@ -16,10 +16,10 @@ from hypervisor.node.registry import Tenant
 from limiter.segment import Process, Usage
 
 
-def quota_data(held: EffectiveQuota) -> dict[str, Any]:
+def quota_data(effective: EffectiveQuota) -> dict[str, Any]:
     """Return a quota in the form in which it is set."""
-    said = {k.removeprefix("GPULIMIT_").lower(): v for k, v in held.quota.environ().items()}
-    return {"source": held.source, "quota": said}
+    said = {k.removeprefix("GPULIMIT_").lower(): v for k, v in effective.quota.environ().items()}
+    return {"source": effective.source, "quota": said}
 
 
 def tenant_data(
@@ -35,7 +35,7 @@ def tenant_data(
         "uid": tenant.uid,
         "pod": tenant.pod,
         "pod_uid": tenant.pod_uid,
-        **quota_data(tenant.held),
+        **quota_data(tenant.effective),
         "suspended": tenant.is_suspended,
         "gang": gang_data(tenant, usage, quotas),
         "gpus": [
@@ -62,7 +62,7 @@ def worker_data(
         "pid": worker.pid,
         "host_pid": worker.key.host_pid,
         "name": worker.name,
-        "view": worker.is_view,
+        "view": worker.is_nvml_only,
         "gpus": [
             {"uuid": uuids[a.entry], "memory_used_bytes": a.used_bytes, "spent_ns": a.spent_ns}
             for a in (process.accounts if process is not None else ())

@@ -319,6 +319,6 @@ def wish_in(said: Mapping[str, Any]) -> ClientHints:
         name=text_in(said, "name")[:15],
         tenant=text_in(said, "tenant") or said_quota.tenant or "",
         quota=said_quota,
-        is_view=said.get("view") is True,
+        is_nvml_only=said.get("view") is True,
         start_ticks=ticks if isinstance(ticks, int) and 0 <= ticks < 1 << 64 else 0,
     )

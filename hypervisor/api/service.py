@@ -41,10 +41,10 @@ from limiter.tenants import start_ticks
 class Api:
     """The calls on a node; `exporter` has the last metrics snapshot."""
 
-    def __init__(self, node: Node, registrar: Registrar, arbitration: Dispatcher, exporter: Exporter) -> None:
+    def __init__(self, node: Node, registrar: Registrar, dispatcher: Dispatcher, exporter: Exporter) -> None:
         self._node = node
         self._registrar = registrar
-        self._arbitration = arbitration
+        self._dispatcher = dispatcher
         self._exporter = exporter
 
     def peer(self, connection: Any) -> Peer:
@@ -91,8 +91,8 @@ class Api:
             "daemon": {
                 "pid": os.getpid(),
                 "start_ticks": start_ticks(os.getpid()),
-                "admission": node.registry.book.admission,
-                "arbitration_steps": self._arbitration.steps,
+                "admission": node.registry.sources.admission,
+                "arbitration_steps": self._dispatcher.steps,
                 "not_ready": node.reasons_not_ready(),
                 "warnings": node.warnings(),
                 "may_change": sees_all,
@@ -124,7 +124,7 @@ class Api:
         return is_plain and tenant.uid == peer.origin.uid and self._node.authorization.is_of_the_node(peer)
 
     def _tenant(self, tenant: Tenant) -> dict[str, Any]:
-        opened = self._node.tenancy.open_tenants.get(tenant.name)
+        opened = self._node.tenant_segments.open_tenants.get(tenant.name)
         quotas = opened.quotas if opened is not None else {}
         data = tenant_data(tenant, quotas, self._usage(tenant), self._shares())
         if problem := self._node.health.problem_of(tenant.name):
@@ -133,7 +133,7 @@ class Api:
 
     def _usage(self, tenant: Tenant) -> Usage | None:
         """Return a tenant's usage with its registered processes; None if the segment cannot be read."""
-        opened = self._node.tenancy.open_tenants.get(tenant.name)
+        opened = self._node.tenant_segments.open_tenants.get(tenant.name)
         workers = {worker.key.host_pid for worker in tenant.workers.values()}
         try:
             return opened.usage.read(workers) if opened is not None else None
@@ -141,7 +141,7 @@ class Api:
             return None
 
     def _shares(self) -> Mapping[Any, Any]:
-        return dict(self._arbitration.shares)
+        return dict(self._dispatcher.shares)
 
     def quota_of(self, name: TenantName, peer: Peer | None) -> dict[str, Any]:
         """Return the quota in force; for a tenant without processes, the one for its next start."""
@@ -149,10 +149,10 @@ class Api:
         sees_all = peer is None or self._node.authorization.is_operator(peer)
         if not sees_all and (tenant is None or not self._is_own(tenant, peer)):
             raise Refused(403, "only root and the daemon's group may see other tenants")
-        held, is_suspended = self._node.operators.quota_of(name), name in self._node.registry.suspended
-        if held is None and not is_suspended:
+        effective, is_suspended = self._node.operators.quota_of(name), name in self._node.registry.suspended
+        if effective is None and not is_suspended:
             raise Refused(404, f"no tenant {name!a} here, and no quota waits for it")
-        shown = quota_data(held) if held is not None else {"source": None, "quota": {}}
+        shown = quota_data(effective) if effective is not None else {"source": None, "quota": {}}
         suspended = {"suspended": True} if is_suspended else {}
         is_present = tenant is not None and tenant.is_occupied
         return {"tenant": name, "present": is_present, **shown, **suspended}

@@ -81,7 +81,7 @@ class Collector:
     def __init__(
         self,
         node: Node,
-        arbitration: Dispatcher,
+        dispatcher: Dispatcher,
         nvml: Nvml,
         options: CollectorOptions,
         *,
@@ -94,14 +94,14 @@ class Collector:
         publish: Callable[[Snapshot], None],
     ) -> None:
         self._node = node
-        self._arbitration = arbitration
+        self._dispatcher = dispatcher
         self._nvml = nvml
         self._options = options
         self._messages = messages
         self._registrations = registrations
         self._add_guests = add_guests
         self._publish = publish
-        self._survey = TenantCollector(node, arbitration, RatioFile(options.ratio_file), pods.pod_of)
+        self._survey = TenantCollector(node, dispatcher, RatioFile(options.ratio_file), pods.pod_of)
         self._pods = pods
         self._plugin = plugin
         self._clients = ClientAggregator(ttl_ns=options.ttl_ns)
@@ -138,7 +138,7 @@ class Collector:
             if card.is_fresh and not card.sample.error
         }
         looks: list[TenantObservation] = []
-        own = frozenset(self._node.tenancy.open_tenants)
+        own = frozenset(self._node.tenant_segments.open_tenants)
         names = await asyncio.to_thread(standalone_names, own)
         for of_tenant in self._survey.tenants(nvml, names):
             looks += of_tenant
@@ -179,8 +179,8 @@ class Collector:
         )
 
     def _scheduler(self, card: GpuObservation, looks: list[TenantObservation]) -> SchedulerView:
-        turns = self._arbitration.turns.get(card.sample.gpu.uuid)
-        queue = self._arbitration.memory.get(card.sample.gpu.uuid)
+        turns = self._dispatcher.turns.get(card.sample.gpu.uuid)
+        queue = self._dispatcher.memory.get(card.sample.gpu.uuid)
         return self._schedulers.view(
             card,
             looks,
@@ -247,7 +247,7 @@ class Collector:
     def parts(self) -> tuple[ComponentStatus, ...]:
         """Return the status of each component."""
         health, store = self._nvml.health, self._node.recovery.store
-        stepped_ago_s = (time.monotonic_ns() - self._arbitration.stepped_at_ns) / 1e9
+        stepped_ago_s = (time.monotonic_ns() - self._dispatcher.stepped_at_ns) / 1e9
         at_s = self._last_success_at_s
         period_s = self._options.period_s
         return (
@@ -267,8 +267,8 @@ class Collector:
             ),
             ComponentStatus(
                 "arbitration",
-                self._arbitration.steps > 0 and stepped_ago_s <= ARBITRATION_FRESH_S,
-                time.time() - stepped_ago_s if self._arbitration.steps else None,
+                self._dispatcher.steps > 0 and stepped_ago_s <= ARBITRATION_FRESH_S,
+                time.time() - stepped_ago_s if self._dispatcher.steps else None,
             ),
             ComponentStatus("state", not store.problem, store.saved_at_s, None, {"write": store.failures}),
             *self._plugin.components(),

@@ -23,7 +23,7 @@ from hypervisor.model import DeviceQuota, Gpu, GpuUuid, PodRef, Worker, device_q
 from hypervisor.node.gangs import TenantGang, gang_of
 from hypervisor.node.node import Node
 from hypervisor.node.registry import Tenant
-from hypervisor.node.tenant_segments import OpenSegments, terms_of
+from hypervisor.node.tenant_segments import OpenSegments, sched_params_of
 from hypervisor.scheduler.types import SchedParams
 from limiter import segment
 from limiter.errors import LayoutMismatch
@@ -47,12 +47,12 @@ class TenantCollector:
     def __init__(
         self,
         node: Node,
-        arbitration: Dispatcher,
+        dispatcher: Dispatcher,
         ratios: RatioFile,
         pod_of: Callable[[Tenant], PodRef | None],
     ) -> None:
         self._node = node
-        self._arbitration = arbitration
+        self._dispatcher = dispatcher
         self._names = Names()
         self._ratios = ratios
         self._pod_of = pod_of
@@ -85,7 +85,7 @@ class TenantCollector:
         return [stranger for pid in sorted(pids) if (stranger := inspect(pid, groups)) is not None]
 
     def _tenant(self, tenant: Tenant) -> Iterable[TenantObservation]:
-        opened = self._node.tenancy.open_tenants.get(tenant.name)
+        opened = self._node.tenant_segments.open_tenants.get(tenant.name)
         if opened is None:
             yield from self._unopened(tenant)
             return
@@ -99,12 +99,12 @@ class TenantCollector:
             device, quota = devices.get(gpu.digits), opened.quotas.get(gpu.uuid)
             if quota is None or (device is None and gpu.uuid not in tenant.gpus):
                 continue
-            share = self._arbitration.shares.get(gpu.uuid, {}).get(tenant.name)
+            share = self._dispatcher.shares.get(gpu.uuid, {}).get(tenant.name)
             yield look_of(
                 who,
                 gpu,
                 quota,
-                terms_of(quota, gang_of(tenant), tenant.is_suspended),
+                sched_params_of(quota, gang_of(tenant), tenant.is_suspended),
                 source=source_of(tenant),
                 state=state_of(state, usage, device),
                 books=books_of(usage, device) if usage is not None and device is not None else None,
@@ -121,12 +121,12 @@ class TenantCollector:
         if tenant.name not in self._node.health.unopened:
             return
         for gpu in self._node.inventory.gpus:
-            quota = device_quota(tenant.held.quota, gpu)
+            quota = device_quota(tenant.effective.quota, gpu)
             yield look_of(
                 self._identity(tenant),
                 gpu,
                 quota,
-                terms_of(quota, gang_of(tenant), tenant.is_suspended),
+                sched_params_of(quota, gang_of(tenant), tenant.is_suspended),
                 source=source_of(tenant),
                 state="degraded",
                 books=None,
@@ -190,7 +190,7 @@ class TenantCollector:
 
     def _standalone(self, name: str) -> Iterable[TenantObservation]:
         """Return the tenants whose processes started without the daemon and limit themselves."""
-        if name in self._node.tenancy.open_tenants:
+        if name in self._node.tenant_segments.open_tenants:
             return
         try:
             usage = segment.read_listed(name)
@@ -224,7 +224,11 @@ class TenantCollector:
 
 def source_of(tenant: Tenant) -> str:
     """Return the source of the tenant's quota, as a metric label."""
-    return SOURCES.get(tenant.held.source, tenant.held.source) if tenant.held.quota.is_set else "none"
+    return (
+        SOURCES.get(tenant.effective.source, tenant.effective.source)
+        if tenant.effective.quota.is_set
+        else "none"
+    )
 
 
 def standalone_names(own: Container[str], directory: Path = segment.DIRECTORY) -> list[str]:

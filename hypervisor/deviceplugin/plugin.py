@@ -28,7 +28,7 @@ from hypervisor.deviceplugin.slices import Placement
 from hypervisor.errors import Refused
 from hypervisor.metrics.snapshot import ComponentStatus, PluginView, SlicesView
 from hypervisor.model import Gpu, GpuUuid, Origin, TenantName
-from hypervisor.node.events import note
+from hypervisor.node.events import record_event
 from hypervisor.node.node import Node
 from hypervisor.nvml.client import Nvml
 from hypervisor.pods.pod import Pod
@@ -72,7 +72,7 @@ class DevicePlugin:
         self._ready = asyncio.Event()
 
     def _note(self, kind: str, text: str, level: int) -> None:
-        note(self._node.events, kind, text, level=level)
+        record_event(self._node.events, kind, text, level=level)
 
     # ---- what the plugin looks at ----
 
@@ -112,10 +112,10 @@ class DevicePlugin:
     def _learn(self) -> None:
         self._allotments.refresh()
         self._devices = pod_devices.merged(self._allotments.devices, self._pod_resources.told)
-        before, now = self._node.registry.book.slices, self._quotas()
+        before, now = self._node.registry.sources.slices, self._quotas()
         if now == before:
             return
-        self._node.registry.book.slices = now
+        self._node.registry.sources.slices = now
         self._pod_resources.look()
         for name in list(self._node.registry.tenants):
             # A pod that the kubelet no longer lists keeps its devices while its processes live.
@@ -127,7 +127,7 @@ class DevicePlugin:
 
         A pod's quota counts the slices of all its containers, except those that have their own quota.
         """
-        own, quotas = self._node.registry.book.pods, {}
+        own, quotas = self._node.registry.sources.pods, {}
         for pod, containers in self._devices.items():
             together: list[str] = []
             for container, devices in containers.items():
@@ -144,7 +144,7 @@ class DevicePlugin:
         try:
             return slices.quota_of(devices, self._per_gpu)
         except ValueError as error:
-            note(self._node.events, "slices_unknown", str(error), level=logging.ERROR)
+            record_event(self._node.events, "slices_unknown", str(error), level=logging.ERROR)
             return None
 
     # ---- its life ----
@@ -172,7 +172,7 @@ class DevicePlugin:
         try:
             placed = await asyncio.to_thread(self._grants.place)
         except GpulimitError as error:
-            note(self._node.events, "library_not_placed", str(error), level=logging.ERROR)
+            record_event(self._node.events, "library_not_placed", str(error), level=logging.ERROR)
             self._kubelet.trouble = str(error)
             await asyncio.sleep(SWEEP_S)
             return

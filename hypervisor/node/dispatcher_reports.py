@@ -50,5 +50,5 @@ class DispatcherReports:
 
     def _move(self, name: TenantName, gpus: frozenset[GpuUuid]) -> None:
         if name in self._registry.tenants:
-            self._registry.place(name, gpus)
-            self._inventory.show(self._registry.tenants_by_gpu())
+            self._registry.set_gpus(name, gpus)
+            self._inventory.publish(self._registry.tenants_by_gpu())

@@ -55,7 +55,9 @@ class EventLog:
         return tuple(self._events)[-count:]
 
 
-def note(events: EventLog, kind: str, text: str, *, tenant: str = "", level: int = logging.INFO) -> None:
+def record_event(
+    events: EventLog, kind: str, text: str, *, tenant: str = "", level: int = logging.INFO
+) -> None:
     """Write an event down, for people and metrics, and log it; trouble that comes again, once a minute."""
     now_ns = time.time_ns()
     events.add(kind, text, now_ns=now_ns, tenant=tenant)

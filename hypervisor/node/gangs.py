@@ -39,7 +39,7 @@ class TenantGang:
 
 def gang_of(tenant: Tenant) -> TenantGang:
     """Return the gang that a tenant's quota names."""
-    quota = tenant.held.quota
+    quota = tenant.effective.quota
     is_named = quota.gang_mode == GangMode.NAMED
     return TenantGang(quota.gang_mode, f"{scope_of(tenant)}/{quota.gang}" if is_named else "")
 
@@ -61,6 +61,6 @@ def scope_of(tenant: Tenant) -> str:
         return namespace
     if tenant.pod_uid is None and not tenant.name.startswith(CONTAINED):
         return f"uid:{tenant.uid}"
-    if tenant.held.gang_source in OPERATORS:
+    if tenant.effective.gang_source in OPERATORS:
         return ANY_CONTAINER
     return f"pod:{tenant.pod_uid}" if tenant.pod_uid is not None else tenant.name.replace("-", ":", 1)

@@ -21,12 +21,12 @@ class GpuUpdates:
         """Update everything that depends on the node's GPUs."""
         node, before = self._node, self._node.inventory.samples
         if any(s.memory_used_bytes < b.memory_used_bytes for s in samples if (b := before.get(s.gpu.uuid))):
-            node.tenancy.memory_freed()
+            node.tenant_segments.memory_freed()
         in_use = {gpu for tenant in node.registry.tenants.values() for gpu in tenant.gpus}
-        if node.inventory.take(samples, in_use=in_use):
+        if node.inventory.update(samples, in_use=in_use):
             node.registry.gpus = {gpu.uuid: gpu for gpu in node.inventory.gpus}
-            node.tenancy.gpus = list(node.inventory.gpus)
+            node.tenant_segments.gpus = list(node.inventory.gpus)
             for tenant in node.recovery.adopt():
                 self._on_adopted(tenant)
-            node.tenancy.publish(node.registry.tenants.values())
-        node.inventory.show(node.registry.tenants_by_gpu())
+            node.tenant_segments.publish(node.registry.tenants.values())
+        node.inventory.publish(node.registry.tenants_by_gpu())

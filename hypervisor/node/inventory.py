@@ -13,12 +13,12 @@ from dataclasses import replace
 
 from hypervisor.errors import SegmentError
 from hypervisor.model import FailedCard, Gpu, GpuSample, GpuUuid
-from hypervisor.node.events import EventLog, note
+from hypervisor.node.events import EventLog, record_event
 from hypervisor.shm.segments import MAX_DEVICES, StateSegment
 
 logger = logging.getLogger(__name__)
 UUID = re.compile(r"(GPU|MIG)-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
-MAX_LEFT_OUT = 256
+MAX_UNSUPPORTED = 256
 MEMORY_SOURCES = {
     "nvml": "NVML",
     "cuda": "CUDA: NVML has no total",
@@ -35,7 +35,7 @@ class Inventory:
         self.gpus: list[Gpu] = []
         """Cards and MIG devices. Their order is that of the entries in policies."""
         self.samples: dict[GpuUuid, GpuSample] = {}
-        self.trouble = ""
+        self.nvml_error = ""
         """Why NVML does not answer."""
         self.failed_cards: tuple[FailedCard, ...] = ()
         """Cards that NVML counts and nothing can be had of."""
@@ -43,30 +43,30 @@ class Inventory:
         self._events = events
         self._listed: frozenset[GpuUuid] = frozenset()
         """In NVML's last answer."""
-        self._left_out: set[GpuUuid] = set()
-        self._mig_trouble: dict[GpuUuid, str] = {}
+        self._unsupported: set[GpuUuid] = set()
+        self._mig_errors: dict[GpuUuid, str] = {}
 
-    def take(self, samples: tuple[GpuSample, ...], *, in_use: Set[GpuUuid] = frozenset()) -> bool:
+    def update(self, samples: tuple[GpuSample, ...], *, in_use: Set[GpuUuid] = frozenset()) -> bool:
         """NVML has answered; True if there is a GPU that was not known. Those `in_use` keep their places."""
-        self.trouble = ""
+        self.nvml_error = ""
         known = {gpu.uuid for gpu in self.gpus}
         listed = self._listed = frozenset(sample.gpu.uuid for sample in samples)
         fresh = [s.gpu for s in samples if s.gpu.uuid not in known]
-        placed = [gpu for gpu in fresh if self._place(gpu, listed | in_use)]
+        assigned = [gpu for gpu in fresh if self._assign_entry(gpu, listed | in_use)]
         for sample in samples:
-            self._take_mig_trouble(sample)
-            if sample.gpu.uuid not in known and sample.gpu not in placed:
+            self._report_mig_error(sample)
+            if sample.gpu.uuid not in known and sample.gpu not in assigned:
                 continue
             before = self.samples.get(sample.gpu.uuid)
             self.samples[sample.gpu.uuid] = sample
-            self._take_memory_source(sample, before)
+            self._report_memory_source(sample, before)
             if bool(sample.error) != bool(before and before.error):
                 kind = "gpu_failed" if sample.error else "gpu_recovered"
                 text = f"{sample.gpu.uuid}: {sample.error or 'answers again'}"
-                note(self._events, kind, text, level=logging.WARNING)
-        return bool(placed)
+                record_event(self._events, kind, text, level=logging.WARNING)
+        return bool(assigned)
 
-    def take_failed(self, cards: tuple[FailedCard, ...]) -> None:
+    def update_failed_cards(self, cards: tuple[FailedCard, ...]) -> None:
         """Cards that cannot be used, by NVML's last answer: say so when that changes."""
         before = {card.index: card for card in self.failed_cards}
         self.failed_cards = cards
@@ -74,21 +74,21 @@ class Inventory:
             known = before.pop(card.index, None)
             if known is None or known.error != card.error:
                 text = f"card {card.index} {card.uuid}".rstrip() + f" cannot be used: {card.error}"
-                note(self._events, "gpu_failed", text, level=logging.ERROR)
+                record_event(self._events, "gpu_failed", text, level=logging.ERROR)
         for index in before:
-            note(self._events, "gpu_recovered", f"card {index} answers, or is not there any more")
+            record_event(self._events, "gpu_recovered", f"card {index} answers, or is not there any more")
 
-    def _take_memory_source(self, sample: GpuSample, before: GpuSample | None) -> None:
+    def _report_memory_source(self, sample: GpuSample, before: GpuSample | None) -> None:
         """Say once that a card's memory is known by another way than NVML."""
         if sample.memory_source != (before.memory_source if before is not None else "nvml"):
             source = MEMORY_SOURCES.get(sample.memory_source, sample.memory_source)
             text = f"{sample.gpu.uuid}: {sample.gpu.memory_bytes >> 20} MiB of memory by {source}"
-            note(self._events, "memory_total", text, level=logging.WARNING)
+            record_event(self._events, "memory_total", text, level=logging.WARNING)
 
-    def _place(self, gpu: Gpu, kept: Set[GpuUuid]) -> bool:
+    def _assign_entry(self, gpu: Gpu, kept: Set[GpuUuid]) -> bool:
         """Give a GPU a place; False if there is none, and then nobody gets anything of it."""
         if not UUID.fullmatch(gpu.uuid):
-            self._leave_out(gpu, "its UUID is of a form that CUDA does not give")
+            self._reject(gpu, "its UUID is of a form that CUDA does not give")
             return False
         if len(self.gpus) < MAX_DEVICES:
             self.gpus.append(gpu)
@@ -96,39 +96,41 @@ class Inventory:
             spare = (i for i, g in enumerate(self.gpus) if g.mig is not None and g.uuid not in kept)
             place = next(spare, None)
             if place is None:
-                self._leave_out(gpu, f"a node has at most {MAX_DEVICES} cards and MIG devices under quota")
+                self._reject(gpu, f"a node has at most {MAX_DEVICES} cards and MIG devices under quota")
                 return False
             self.samples.pop(self.gpus[place].uuid, None)
             self.gpus[place] = gpu
-        note(self._events, "gpu_found", f"{gpu.uuid} {gpu.name}, {gpu.memory_bytes >> 20} MiB")
+        record_event(self._events, "gpu_found", f"{gpu.uuid} {gpu.name}, {gpu.memory_bytes >> 20} MiB")
         return True
 
-    def _leave_out(self, gpu: Gpu, reason: str) -> None:
-        if gpu.uuid not in self._left_out and len(self._left_out) < MAX_LEFT_OUT:
-            self._left_out.add(gpu.uuid)
-            note(self._events, "gpu_left_out", f"{gpu.uuid} {gpu.name}: {reason}", level=logging.ERROR)
+    def _reject(self, gpu: Gpu, reason: str) -> None:
+        if gpu.uuid not in self._unsupported and len(self._unsupported) < MAX_UNSUPPORTED:
+            self._unsupported.add(gpu.uuid)
+            record_event(
+                self._events, "gpu_left_out", f"{gpu.uuid} {gpu.name}: {reason}", level=logging.ERROR
+            )
 
-    def _take_mig_trouble(self, sample: GpuSample) -> None:
+    def _report_mig_error(self, sample: GpuSample) -> None:
         """Say once why MIG devices of a card cannot be read, and when they can."""
-        before = self._mig_trouble.get(sample.gpu.uuid, "")
+        before = self._mig_errors.get(sample.gpu.uuid, "")
         if sample.mig_error != before:
             kind = "mig_failed" if sample.mig_error else "mig_recovered"
             text = f"{sample.gpu.uuid}: {sample.mig_error or 'its MIG devices can be read again'}"
-            note(self._events, kind, text, level=logging.WARNING)
-            self._mig_trouble[sample.gpu.uuid] = sample.mig_error
+            record_event(self._events, kind, text, level=logging.WARNING)
+            self._mig_errors[sample.gpu.uuid] = sample.mig_error
 
     @property
     def present(self) -> list[Gpu]:
         """Cards ever seen, and the MIG devices that there are."""
         return [gpu for gpu in self.gpus if gpu.mig is None or gpu.uuid in self._listed]
 
-    def failed(self, reason: str) -> None:
+    def on_nvml_failure(self, reason: str) -> None:
         """NVML has not answered."""
-        if reason != self.trouble:
-            note(self._events, "nvml_failed", reason, level=logging.WARNING)
-        self.trouble = reason
+        if reason != self.nvml_error:
+            record_event(self._events, "nvml_failed", reason, level=logging.WARNING)
+        self.nvml_error = reason
 
-    def show(self, tenants: Mapping[GpuUuid, int]) -> None:
+    def publish(self, tenants: Mapping[GpuUuid, int]) -> None:
         """Publish all; `tenants` counts those on each GPU."""
         now_ns = time.monotonic_ns()
         for index, gpu in enumerate(self.gpus):

@@ -34,7 +34,7 @@ class Node:
         registry: Registry,
         inventory: Inventory,
         segments: Segments,
-        tenancy: TenantSegments,
+        tenant_segments: TenantSegments,
         health: SegmentHealth,
         events: EventLog,
         authorization: Authorization,
@@ -42,37 +42,37 @@ class Node:
         self.settings = settings
         self.registry = registry
         self.inventory = inventory
-        self.tenancy = tenancy
+        self.tenant_segments = tenant_segments
         self.health = health
         self.events = events
         self.authorization = authorization
         self.peers = Peers()
         store = state_store_of(settings.state_dir)
-        self.recovery = Recovery(store, registry, tenancy, segments, health, events)
-        self.commands = WorkerCommands(registry, tenancy, events)
-        self.quotas = QuotaUpdates(registry, tenancy, self.commands, self.recovery, events)
+        self.recovery = Recovery(store, registry, tenant_segments, segments, health, events)
+        self.commands = WorkerCommands(registry, tenant_segments, events)
+        self.quotas = QuotaUpdates(registry, tenant_segments, self.commands, self.recovery, events)
         self.operators = Operators(registry, self.recovery, events, self.quotas.publish)
-        self.exits = ProcessExits(registry, tenancy, self.commands, events)
+        self.exits = ProcessExits(registry, tenant_segments, self.commands, events)
         self.removal = TenantRemoval(
-            registry, tenancy, self.recovery, health, events, linger_ns=settings.linger
+            registry, tenant_segments, self.recovery, health, events, linger_ns=settings.linger
         )
 
     def sweep(self, now_ns: int) -> None:
         """Do what is due every second: try again what failed, and forget tenants without processes."""
-        self.recovery.retry()
-        self.tenancy.close_retired()
-        self.recovery.open_again()
-        self.tenancy.reap_all()
-        for name, its in self.tenancy.open_tenants.items():
+        self.recovery.retry_save()
+        self.tenant_segments.close_retired()
+        self.recovery.retry_unopened()
+        self.tenant_segments.reap_all()
+        for name, its in self.tenant_segments.open_tenants.items():
             if name not in self.health.corrupt and not its.usage.is_whole:
                 self.health.mark_corrupt(name, f"{its.usage.name} was cut short")
         self.removal.sweep(now_ns)
 
     def reasons_not_ready(self) -> list[str]:
         """Return what keeps the daemon from doing its work."""
-        if not self.tenancy.gpus:
+        if not self.tenant_segments.gpus:
             failed = [f"card {card.index}: {card.error}" for card in self.inventory.failed_cards[:1]]
-            reason = self.inventory.trouble or "".join(failed) or "NVML has not answered yet"
+            reason = self.inventory.nvml_error or "".join(failed) or "NVML has not answered yet"
             return [f"no GPU known: {reason}"]
         return []
 

@@ -11,8 +11,8 @@ from collections.abc import Callable
 from hypervisor.errors import Refused
 from hypervisor.model import NO_QUOTA, EffectiveQuota, TenantName
 from hypervisor.node.commands import CommandName
-from hypervisor.node.events import EventLog, note
-from hypervisor.node.quota_changes import QuotaChange, changed, check_amounts
+from hypervisor.node.events import EventLog, record_event
+from hypervisor.node.quota_changes import QuotaChange, apply_change, check_amounts
 from hypervisor.node.recovery import Recovery
 from hypervisor.node.registry import Registry, Tenant
 from limiter.quota import Quota
@@ -28,51 +28,53 @@ class Operators:
         registry: Registry,
         recovery: Recovery,
         events: EventLog,
-        follow: Callable[[Tenant, CommandName], None],
+        publish: Callable[[Tenant, CommandName], None],
     ) -> None:
         self._registry = registry
         self._recovery = recovery
         self._events = events
-        self._follow = follow
+        self._publish = publish
 
     def set_quota(self, name: TenantName, said: Quota | None) -> None:
         """Set, or with None take back, the whole quota of a tenant, there or not yet. Raises Refused."""
         if not TENANT.fullmatch(name):
             raise Refused(422, f"{name!a} is not a tenant's name")
         if said is not None:
-            self._check_is_of_use(name, said)
+            self._check_can_apply(name, said)
             check_amounts(said, self._registry.gpus.values())
-        api = self._registry.book.api
+        api = self._registry.sources.api
         before = api.get(name)
-        put(api, name, said)
+        set_or_remove(api, name, said)
         try:
             if name in self._registry.tenants:
-                self._registry.decide_again(name)
+                self._registry.reevaluate_quota(name)
         except Refused:
-            put(api, name, before)
+            set_or_remove(api, name, before)
             raise
         # Published first: what shared memory says is then never older than what is saved.
         tenant = self._registry.tenants.get(name)
         if tenant is not None:
-            self._follow(tenant, "refresh")
+            self._publish(tenant, "refresh")
         self._recovery.save()
-        note(self._events, "quota_set", "quota set" if said is not None else "quota taken back", tenant=name)
+        record_event(
+            self._events, "quota_set", "quota set" if said is not None else "quota taken back", tenant=name
+        )
 
     def change_quota(self, name: TenantName, change: QuotaChange) -> None:
         """Set parts of a tenant's quota; the others stay as they are now. Raises Refused."""
-        held = self.quota_of(name)
-        self.set_quota(name, changed(held.quota if held is not None else NO_QUOTA, change))
+        effective = self.quota_of(name)
+        self.set_quota(name, apply_change(effective.quota if effective is not None else NO_QUOTA, change))
 
     def quota_of(self, name: TenantName) -> EffectiveQuota | None:
         """Return the quota in force, or the one that waits for a tenant's next start; None: there is none."""
         tenant = self._registry.tenants.get(name)
         if tenant is not None and tenant.is_occupied:
-            return tenant.held
-        return self._registry.book.ceiling(name)
+            return tenant.effective
+        return self._registry.sources.ceiling(name)
 
-    def _check_is_of_use(self, name: TenantName, said: Quota) -> None:
+    def _check_can_apply(self, name: TenantName, said: Quota) -> None:
         """Raise Refused if a call's quota would never hold for this tenant."""
-        annotated = self._registry.book.pods.get(name)
+        annotated = self._registry.sources.pods.get(name)
         if annotated is not None and (annotated.has_limits or said.gang not in (None, annotated.gang)):
             raise Refused(
                 409,
@@ -80,7 +82,7 @@ class Operators:
                 "change them, gpulimit.io/memory and so on, with kubectl annotate",
             )
         tenant = self._registry.tenants.get(name)
-        if (tenant is None or not tenant.is_occupied) and comes_never_back(name, tenant):
+        if (tenant is None or not tenant.is_occupied) and has_one_time_name(name, tenant):
             raise Refused(404, f"tenant {name} has ended, and nothing will start under this name again")
 
     def suspend(self, name: TenantName, *, is_suspended: bool) -> None:
@@ -94,18 +96,18 @@ class Operators:
             raise Refused(404, f"no tenant {name!a} here with a process that lives")
         self._registry.suspend(name, is_suspended=is_suspended)
         if tenant is not None:
-            self._follow(tenant, "suspend" if is_suspended else "resume")
+            self._publish(tenant, "suspend" if is_suspended else "resume")
         self._recovery.save()
-        note(self._events, "suspended" if is_suspended else "resumed", "by an operator", tenant=name)
+        record_event(self._events, "suspended" if is_suspended else "resumed", "by an operator", tenant=name)
 
 
-def comes_never_back(name: TenantName, tenant: Tenant | None) -> bool:
+def has_one_time_name(name: TenantName, tenant: Tenant | None) -> bool:
     """True if a tenant that has ended had a name for once: of one run, or of a pod that is gone."""
     return bool(MADE_UP.fullmatch(name)) or (tenant is not None and tenant.has_ended)
 
 
-def put(book: dict[TenantName, Quota], name: TenantName, said: Quota | None) -> None:
+def set_or_remove(quotas: dict[TenantName, Quota], name: TenantName, said: Quota | None) -> None:
     if said is None:
-        book.pop(name, None)
+        quotas.pop(name, None)
     else:
-        book[name] = said
+        quotas[name] = said

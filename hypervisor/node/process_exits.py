@@ -9,7 +9,7 @@ import time
 from hypervisor.host.departed import DepartedProcesses
 from hypervisor.host.processes import Processes
 from hypervisor.model import ProcessKey, Worker
-from hypervisor.node.events import EventLog, note
+from hypervisor.node.events import EventLog, record_event
 from hypervisor.node.registry import Registry
 from hypervisor.node.tenant_segments import TenantSegments
 from hypervisor.node.worker_commands import WorkerCommands
@@ -19,10 +19,10 @@ class ProcessExits:
     """Watches registered processes by pidfd."""
 
     def __init__(
-        self, registry: Registry, tenancy: TenantSegments, commands: WorkerCommands, events: EventLog
+        self, registry: Registry, tenant_segments: TenantSegments, commands: WorkerCommands, events: EventLog
     ) -> None:
         self._registry = registry
-        self._tenancy = tenancy
+        self._tenant_segments = tenant_segments
         self._commands = commands
         self._events = events
         self._processes = Processes()
@@ -54,9 +54,9 @@ class ProcessExits:
         self._processes.unwatch(worker.key)
         self.departed.add(worker.key)
         self._commands.wake(worker.id)
-        self._tenancy.reap(worker.tenant)
+        self._tenant_segments.reap(worker.tenant)
         text = f"process {worker.key.host_pid} ({worker.name})"
-        note(self._events, "exited", text, tenant=worker.tenant, level=logging.DEBUG)
+        record_event(self._events, "exited", text, tenant=worker.tenant, level=logging.DEBUG)
 
     def close(self) -> None:
         """Stop watching."""

@@ -33,7 +33,7 @@ class QuotaChange:
     """Names of parts that are taken out: they get their defaults."""
 
 
-def changed(base: Quota, change: QuotaChange) -> Quota:
+def apply_change(base: Quota, change: QuotaChange) -> Quota:
     """Return a quota with a change made to it. Raises Refused if the parts then contradict each other."""
     said = {
         name: value
@@ -56,7 +56,7 @@ def check_amounts(quota: Quota, gpus: Collection[Gpu]) -> None:
         return
     for part, rules in (("memory", quota.memory), ("compute", quota.compute)):
         for rule in rules:
-            named = [gpu for gpu in gpus if is_for(rule, gpu)]
+            named = [gpu for gpu in gpus if applies_to(rule, gpu)]
             if not named:
                 raise Refused(422, f"{part}: no GPU {rule.device!a} on this node, which has {sizes(gpus)}")
             largest = max(gpu.memory_bytes for gpu in named)
@@ -65,7 +65,7 @@ def check_amounts(quota: Quota, gpus: Collection[Gpu]) -> None:
                 raise Refused(422, f"memory of {wanted} is more than there is: {sizes(named)}")
 
 
-def is_for(rule: Rule, gpu: Gpu) -> bool:
+def applies_to(rule: Rule, gpu: Gpu) -> bool:
     """True if a rule is for a GPU: by its number, the beginning of its UUID, or "*"."""
     if rule.device == "*":
         return True

@@ -50,31 +50,35 @@ class QuotaSources:
         found: EffectiveQuota | None = None
         for source, quota in said:
             if quota is not None:
-                held = with_gang(EffectiveQuota(quota, source), (quota.gang, source))
-                found = held if found is None else with_gang(held, (found.quota.gang, found.gang_source))
-                if not is_gang_alone(found):
+                effective = with_gang(EffectiveQuota(quota, source), (quota.gang, source))
+                found = (
+                    effective
+                    if found is None
+                    else with_gang(effective, (found.quota.gang, found.gang_source))
+                )
+                if not has_only_gang(found):
                     break
         return found
 
-    def decide(
-        self, tenant: TenantName, pod_uid: str | None, proposed: Quota, *, was_heard: bool = False
+    def resolve(
+        self, tenant: TenantName, pod_uid: str | None, proposed: Quota, *, proposal_applied: bool = False
     ) -> EffectiveQuota:
         """Return the quota of a tenant whose first process proposes one. Raises Refused.
 
-        `was_heard`: the proposal was followed before; it has had its say, and lowers nothing any more.
+        `proposal_applied`: the proposal was followed before; it has had its say, and lowers nothing any more.
         """
         said = self.ceiling(tenant)
         words: list[GangWord] = [(said.quota.gang, said.gang_source)] if said is not None else []
-        ceiling = with_slices(None if said and is_gang_alone(said) else said, self.slices.get(tenant))
+        ceiling = with_slices(None if said and has_only_gang(said) else said, self.slices.get(tenant))
         if ceiling is None and self.admission == "deny" and pod_uid is None:
             raise Refused(403, f"tenant {tenant} has no quota here, and unknown ones are not admitted")
-        held = ceiling or EffectiveQuota(self.default, "default")
+        effective = ceiling or EffectiveQuota(self.default, "default")
         if ceiling is None and self.admission == "propose" and pod_uid is None:
             words.append((proposed.gang, "environment"))
             if proposed.has_limits:
-                held = EffectiveQuota(replace(proposed, tenant=None), "environment")
-        held = with_gang(held, *words, (self.default.gang, "default"))
-        return held if ceiling is not None and was_heard else lowered_to(held, proposed)
+                effective = EffectiveQuota(replace(proposed, tenant=None), "environment")
+        effective = with_gang(effective, *words, (self.default.gang, "default"))
+        return effective if ceiling is not None and proposal_applied else capped_by(effective, proposed)
 
 
 def with_slices(ceiling: EffectiveQuota | None, of_slices: Quota | None) -> EffectiveQuota | None:
@@ -92,11 +96,11 @@ def with_slices(ceiling: EffectiveQuota | None, of_slices: Quota | None) -> Effe
     if request is None and not said.compute:
         request = of_slices.request_percent
     return EffectiveQuota(
-        replace(said, memory=on_cards(said.memory, of_slices.memory), request_percent=request), "pod"
+        replace(said, memory=rules_for_slices(said.memory, of_slices.memory), request_percent=request), "pod"
     )
 
 
-def on_cards(said: tuple[Rule, ...], slices: tuple[Rule, ...]) -> tuple[Rule, ...]:
+def rules_for_slices(said: tuple[Rule, ...], slices: tuple[Rule, ...]) -> tuple[Rule, ...]:
     """Return what is said of all cards as rules for those that slices are of; without a word, the slices."""
     everywhere = next((rule for rule in said if rule.device == "*"), None)
     if not said:
@@ -106,25 +110,25 @@ def on_cards(said: tuple[Rule, ...], slices: tuple[Rule, ...]) -> tuple[Rule, ..
     return tuple(replace(everywhere, device=rule.device) for rule in slices)
 
 
-def with_gang(held: EffectiveQuota, *said: GangWord) -> EffectiveQuota:
+def with_gang(effective: EffectiveQuota, *said: GangWord) -> EffectiveQuota:
     """Return a quota with the first gang that was said, and by whom; the strongest comes first."""
     gang, source = next((one for one in said if one[0] is not None), (None, None))
-    return replace(held, quota=replace(held.quota, gang=gang), gang_source=source)
+    return replace(effective, quota=replace(effective.quota, gang=gang), gang_source=source)
 
 
-def is_gang_alone(said: EffectiveQuota) -> bool:
+def has_only_gang(said: EffectiveQuota) -> bool:
     """True if a gang and no limit is said. An operator's call always states the whole quota."""
     return said.source != "api" and said.quota.gang is not None and not said.quota.has_limits
 
 
-def lowered_to(held: EffectiveQuota, wish: Quota) -> EffectiveQuota:
+def capped_by(effective: EffectiveQuota, wish: Quota) -> EffectiveQuota:
     """Return a quota as a process's environment lowers it."""
-    is_off = wish.gang == "off" and held.quota.gang != "off"
-    by = "environment" if is_off else held.gang_source
-    return replace(held, quota=lowered(held.quota, wish), gang_source=by)
+    is_off = wish.gang == "off" and effective.quota.gang != "off"
+    by = "environment" if is_off else effective.gang_source
+    return replace(effective, quota=capped(effective.quota, wish), gang_source=by)
 
 
-def lowered(ceiling: Quota, wish: Quota) -> Quota:
+def capped(ceiling: Quota, wish: Quota) -> Quota:
     """Return the ceiling with the shares that a process asks for where they are less.
 
     Memory and compute limits are left alone: each process holds itself to the smaller of the tenant's and
@@ -135,14 +139,14 @@ def lowered(ceiling: Quota, wish: Quota) -> Quota:
         priority = wish.priority
     return replace(
         ceiling,
-        request_percent=less(ceiling.request_percent, wish.request_percent),
-        weight=less(ceiling.weight, wish.weight),
+        request_percent=smaller(ceiling.request_percent, wish.request_percent),
+        weight=smaller(ceiling.weight, wish.weight),
         priority=priority if ceiling.priority or wish.priority else None,
-        memory_wait_s=less(ceiling.memory_wait_s, wish.memory_wait_s),
+        memory_wait_s=smaller(ceiling.memory_wait_s, wish.memory_wait_s),
         gang="off" if wish.gang == "off" else ceiling.gang,
     )
 
 
-def less(ceiling: int | None, wish: int | None) -> int | None:
+def smaller(ceiling: int | None, wish: int | None) -> int | None:
     """Return the smaller number; without a ceiling there is nothing to lower."""
     return ceiling if ceiling is None or wish is None else min(ceiling, wish)

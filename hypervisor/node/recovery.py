@@ -11,8 +11,8 @@ from dataclasses import replace
 
 from hypervisor.errors import Refused, SegmentError
 from hypervisor.model import EffectiveQuota, TenantName
-from hypervisor.node.events import EventLog, note
-from hypervisor.node.in_force import Limits, quota_of, says_the_same
+from hypervisor.node.events import EventLog, record_event
+from hypervisor.node.policy_limits import Limits, matches_limits, quota_of
 from hypervisor.node.registry import CONTAINED, Registry, Tenant
 from hypervisor.node.segment_health import SegmentHealth
 from hypervisor.node.state_store import NoStateStore, SavedState, SavedTenant, StateStore
@@ -32,14 +32,14 @@ class Recovery:
         self,
         store: StateStore | NoStateStore,
         registry: Registry,
-        tenancy: TenantSegments,
+        tenant_segments: TenantSegments,
         segments: Segments,
         health: SegmentHealth,
         events: EventLog,
     ) -> None:
         self.store = store
         self._registry = registry
-        self._tenancy = tenancy
+        self._tenant_segments = tenant_segments
         self._segments = segments
         self._health = health
         self._events = events
@@ -52,7 +52,7 @@ class Recovery:
         for loss in losses:
             self._events.add("state_lost", loss.text, now_ns=time.time_ns(), tenant=loss.tenant)
             logger.warning("state_lost: %s", loss.text)
-        self._registry.book.api.update(saved.api)
+        self._registry.sources.api.update(saved.api)
         self._registry.suspended |= saved.suspended
         self._pending = dict(saved.tenants)
 
@@ -68,28 +68,28 @@ class Recovery:
         tenant = Tenant(
             name,
             was.uid,
-            was.held,
+            was.effective,
             was.proposed,
-            was_heard=was.was_heard,
+            proposal_applied=was.proposal_applied,
             pod_uid=was.pod_uid,
             pod=was.pod,
             containers=set(was.containers),
             is_suspended=was.is_suspended,
             began_s=was.began_s,
         )
-        if was.held.source == "pod":  # until the cluster says it again
-            self._registry.book.pods.setdefault(name, was.held.quota)
+        if was.effective.source == "pod":  # until the cluster says it again
+            self._registry.sources.pods.setdefault(name, was.effective.quota)
         try:
-            if not self.open(tenant).usage.count_living() and self._tenancy.retire(name):
+            if not self.open(tenant).usage.count_living() and self._tenant_segments.retire(name):
                 return
         except SegmentError as error:
             # Its processes may live, and what they hold is in books that cannot be read now.
             self._health.unopened[name] = str(error)
-            note(self._events, "segment_failed", str(error), tenant=name, level=logging.WARNING)
+            record_event(self._events, "segment_failed", str(error), tenant=name, level=logging.WARNING)
         self._registry.adopt(tenant, now_ns=time.monotonic_ns())
-        note(self._events, "adopted", "was there before this daemon", tenant=name)
+        record_event(self._events, "adopted", "was there before this daemon", tenant=name)
 
-    def open_again(self) -> None:
+    def retry_unopened(self) -> None:
         """Try again to open the books of tenants that were taken over without them."""
         for name, reason in list(self._health.unopened.items()):
             tenant = self._registry.tenants.get(name)
@@ -100,7 +100,9 @@ class Recovery:
             except SegmentError as error:
                 self._health.unopened[name] = str(error)
                 if str(error) != reason:
-                    note(self._events, "segment_failed", str(error), tenant=name, level=logging.WARNING)
+                    record_event(
+                        self._events, "segment_failed", str(error), tenant=name, level=logging.WARNING
+                    )
 
     def open(self, tenant: Tenant) -> OpenSegments:
         """Return a tenant's segments, published. Raises SegmentError.
@@ -108,10 +110,10 @@ class Recovery:
         What the policy of a tenant with living processes says was in force when the daemon before ended. If
         the saved state says something else, that daemon could not save: the policy holds.
         """
-        return self._tenancy.open(tenant, before_publishing=self._keep_in_force)
+        return self._tenant_segments.open(tenant, before_publishing=self._restore_policy)
 
-    def _keep_in_force(self, tenant: Tenant, opened: OpenSegments) -> None:
-        limits, is_suspended = self._tenancy.in_force(opened)
+    def _restore_policy(self, tenant: Tenant, opened: OpenSegments) -> None:
+        limits, is_suspended = self._tenant_segments.in_force(opened)
         if not limits or not opened.usage.count_living():
             return
         if not self._is_trusted(tenant):
@@ -120,9 +122,9 @@ class Recovery:
             tenant.is_suspended = is_suspended
             (self._registry.suspended.add if is_suspended else self._registry.suspended.discard)(tenant.name)
             text = f"is {'suspended' if is_suspended else 'not suspended'}, as it was before this daemon"
-            note(self._events, "state_recovered", text, tenant=tenant.name, level=logging.WARNING)
-        if self._is_trusted(tenant) and not says_the_same(tenant.held.quota, limits):
-            self._keep_quota(tenant, limits)
+            record_event(self._events, "state_recovered", text, tenant=tenant.name, level=logging.WARNING)
+        if self._is_trusted(tenant) and not matches_limits(tenant.effective.quota, limits):
+            self._restore_quota(tenant, limits)
 
     def _is_trusted(self, tenant: Tenant) -> bool:
         """True if no process of the tenant could write its policy.
@@ -130,41 +132,44 @@ class Recovery:
         Without a read-only mount, root in a container could. What it wrote must not outlive this daemon.
         """
         is_contained = tenant.pod_uid or tenant.containers or tenant.name.startswith(CONTAINED)
-        return self._tenancy.has_read_only_policies or not is_contained
+        return self._tenant_segments.has_read_only_policies or not is_contained
 
-    def _keep_quota(self, tenant: Tenant, limits: Limits) -> None:
-        book, name = self._registry.book, tenant.name
+    def _restore_quota(self, tenant: Tenant, limits: Limits) -> None:
+        sources, name = self._registry.sources, tenant.name
         try:
-            held = book.decide(name, tenant.pod_uid, tenant.proposed, was_heard=tenant.was_heard)
+            effective = sources.resolve(
+                name, tenant.pod_uid, tenant.proposed, proposal_applied=tenant.proposal_applied
+            )
         except Refused:
-            held = tenant.held
-        if not says_the_same(held.quota, limits):
-            source = tenant.held.source if tenant.held.source in CLUSTERS else "api"
+            effective = tenant.effective
+        if not matches_limits(effective.quota, limits):
+            source = tenant.effective.source if tenant.effective.source in CLUSTERS else "api"
             try:
-                limited = replace(quota_of(limits), gang=tenant.held.quota.gang)  # a policy names no gang
-                held = EffectiveQuota(limited, source, tenant.held.gang_source)
+                gang = tenant.effective.quota.gang  # a policy names none
+                limited = replace(quota_of(limits), gang=gang)
+                effective = EffectiveQuota(limited, source, tenant.effective.gang_source)
             except QuotaError as error:
-                note(self._events, "state_lost", f"{error}", tenant=name, level=logging.WARNING)
+                record_event(self._events, "state_lost", f"{error}", tenant=name, level=logging.WARNING)
                 return
             if source == "api":
-                book.api[name] = held.quota
-        tenant.held = held
-        text = f"keeps the quota that was in force before this daemon (source: {held.source})"
-        note(self._events, "state_recovered", text, tenant=name, level=logging.WARNING)
+                sources.api[name] = effective.quota
+        tenant.effective = effective
+        text = f"keeps the quota that was in force before this daemon (source: {effective.source})"
+        record_event(self._events, "state_recovered", text, tenant=name, level=logging.WARNING)
 
     def save(self) -> None:
-        """Write down what must survive this daemon; what fails is tried again by `retry`."""
+        """Write down what must survive this daemon; what fails is tried again by `retry_save`."""
         tenants = {t.name: saved_tenant(t) for t in self._registry.tenants.values()}
         before = self.store.problem
-        api, suspended = dict(self._registry.book.api), frozenset(self._registry.suspended)
+        api, suspended = dict(self._registry.sources.api), frozenset(self._registry.suspended)
         self.store.save(SavedState(api, {**self._pending, **tenants}, suspended))
         problem = self.store.problem
         if problem:
-            note(self._events, "state_not_saved", f"{problem}; tried again", level=logging.WARNING)
+            record_event(self._events, "state_not_saved", f"{problem}; tried again", level=logging.WARNING)
         elif before:
-            note(self._events, "state_saved", "quotas and suspensions are saved again")
+            record_event(self._events, "state_saved", "quotas and suspensions are saved again")
 
-    def retry(self) -> None:
+    def retry_save(self) -> None:
         """Save again if the last save failed."""
         if self.store.problem:
             self.save()
@@ -173,9 +178,9 @@ class Recovery:
 def saved_tenant(tenant: Tenant) -> SavedTenant:
     return SavedTenant(
         uid=tenant.uid,
-        held=tenant.held,
+        effective=tenant.effective,
         proposed=tenant.proposed,
-        was_heard=tenant.was_heard,
+        proposal_applied=tenant.proposal_applied,
         pod_uid=tenant.pod_uid,
         pod=tenant.pod,
         containers=tuple(sorted(tenant.containers)),

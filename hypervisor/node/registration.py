@@ -21,7 +21,7 @@ from hypervisor.model import (
     TenantName,
     Worker,
 )
-from hypervisor.node.events import note
+from hypervisor.node.events import record_event
 from hypervisor.node.node import Node
 
 CONFLICT = 409
@@ -49,25 +49,25 @@ class Registrar:
         self._refusals: dict[ProcessKey, str] = {}
         """By process, the last one, of those that may ask again."""
 
-    def register(self, connection: Any, wish: ClientHints, caller: Peer | None = None) -> Registration:
+    def register(self, connection: Any, hints: ClientHints, caller: Peer | None = None) -> Registration:
         """Register a process; `caller` names it where the connection does not. Raises Refused."""
         node = self._node
-        if not node.tenancy.gpus:
+        if not node.tenant_segments.gpus:
             raise Refused(503, "the daemon does not know this node's GPUs yet: NVML has not answered")
         calling = node.peers.again(caller) if caller is not None else node.peers.held(connection)
         with calling as (peer, pidfd):
-            return self._register(peer, pidfd, wish)
+            return self._register(peer, pidfd, hints)
 
     def _register(self, peer: Peer, pidfd: int, said: ClientHints) -> Registration:
-        node, wish = self._node, replace(said, pid=peer.namespace_pid)
+        node, hints = self._node, replace(said, pid=peer.namespace_pid)
         try:
             self._before_register(peer.origin)
             pod = self._resolve_pod(peer.origin)
-            claim = RegistrationRequest(peer.key, peer.origin, wish, pod, at_s=time.time())
+            request = RegistrationRequest(peer.key, peer.origin, hints, pod, at_s=time.time())
             is_known = node.registry.worker_of(peer.key) is not None
-            worker, gone = self._admit(claim)
+            worker, gone = self._admit(request)
         except Refused as error:
-            self._note_refusal(peer.key, f"process {peer.key.host_pid} ({wish.name}): {error}")
+            self._record_refusal(peer.key, f"process {peer.key.host_pid} ({hints.name}): {error}")
             raise
         self._refusals.pop(peer.key, None)
         for earlier in gone:
@@ -78,73 +78,74 @@ class Registrar:
         except (SegmentError, OSError) as error:
             node.exits.unwatch(peer.key)
             node.registry.remove(worker.id, now_ns=time.monotonic_ns())
-            note(node.events, "segment_failed", str(error), tenant=worker.tenant, level=logging.ERROR)
+            record_event(node.events, "segment_failed", str(error), tenant=worker.tenant, level=logging.ERROR)
             raise Refused(status_of(error), str(error)) from error
         if is_known:
-            node.tenancy.reap(worker.tenant)  # it may have replaced its image, and left the old one's slot
-        return self._answer(worker, claim)
+            # The process may have replaced its image, and left the old one's slot.
+            node.tenant_segments.reap(worker.tenant)
+        return self._answer(worker, request)
 
-    def _admit(self, claim: RegistrationRequest) -> tuple[Worker, list[Worker]]:
+    def _admit(self, request: RegistrationRequest) -> tuple[Worker, list[Worker]]:
         """Add a process to the registry, in place of processes and tenants that are dead. Raises Refused."""
         node = self._node
-        empty = node.registry.in_the_way(claim)
+        empty = node.registry.blocking_tenant(request)
         if empty is not None:
             node.removal.forget_if_dead(empty)
         try:
-            return node.registry.register(claim, now_ns=time.monotonic_ns())
+            return node.registry.register(request, now_ns=time.monotonic_ns())
         except Refused as error:
             if error.status != CONFLICT or not self._notice_deaths():
                 raise
-        return node.registry.register(claim, now_ns=time.monotonic_ns())
+        return node.registry.register(request, now_ns=time.monotonic_ns())
 
     def _notice_deaths(self) -> bool:
         """Notice processes that have ended meanwhile; True if there were some."""
         have_ended = self._node.exits.notice()
         return self._node.removal.release_dead() or have_ended
 
-    def _note_refusal(self, key: ProcessKey, text: str) -> None:
+    def _record_refusal(self, key: ProcessKey, text: str) -> None:
         """Write a refusal down, once for a process that asks again and again."""
         if self._refusals.get(key) == text:
             return
         if len(self._refusals) >= MAX_REFUSALS:
             self._refusals.clear()
         self._refusals[key] = text
-        note(self._node.events, "refused", text, level=logging.WARNING)
+        record_event(self._node.events, "refused", text, level=logging.WARNING)
 
     def _open_segments(self, worker: Worker) -> None:
         """Open or make the segments of a worker's tenant, and publish its quota. Raises SegmentError."""
         node = self._node
         tenant = node.registry.tenants[worker.tenant]
-        opened = node.tenancy.open_tenants.get(worker.tenant)
+        opened = node.tenant_segments.open_tenants.get(worker.tenant)
         if opened is not None and (worker.tenant in node.health.corrupt or not opened.usage.is_whole):
-            node.tenancy.reopen(tenant)
+            node.tenant_segments.reopen(tenant)
             node.health.renewed(worker.tenant)
         node.recovery.open(tenant)
         node.health.unopened.pop(worker.tenant, None)
-        node.tenancy.publish([tenant])
+        node.tenant_segments.publish([tenant])
         node.recovery.save()
         text = f"process {worker.key.host_pid} ({worker.name})"
-        note(node.events, "registered", text, tenant=worker.tenant, level=logging.DEBUG)
+        record_event(node.events, "registered", text, tenant=worker.tenant, level=logging.DEBUG)
 
-    def _answer(self, worker: Worker, claim: RegistrationRequest) -> Registration:
+    def _answer(self, worker: Worker, request: RegistrationRequest) -> Registration:
         node = self._node
-        opened = node.tenancy.open_tenants[worker.tenant]
+        opened = node.tenant_segments.open_tenants[worker.tenant]
         return Registration(
             worker=worker.id,
             host_pid=worker.key.host_pid,
             tenant=worker.tenant,
             usage=opened.usage.name,
             policy=opened.policy.name,
-            source=node.registry.source_for(claim, node.registry.tenants[worker.tenant]),
+            source=node.registry.source_for(request, node.registry.tenants[worker.tenant]),
         )
 
     def hand_over(self, connection: Any, name: TenantName) -> None:
         """Send a tenant's segments to its process, which else looks for them in its /dev/shm."""
         try:
-            self._node.tenancy.hand_over(name, connection)
+            self._node.tenant_segments.hand_over(name, connection)
         except OSError as error:
             text = f"{error.strerror}"
-            note(self._node.events, "files_not_sent", text, tenant=name, level=logging.WARNING)
+            record_event(self._node.events, "files_not_sent", text, tenant=name, level=logging.WARNING)
 
 
 def status_of(error: Exception) -> int:

@@ -25,9 +25,9 @@ from hypervisor.model import (
     WorkerId,
 )
 from hypervisor.node.commands import CommandQueue
-from hypervisor.node.places import Places, payer_of
 from hypervisor.node.quota_policy import QuotaSources
 from hypervisor.node.reservations import Reservation, admit
+from hypervisor.node.tenant_bounds import TenantBounds, account_key
 from limiter.quota import Quota
 from limiter.segment import TENANT
 
@@ -43,10 +43,10 @@ class Tenant:
 
     name: TenantName
     uid: int
-    held: EffectiveQuota
+    effective: EffectiveQuota
     proposed: Quota
     """What its first process asked for."""
-    was_heard: bool = False
+    proposal_applied: bool = False
     """That was followed: what others say later may also be more."""
     pod_uid: str | None = None
     pod: str = ""
@@ -67,7 +67,7 @@ class Tenant:
 
     def reservation(self) -> Reservation:
         """Return what it has set aside."""
-        return Reservation(self.name, self.held.quota, self.gpus, self.began_s)
+        return Reservation(self.name, self.effective.quota, self.gpus, self.began_s)
 
     @property
     def is_occupied(self) -> bool:
@@ -80,14 +80,14 @@ class Registry:
 
     def __init__(
         self,
-        book: QuotaSources,
+        sources: QuotaSources,
         *,
         boot: str,
         overcommit_percent: int = 100,
-        places: Places | None = None,
+        bounds: TenantBounds | None = None,
     ) -> None:
-        self.book = book
-        self.places = places or Places()
+        self.sources = sources
+        self.bounds = bounds or TenantBounds()
         self.gpus: dict[GpuUuid, Gpu] = {}
         self.tenants: dict[TenantName, Tenant] = {}
         self.workers: dict[WorkerId, Worker] = {}
@@ -99,48 +99,48 @@ class Registry:
         self._overcommit_percent = overcommit_percent
         self._numbers = itertools.count(1)
 
-    def register(self, claim: RegistrationRequest, *, now_ns: int) -> tuple[Worker, list[Worker]]:
+    def register(self, request: RegistrationRequest, *, now_ns: int) -> tuple[Worker, list[Worker]]:
         """Return the worker for a process, and those that turn out to be dead. Raises Refused.
 
         The same process gets the same worker again, unless it has become another user's or entered a
         container meanwhile: the tenant that it was in is then not its own any more. Another process with a
         known pid means that the earlier one has gone.
         """
-        known = self._by_key.get(claim.key)
-        if known is not None and is_of_same(self.workers[known].origin, claim.origin):
-            return self._known(known, claim), []
-        gone = [w for w in self.workers.values() if w.key.host_pid == claim.key.host_pid]
+        known = self._by_key.get(request.key)
+        if known is not None and has_same_owner(self.workers[known].origin, request.origin):
+            return self._registered_again(known, request), []
+        gone = [w for w in self.workers.values() if w.key.host_pid == request.key.host_pid]
         for worker in gone:
             self.remove(worker.id, now_ns=now_ns)
-        self._count_processes(claim.origin)
-        tenant = self._tenant_for(claim)
+        self._check_process_bound(request.origin)
+        tenant = self._tenant_for(request)
         if len(tenant.workers) >= MAX_WORKERS:
             raise Refused(409, f"tenant {tenant.name} has {MAX_WORKERS} processes already; end one of them")
         worker = Worker(
             id=WorkerId(f"{self._boot}-{next(self._numbers)}"),
-            key=claim.key,
+            key=request.key,
             tenant=tenant.name,
-            origin=claim.origin,
-            pid=claim.wish.pid,
-            name=claim.wish.name,
+            origin=request.origin,
+            pid=request.hints.pid,
+            name=request.hints.name,
             registered_at_ns=now_ns,
-            is_view=claim.wish.is_view,
+            is_nvml_only=request.hints.is_nvml_only,
         )
         self.tenants[tenant.name] = tenant
         tenant.workers[worker.id] = worker
         tenant.empty_since_ns = None
-        if claim.origin.pod_uid is not None and claim.origin.container_id is not None:
-            tenant.containers.add(claim.origin.container_id)
+        if request.origin.pod_uid is not None and request.origin.container_id is not None:
+            tenant.containers.add(request.origin.container_id)
         self.workers[worker.id] = worker
         self.queues[worker.id] = CommandQueue()
-        self._by_key[claim.key] = worker.id
+        self._by_key[request.key] = worker.id
         return worker, gone
 
-    def _known(self, worker_id: WorkerId, claim: RegistrationRequest) -> Worker:
+    def _registered_again(self, worker_id: WorkerId, request: RegistrationRequest) -> Worker:
         """Return a worker that registers again, perhaps since it now does more than ask NVML."""
         worker = self.workers[worker_id]
-        if worker.is_view and not claim.wish.is_view:
-            worker = replace(worker, is_view=False)
+        if worker.is_nvml_only and not request.hints.is_nvml_only:
+            worker = replace(worker, is_nvml_only=False)
             self.workers[worker_id] = self.tenants[worker.tenant].workers[worker_id] = worker
         return worker
 
@@ -178,7 +178,7 @@ class Registry:
     def forget(self, name: TenantName) -> None:
         """Drop a tenant without workers."""
         if not self.tenants[name].workers and self.tenants.pop(name).has_ended:
-            self.book.pods.pop(name, None)
+            self.sources.pods.pop(name, None)
             self.suspended.discard(name)
 
     def empty_tenants(self, *, before_ns: int) -> list[Tenant]:
@@ -193,7 +193,7 @@ class Registry:
         """Return the tenants that a pod is: one, and one for each container with a quota of its own."""
         return [tenant for tenant in self.tenants.values() if tenant.pod_uid == pod_uid]
 
-    def place(self, name: TenantName, gpus: frozenset[GpuUuid]) -> bool:
+    def set_gpus(self, name: TenantName, gpus: frozenset[GpuUuid]) -> bool:
         """Note which GPUs a tenant is on; True if that is news."""
         tenant = self.tenants[name]
         news = tenant.gpus != gpus
@@ -205,86 +205,88 @@ class Registry:
         counts = Counter(gpu for tenant in self.tenants.values() for gpu in tenant.gpus)
         return {gpu: counts[gpu] for gpu in self.gpus}
 
-    def check(self, name: TenantName, held: EffectiveQuota, *, is_start: bool = False) -> None:
+    def check(self, name: TenantName, effective: EffectiveQuota, *, is_start: bool = False) -> None:
         """Raise Refused if a quota would not fit beside those of tenants with living processes."""
         tenant = self.tenants.get(name)
-        wanted = Reservation(name, held.quota, tenant.gpus if tenant else frozenset())
+        wanted = Reservation(name, effective.quota, tenant.gpus if tenant else frozenset())
         others = [t.reservation() for t in self.tenants.values() if t.is_occupied and t.name != name]
         percent = self._overcommit_percent
         admit(wanted, others, self.gpus.values(), overcommit_percent=percent, is_start=is_start)
 
-    def decide_again(self, name: TenantName) -> bool:
+    def reevaluate_quota(self, name: TenantName) -> bool:
         """Take up what the book now says of a tenant; True if that changes its quota. Raises Refused."""
         tenant = self.tenants[name]
-        held = self.book.decide(name, tenant.pod_uid, tenant.proposed, was_heard=tenant.was_heard)
-        if held == tenant.held:
+        effective = self.sources.resolve(
+            name, tenant.pod_uid, tenant.proposed, proposal_applied=tenant.proposal_applied
+        )
+        if effective == tenant.effective:
             return False
         if tenant.is_occupied:  # else it is checked when its next process comes
-            self.check(name, held)
-        tenant.held = held
+            self.check(name, effective)
+        tenant.effective = effective
         return True
 
-    def source_for(self, claim: RegistrationRequest, tenant: Tenant) -> str:
+    def source_for(self, request: RegistrationRequest, tenant: Tenant) -> str:
         """Return who said the quota, as a process has to see it: "environment" is its own environment.
 
         A process whose environment says something else than its tenant's first is held to the smaller of
         both.
         """
-        if tenant.was_heard and same_limits(claim.wish.quota, tenant.proposed):
+        if tenant.proposal_applied and same_limits(request.hints.quota, tenant.proposed):
             return "environment"
-        return "tenant" if tenant.held.source == "environment" else tenant.held.source
+        return "tenant" if tenant.effective.source == "environment" else tenant.effective.source
 
-    def _tenant_for(self, claim: RegistrationRequest) -> Tenant:
-        name = tenant_name(claim)
+    def _tenant_for(self, request: RegistrationRequest) -> Tenant:
+        name = tenant_name(request)
         tenant = self.tenants.get(name)
         if tenant is not None:
-            if claim.origin.uid != tenant.uid and not claim.origin.is_contained:
+            if request.origin.uid != tenant.uid and not request.origin.is_contained:
                 raise Refused(403, f"tenant {name} belongs to another user, {tenant.uid}; take another name")
             if tenant.is_occupied:
                 return tenant
         else:
-            self._check_places(claim.origin)
-        held = self.book.decide(name, claim.origin.pod_uid, claim.wish.quota)
-        self.check(name, held, is_start=True)
+            self._check_tenant_bound(request.origin)
+        effective = self.sources.resolve(name, request.origin.pod_uid, request.hints.quota)
+        self.check(name, effective, is_start=True)
         if tenant is None:
-            origin, wish = claim.origin, claim.wish
-            pod = claim.place.title if claim.place is not None else ""
-            tenant = Tenant(name, origin.uid, held, wish.quota, pod_uid=origin.pod_uid, pod=pod)
+            origin, hints = request.origin, request.hints
+            pod = request.pod.title if request.pod is not None else ""
+            tenant = Tenant(name, origin.uid, effective, hints.quota, pod_uid=origin.pod_uid, pod=pod)
             tenant.is_suspended = name in self.suspended
-        tenant.held, tenant.proposed, tenant.began_s = held, claim.wish.quota, claim.at_s
-        tenant.was_heard = held.source == "environment"
+        tenant.effective, tenant.proposed, tenant.began_s = effective, request.hints.quota, request.at_s
+        tenant.proposal_applied = effective.source == "environment"
         return tenant
 
-    def _check_places(self, origin: Origin) -> None:
+    def _check_tenant_bound(self, origin: Origin) -> None:
         """Raise Refused if the node, or a user, has as many living tenants as it may have."""
         living = [tenant for tenant in self.tenants.values() if tenant.is_occupied]
         own = sorted((t for t in living if t.uid == origin.uid), key=lambda tenant: tenant.began_s)
-        self.places.check_tenant(origin, len(living), [tenant.name for tenant in own])
+        self.bounds.check_tenant(origin, len(living), [tenant.name for tenant in own])
 
-    def _count_processes(self, origin: Origin) -> None:
+    def _check_process_bound(self, origin: Origin) -> None:
         """Raise Refused if a user has as many processes as it may have."""
-        payer = payer_of(origin)
-        own = sum(payer_of(worker.origin) == payer for worker in self.workers.values())
-        self.places.check_process(origin, own)
+        payer = account_key(origin)
+        own = sum(account_key(worker.origin) == payer for worker in self.workers.values())
+        self.bounds.check_process(origin, own)
 
-    def in_the_way(self, claim: RegistrationRequest) -> Tenant | None:
+    def blocking_tenant(self, request: RegistrationRequest) -> Tenant | None:
         """Return a tenant without processes that keeps a new one from its name or its place; None: there
         is none, or the bound on tenants does not stand in the way.
         """
-        known = self.tenants.get(tenant_name(claim))
+        known = self.tenants.get(tenant_name(request))
         if known is not None:
-            is_foreign = known.uid != claim.origin.uid and not claim.origin.is_contained
+            is_foreign = known.uid != request.origin.uid and not request.origin.is_contained
             return known if is_foreign and not known.is_occupied else None
-        if len(self.tenants) < self.places.max_tenants:
+        if len(self.tenants) < self.bounds.max_tenants:
             return None
         empty = [tenant for tenant in self.tenants.values() if not tenant.is_occupied]
         return min(empty, key=lambda tenant: tenant.empty_since_ns or 0, default=None)
 
 
-def is_of_same(one: Origin, other: Origin) -> bool:
+def has_same_owner(one: Origin, other: Origin) -> bool:
     """Return True if two origins are of the same pod, container or plain user."""
-    places = [(origin.pod_uid, origin.container_id) for origin in (one, other)]
-    return places[0] == places[1] and (one.is_contained or one.uid == other.uid)
+    owners = [(origin.pod_uid, origin.container_id) for origin in (one, other)]
+    return owners[0] == owners[1] and (one.is_contained or one.uid == other.uid)
 
 
 def same_limits(one: Quota, other: Quota) -> bool:
@@ -293,28 +295,28 @@ def same_limits(one: Quota, other: Quota) -> bool:
     return next(plain).environ() == next(plain).environ()
 
 
-def tenant_name(claim: RegistrationRequest) -> TenantName:
+def tenant_name(request: RegistrationRequest) -> TenantName:
     """Return the tenant of a process: its pod, its container, what it wishes, or its user's session. Raises
     Refused.
 
     In a pod or container the kernel's word stands and the wish is not heard.
     """
-    if claim.place is not None:
-        return claim.place.tenant
-    if claim.origin.pod_uid is not None:
-        return TenantName(f"pod-{claim.origin.pod_uid}")
-    if claim.origin.container_id is not None:
-        return TenantName(f"container-{claim.origin.container_id[:12]}")
-    wish = claim.wish.tenant
-    if not wish:
-        return default_name(claim.origin)
-    if not TENANT.fullmatch(wish):
-        raise Refused(422, f"{wish!a} is not a tenant's name")
-    if wish.startswith(CONTAINED):
-        raise Refused(422, f"{wish}: names of pods and containers are given by the node")
-    if wish.startswith(AUTOMATIC) and not wish.startswith(f"{AUTOMATIC}{claim.origin.uid}-"):
-        raise Refused(403, f"{wish}: kept for processes of that user that name no tenant")
-    return TenantName(wish)
+    if request.pod is not None:
+        return request.pod.tenant
+    if request.origin.pod_uid is not None:
+        return TenantName(f"pod-{request.origin.pod_uid}")
+    if request.origin.container_id is not None:
+        return TenantName(f"container-{request.origin.container_id[:12]}")
+    wanted = request.hints.tenant
+    if not wanted:
+        return default_name(request.origin)
+    if not TENANT.fullmatch(wanted):
+        raise Refused(422, f"{wanted!a} is not a tenant's name")
+    if wanted.startswith(CONTAINED):
+        raise Refused(422, f"{wanted}: names of pods and containers are given by the node")
+    if wanted.startswith(AUTOMATIC) and not wanted.startswith(f"{AUTOMATIC}{request.origin.uid}-"):
+        raise Refused(403, f"{wanted}: kept for processes of that user that name no tenant")
+    return TenantName(wanted)
 
 
 def default_name(origin: Origin) -> TenantName:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 
-from hypervisor.node.events import EventLog, note
+from hypervisor.node.events import EventLog, record_event
 
 REJECT_REASONS = {"plain file": "type", "belongs to": "owner", "bytes": "size", "layout": "layout"}
 """Label of the metric, by a phrase in the reason."""
@@ -22,7 +22,7 @@ class RejectedSegments:
     def set_aside(self, name: str, reason: str) -> None:
         """Count a file that was moved out of the way."""
         self.counts[label_of(reason)] += 1
-        note(self._events, "segment_set_aside", f"{name}: {reason}", level=logging.WARNING)
+        record_event(self._events, "segment_set_aside", f"{name}: {reason}", level=logging.WARNING)
 
 
 def label_of(reason: str) -> str:

@@ -34,7 +34,7 @@ def candidates(quota: Quota, gpus: Iterable[Gpu]) -> list[Gpu]:
     return [gpu for gpu in gpus if device_quota(quota, gpu).memory_bytes > 0]
 
 
-def places(reservation: Reservation, gpus: Iterable[Gpu]) -> list[Gpu]:
+def counted_gpus(reservation: Reservation, gpus: Iterable[Gpu]) -> list[Gpu]:
     """Return the GPUs where a reservation counts: where the tenant is, or must go if there is but one
     choice.
     """
@@ -60,9 +60,9 @@ def admit(
     if not known:
         return
     taken = [other for other in others if other.tenant != wanted.tenant]
-    here = places(wanted, known)
+    here = counted_gpus(wanted, known)
     chosen = here or candidates(wanted.quota, known)
-    reasons = [reason_against(wanted, taken, gpu, known, overcommit_percent) for gpu in chosen]
+    reasons = [conflict(wanted, taken, gpu, known, overcommit_percent) for gpu in chosen]
     if not reasons:
         there = ", ".join(f"{gpu.label} ({gpu.uuid})" for gpu in known)
         raise Refused(422, f"tenant {wanted.tenant}: its memory list names no GPU of this node: {there}")
@@ -73,14 +73,14 @@ def admit(
         raise Refused(409, f"tenant {wanted.tenant}: {reason}; ask for less{held_by}")
 
 
-def reason_against(
+def conflict(
     wanted: Reservation, others: Sequence[Reservation], gpu: Gpu, gpus: Sequence[Gpu], overcommit_percent: int
 ) -> tuple[str, str] | None:
     """Return why a reservation does not fit on a GPU and who holds what, "" if it never fits; None if it
     fits.
     """
     own = device_quota(wanted.quota, gpu)
-    here = [(other, device_quota(other.quota, gpu)) for other in others if gpu in places(other, gpus)]
+    here = [(other, device_quota(other.quota, gpu)) for other in others if gpu in counted_gpus(other, gpus)]
     requested = sum(quota.request_percent for _, quota in here)
     if own.request_percent and requested + own.request_percent > PERCENT:
         free = f"{max(0, PERCENT - requested)}% is free"

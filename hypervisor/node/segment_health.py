@@ -6,7 +6,7 @@ from __future__ import annotations
 import logging
 
 from hypervisor.model import TenantName
-from hypervisor.node.events import EventLog, note
+from hypervisor.node.events import EventLog, record_event
 
 
 class SegmentHealth:
@@ -27,16 +27,16 @@ class SegmentHealth:
         """Note that a tenant's segment is damaged."""
         self.corrupt[name] = reason
         text = f"gets no GPU time: {reason}"
-        note(self._events, "books_spoiled", text, tenant=name, level=logging.ERROR)
+        record_event(self._events, "books_spoiled", text, tenant=name, level=logging.ERROR)
 
     def mark_readable(self, name: TenantName, why_not: str) -> None:
         """Note that a tenant's segment cannot be read now, or can be again if `why_not` is empty."""
         if why_not:
             self.unreadable[name] = why_not
             text = f"gets no GPU time: {why_not}"
-            note(self._events, "books_unreadable", text, tenant=name, level=logging.WARNING)
+            record_event(self._events, "books_unreadable", text, tenant=name, level=logging.WARNING)
         elif self.unreadable.pop(name, None) is not None:
-            note(self._events, "books_readable", "its books can be read again", tenant=name)
+            record_event(self._events, "books_readable", "its books can be read again", tenant=name)
 
     def renewed(self, name: TenantName) -> None:
         """Note that a tenant has a new segment in place of a damaged one."""

@@ -32,9 +32,9 @@ class SavedTenant:
     """A tenant as it was."""
 
     uid: int
-    held: EffectiveQuota
+    effective: EffectiveQuota
     proposed: quota.Quota
-    was_heard: bool = False
+    proposal_applied: bool = False
     pod_uid: str | None = None
     pod: str = ""
     containers: tuple[str, ...] = ()
@@ -203,11 +203,11 @@ def encoded_tenants(tenants: Mapping[TenantName, SavedTenant]) -> dict[str, Any]
     return {
         name: {
             "uid": t.uid,
-            "quota": t.held.quota.environ(),
-            "source": t.held.source,
-            "gang_source": t.held.gang_source,
+            "quota": t.effective.quota.environ(),
+            "source": t.effective.source,
+            "gang_source": t.effective.gang_source,
             "proposed": t.proposed.environ(),
-            "heard": t.was_heard,
+            "heard": t.proposal_applied,
             "pod_uid": t.pod_uid,
             "pod": t.pod,
             "containers": list(t.containers),
@@ -236,9 +236,9 @@ def decoded_tenant(data: Any) -> SavedTenant:
         raise ValueError("its pod_uid is not text")
     return SavedTenant(
         uid=int(data["uid"]),
-        held=EffectiveQuota(decoded_quota(data["quota"]), source, gang_source),
+        effective=EffectiveQuota(decoded_quota(data["quota"]), source, gang_source),
         proposed=decoded_quota(data["proposed"]),
-        was_heard=bool(data["heard"]),
+        proposal_applied=bool(data["heard"]),
         pod_uid=pod_uid,
         pod=str(data["pod"]),
         containers=tuple(str(one) for one in data.get("containers", [])),

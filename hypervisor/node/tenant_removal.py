@@ -6,7 +6,7 @@ from __future__ import annotations
 import logging
 
 from hypervisor.errors import SegmentError, SegmentFull
-from hypervisor.node.events import EventLog, note
+from hypervisor.node.events import EventLog, record_event
 from hypervisor.node.recovery import Recovery
 from hypervisor.node.registry import Registry, Tenant
 from hypervisor.node.segment_health import SegmentHealth
@@ -21,7 +21,7 @@ class TenantRemoval:
     def __init__(
         self,
         registry: Registry,
-        tenancy: TenantSegments,
+        tenant_segments: TenantSegments,
         recovery: Recovery,
         health: SegmentHealth,
         events: EventLog,
@@ -29,7 +29,7 @@ class TenantRemoval:
         linger_ns: int,
     ) -> None:
         self._registry = registry
-        self._tenancy = tenancy
+        self._tenant_segments = tenant_segments
         self._recovery = recovery
         self._health = health
         self._events = events
@@ -54,7 +54,7 @@ class TenantRemoval:
 
     def _has_living(self, tenant: Tenant) -> bool:
         """True if a process has a slot in the tenant's segment, or that cannot be told now."""
-        opened = self._tenancy.open_tenants.get(tenant.name)
+        opened = self._tenant_segments.open_tenants.get(tenant.name)
         if opened is None or tenant.name in self._health.corrupt:
             return tenant.name in self._health.unopened
         try:
@@ -70,12 +70,12 @@ class TenantRemoval:
         if self._has_living(tenant):
             return
         try:
-            if not self._tenancy.retire(tenant.name):  # a process is about to join
+            if not self._tenant_segments.retire(tenant.name):  # a process is about to join
                 return
         except SegmentError as error:
             logger.warning("%s", error)
             return
         self._health.forget(tenant.name)
         self._registry.forget(tenant.name)
-        note(self._events, "tenant_gone", "has no process left", tenant=tenant.name)
+        record_event(self._events, "tenant_gone", "has no process left", tenant=tenant.name)
         self._recovery.save()

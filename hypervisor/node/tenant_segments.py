@@ -20,7 +20,7 @@ from hypervisor.node.events import EventLog
 from hypervisor.node.gangs import TenantGang, gang_of
 from hypervisor.node.registry import CONTAINED, Tenant
 from hypervisor.scheduler.types import SchedParams
-from hypervisor.shm import fd_passing as hand_over
+from hypervisor.shm import fd_passing
 from hypervisor.shm.fd_passing import ReadOnlyView
 from hypervisor.shm.segment_store import Segments
 from hypervisor.shm.segments import (
@@ -46,9 +46,9 @@ class OpenSegments:
     is_suspended: bool = False
     gang: TenantGang | None = None
     """None: not published yet."""
-    reaping: asyncio.Task[None] | None = None
+    reap_task: asyncio.Task[None] | None = None
     must_reap_again: bool = False
-    trouble: str = ""
+    reap_error: str = ""
     """Reason why the last clearing up after the dead failed."""
     owner: str = ""
     """The user whose tenants share bounds; empty: root, or a pod or container of its own."""
@@ -64,20 +64,20 @@ class TenantSegments:
     def __init__(
         self,
         segments: Segments,
-        arbitration: Dispatcher,
+        dispatcher: Dispatcher,
         state: StateSegment,
         view: ReadOnlyView,
         events: EventLog,
     ) -> None:
         self._segments = segments
-        self._arbitration = arbitration
+        self._dispatcher = dispatcher
         self._state = state
         self._view = view
         self._events = events
         self.open_tenants: dict[TenantName, OpenSegments] = {}
         self.gpus: list[Gpu] = []
         """Their order is that of the policies' entries; it only grows."""
-        self._number = 0
+        self._generation = 0
         self._retired: list[tuple[int, OpenSegments]] = []
 
     @property
@@ -109,7 +109,7 @@ class TenantSegments:
             raise
         self.open_tenants[tenant.name] = opened
         self._publish(tenant, opened)
-        self.publish_roster()
+        self.publish_tenant_list()
         return opened
 
     def in_force(self, opened: OpenSegments) -> tuple[dict[Gpu, DeviceQuota], bool]:
@@ -138,10 +138,10 @@ class TenantSegments:
             opened = self.open_tenants.get(tenant.name)
             if opened is not None:
                 self._publish(tenant, opened)
-        self.publish_roster()
+        self.publish_tenant_list()
 
     def _publish(self, tenant: Tenant, opened: OpenSegments) -> None:
-        quotas = {gpu.uuid: device_quota(tenant.held.quota, gpu) for gpu in self.gpus}
+        quotas = {gpu.uuid: device_quota(tenant.effective.quota, gpu) for gpu in self.gpus}
         gang, is_first = gang_of(tenant), not opened.quotas
         is_joined = gang == opened.gang
         if not is_joined:
@@ -156,12 +156,12 @@ class TenantSegments:
                 opened.policy.withdraw(entry)
         opened.quotas, opened.is_suspended, opened.gang = quotas, tenant.is_suspended, gang
 
-    def publish_roster(self) -> None:
+    def publish_tenant_list(self) -> None:
         """Tell the arbitration who there is now."""
-        self._number += 1
-        members = tuple(member_of(name, o) for name, o in self.open_tenants.items() if o.quotas)
+        self._generation += 1
+        members = tuple(tenant_handle_of(name, o) for name, o in self.open_tenants.items() if o.quotas)
         gpus = tuple(gpu.uuid for gpu in self.gpus)
-        self._arbitration.replace(TenantList(self._number, gpus, members, self._state))
+        self._dispatcher.replace(TenantList(self._generation, gpus, members, self._state))
 
     def hand_over(self, name: TenantName, connection: Any) -> None:
         """Send a tenant's segments over a connection of its process. Raises OSError."""
@@ -170,7 +170,7 @@ class TenantSegments:
         if policy is None:
             return
         try:
-            hand_over.send(connection, (policy, opened.usage.tenants_fd))
+            fd_passing.send(connection, (policy, opened.usage.tenants_fd))
         finally:
             os.close(policy)
 
@@ -179,10 +179,10 @@ class TenantSegments:
         opened = self.open_tenants.get(name)
         if opened is None:
             return
-        if opened.reaping is not None:
+        if opened.reap_task is not None:
             opened.must_reap_again = True
             return
-        opened.reaping = asyncio.create_task(self._reap(name, opened), name=f"reap {name}")
+        opened.reap_task = asyncio.create_task(self._reap(name, opened), name=f"reap {name}")
 
     async def _reap(self, name: TenantName, opened: OpenSegments) -> None:
         opened.must_reap_again = True
@@ -191,15 +191,15 @@ class TenantSegments:
                 opened.must_reap_again = False
                 cleared = await asyncio.to_thread(opened.usage.reap)
                 if cleared:
-                    self._arbitration.memory_freed()
+                    self._dispatcher.memory_freed()
                     self._events.counts["slots_cleared"] += cleared
-            opened.trouble = ""
+            opened.reap_error = ""
         except SegmentError as error:
-            if opened.trouble != str(error):  # once, not at each sweep
+            if opened.reap_error != str(error):  # once, not at each sweep
                 logger.warning("cannot clear up after %s: %s", name, error)
-            opened.trouble = str(error)
+            opened.reap_error = str(error)
         finally:
-            opened.reaping = None
+            opened.reap_task = None
 
     def reap_all(self) -> None:
         """Give back what those hold whose death is not told: processes that have not registered with this
@@ -210,7 +210,7 @@ class TenantSegments:
 
     def memory_freed(self) -> None:
         """Memory came free that is in no living process's books."""
-        self._arbitration.memory_freed()
+        self._dispatcher.memory_freed()
 
     def retire(self, name: TenantName) -> bool:
         """Remove a tenant's segments; False: a process lives in them, or is about to. Raises SegmentError."""
@@ -220,24 +220,24 @@ class TenantSegments:
         if not self._segments.remove(opened.usage):
             return False
         del self.open_tenants[name]
-        self.publish_roster()
-        self._retired.append((self._number, opened))
+        self.publish_tenant_list()
+        self._retired.append((self._generation, opened))
         return True
 
     def close_retired(self) -> None:
         """Close what no other thread looks at any more."""
         left = []
-        for number, opened in self._retired:
-            if self._arbitration.applied_generation >= number and opened.reaping is None:
+        for generation, opened in self._retired:
+            if self._dispatcher.applied_generation >= generation and opened.reap_task is None:
                 opened.close()
             else:
-                left.append((number, opened))
+                left.append((generation, opened))
         self._retired = left
 
     async def close(self) -> None:
         """Close all; the arbitration has stopped. The files stay, for the tenants and the next daemon."""
         everybody = [*self.open_tenants.values(), *(opened for _, opened in self._retired)]
-        tasks = [o.reaping for o in everybody if o.reaping is not None]
+        tasks = [o.reap_task for o in everybody if o.reap_task is not None]
         await asyncio.gather(*tasks, return_exceptions=True)
         for opened in everybody:
             opened.close()
@@ -245,10 +245,10 @@ class TenantSegments:
         self._view.close()
 
 
-def member_of(name: TenantName, opened: OpenSegments) -> TenantHandle:
+def tenant_handle_of(name: TenantName, opened: OpenSegments) -> TenantHandle:
     """Return a tenant as the arbitration sees it."""
     gang = opened.gang or TenantGang()
-    terms = {gpu: terms_of(quota, gang, opened.is_suspended) for gpu, quota in opened.quotas.items()}
+    terms = {gpu: sched_params_of(quota, gang, opened.is_suspended) for gpu, quota in opened.quotas.items()}
     return TenantHandle(name, opened.usage, opened.policy, terms, opened.owner)
 
 
@@ -257,7 +257,7 @@ def owner_of(tenant: Tenant) -> str:
     return "" if tenant.uid == ROOT or tenant.name.startswith(CONTAINED) else str(tenant.uid)
 
 
-def terms_of(quota: DeviceQuota, gang: TenantGang, is_suspended: bool) -> SchedParams:
+def sched_params_of(quota: DeviceQuota, gang: TenantGang, is_suspended: bool) -> SchedParams:
     """Return what the arbiter has to know of a quota."""
     return SchedParams(
         limit_percent=quota.compute_percent,

@@ -12,7 +12,7 @@ import math
 from hypervisor.errors import Refused
 from hypervisor.model import Worker, WorkerId
 from hypervisor.node.commands import Command, CommandName
-from hypervisor.node.events import EventLog, note
+from hypervisor.node.events import EventLog, record_event
 from hypervisor.node.registry import Registry, Tenant
 from hypervisor.node.tenant_segments import TenantSegments
 
@@ -23,9 +23,9 @@ GONE = "no such worker: register again"
 class WorkerCommands:
     """Commands that are due, and the open requests for them."""
 
-    def __init__(self, registry: Registry, tenancy: TenantSegments, events: EventLog) -> None:
+    def __init__(self, registry: Registry, tenant_segments: TenantSegments, events: EventLog) -> None:
         self._registry = registry
-        self._tenancy = tenancy
+        self._tenant_segments = tenant_segments
         self._events = events
         self._waiting: dict[WorkerId, set[asyncio.Event]] = {}
         self._is_draining = False
@@ -35,7 +35,7 @@ class WorkerCommands:
         for worker_id in tenant.workers:
             self._registry.queues[worker_id].post(name)
             self.wake(worker_id)
-        opened = self._tenancy.open_tenants.get(tenant.name)
+        opened = self._tenant_segments.open_tenants.get(tenant.name)
         if opened is not None:
             opened.policy.command()
 
@@ -89,7 +89,9 @@ class WorkerCommands:
         """Note how a worker has carried out a command. Raises Refused."""
         worker = self.worker(worker_id)
         text = f"command {number} of process {worker.key.host_pid}: {'done' if ok else 'failed'} {message}"
-        note(self._events, "command_done" if ok else "command_failed", text.strip(), tenant=worker.tenant)
+        record_event(
+            self._events, "command_done" if ok else "command_failed", text.strip(), tenant=worker.tenant
+        )
 
     def open_requests(self) -> int:
         """Return the number of requests that wait for a command."""

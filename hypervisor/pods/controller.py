@@ -19,7 +19,7 @@ from hypervisor.k8s.watch import Gone, Listed, Put, Watch
 from hypervisor.metrics.observations import Key, TenantObservation
 from hypervisor.metrics.snapshot import KubeView
 from hypervisor.model import Origin, PodRef, TenantName
-from hypervisor.node.events import note
+from hypervisor.node.events import record_event
 from hypervisor.node.node import Node
 from hypervisor.node.registry import Tenant
 from hypervisor.pods.kubelet import KubeletPods, NoKubelet
@@ -55,7 +55,9 @@ class PodController:
 
     def _post_event(self, pod: Pod, reason: str, message: str) -> None:
         level = logging.INFO if reason == "QuotaChanged" else logging.WARNING
-        note(self._node.events, reason, f"{pod.title}: {message}", tenant=f"pod-{pod.uid}", level=level)
+        record_event(
+            self._node.events, reason, f"{pod.title}: {message}", tenant=f"pod-{pod.uid}", level=level
+        )
         self._events.post(Subject(pod.object_uid, pod.namespace, pod.name), reason, message)
 
     async def run(self) -> None:

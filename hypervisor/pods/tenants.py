@@ -125,9 +125,9 @@ class PodTenants:
         registry = self._node.registry
         for tenant in registry.of_pod(uid):
             tenant.has_ended = True
-        for name in [name for name in registry.book.pods if is_of(name, uid)]:
+        for name in [name for name in registry.sources.pods if is_of(name, uid)]:
             if name not in registry.tenants:
-                del registry.book.pods[name]
+                del registry.sources.pods[name]
 
     # ---- quotas ----
 
@@ -161,7 +161,7 @@ class PodTenants:
             self._post_event(pod, "QuotaInvalid", f"{trouble}; {consequence}")
 
     def _update_quota_sources(self, pod: Pod, said: PodQuotas) -> None:
-        book = self._node.registry.book.pods
+        sources = self._node.registry.sources.pods
         fresh: dict[TenantName, Quota] = {}
         if said.pod is not None:
             fresh[tenant_of(pod.uid)] = said.pod
@@ -171,21 +171,21 @@ class PodTenants:
             kept = self._kept(tenant, pod, said) if tenant.name not in fresh else None
             if kept is not None:
                 fresh[tenant.name] = kept
-        for name in [name for name in book if is_of(name, pod.uid) and name not in fresh]:
-            del book[name]
-        book.update(fresh)
+        for name in [name for name in sources if is_of(name, pod.uid) and name not in fresh]:
+            del sources[name]
+        sources.update(fresh)
 
     def _kept(self, tenant: Tenant, pod: Pod, said: PodQuotas) -> Quota | None:
         """Return what a tenant has that the pod is no longer divided into, until its containers restart."""
         if tenant.name != tenant_of(pod.uid):
             return said.pod
-        return self._node.registry.book.pods.get(tenant.name) if said.containers else None
+        return self._node.registry.sources.pods.get(tenant.name) if said.containers else None
 
     def _decide(self, name: TenantName, pod: Pod | None) -> None:
         """Let a tenant that is there have the quota that its pod now names, if it fits."""
         try:
             if self._node.quotas.reevaluate(name) and pod is not None:
-                held = self._node.registry.tenants[name].held
+                held = self._node.registry.tenants[name].effective
                 self._post_event(pod, "QuotaChanged", f"now {format_quota(held.quota)}, by {held.source}")
             self._pending_quota.discard(name)
         except Refused as error:

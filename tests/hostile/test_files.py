@@ -113,14 +113,14 @@ def test_names_of_what_was_set_aside_cannot_be_taken_before(
     daemon, client, attack, attacker_uid, victim_uid, tenant, kind
 ) -> None:
     """Names that could be foreseen, of this version's files and of another's."""
-    in_the_way = [f"gpulimit.aside.{part}.{tenant}" for part in ("u", "p", "v2.u", "v2.p", "s")]
-    two = lay(attack, attacker_uid, kind, tenant, *in_the_way)
+    blocking_tenant = [f"gpulimit.aside.{part}.{tenant}" for part in ("u", "p", "v2.u", "v2.p", "s")]
+    two = lay(attack, attacker_uid, kind, tenant, *blocking_tenant)
     one = lay(attack, attacker_uid, "folder", tenant, f"gpulimit.u.{tenant}", f"gpulimit.s.{tenant}")
     daemon()
     assert client(uid=victim_uid).tell(order="look")["devices"]
     for trap in (one, two):
         trap.tell(None)
-    for name in in_the_way:
+    for name in blocking_tenant:
         path = SHM / name
         if path.is_dir():
             (path / "inner" / "file").unlink()

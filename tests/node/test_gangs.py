@@ -23,8 +23,8 @@ def tenant(
     pod_uid: str | None = None,
     pod: str = "",
 ) -> Tenant:
-    held = EffectiveQuota(Quota(gang=gang), "default", said_by)
-    return Tenant(TenantName(name), uid, held, Quota(), pod_uid=pod_uid, pod=pod)
+    effective = EffectiveQuota(Quota(gang=gang), "default", said_by)
+    return Tenant(TenantName(name), uid, effective, Quota(), pod_uid=pod_uid, pod=pod)
 
 
 def pod(uid: str = POD, title: str = "team-a/worker-0", container: str = "", **more: Source) -> Tenant:

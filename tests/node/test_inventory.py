@@ -26,8 +26,8 @@ def device(number: int, *, of: GpuSample, index: int = 0) -> GpuSample:
     return sample(Gpu(name, of.gpu.index, 10 * GIB, mig=MigLocation(of.gpu.uuid, index, "1g.10gb")))
 
 
-def sample(gpu: Gpu, **changed: Any) -> GpuSample:
-    return GpuSample(gpu, 0, None, (), **changed)
+def sample(gpu: Gpu, **apply_change: Any) -> GpuSample:
+    return GpuSample(gpu, 0, None, (), **apply_change)
 
 
 @pytest.fixture
@@ -47,12 +47,12 @@ def kinds(events: EventLog) -> dict[str, int]:
 def test_cards_and_mig_devices_have_a_place_each_that_stays(inventory: Inventory) -> None:
     one = card(0)
     first, second = device(0, of=one), device(1, of=one)
-    assert inventory.take((one, first))
-    assert not inventory.take((one, first))
-    assert inventory.take((one, second))
+    assert inventory.update((one, first))
+    assert not inventory.update((one, first))
+    assert inventory.update((one, second))
     assert [gpu.uuid for gpu in inventory.gpus] == [one.gpu.uuid, first.gpu.uuid, second.gpu.uuid]
     assert [gpu.uuid for gpu in inventory.present] == [one.gpu.uuid, second.gpu.uuid]
-    inventory.take(())
+    inventory.update(())
     assert [gpu.uuid for gpu in inventory.present] == [one.gpu.uuid], "a lost card is still a card"
 
 
@@ -61,15 +61,15 @@ def test_a_mig_device_that_is_gone_makes_room_when_there_is_none(
 ) -> None:
     one = card(0)
     here = [device(n, of=one) for n in range(MAX_DEVICES - 1)]
-    inventory.take((one, *here))
+    inventory.update((one, *here))
     assert len(inventory.gpus) == MAX_DEVICES
     late = device(500, of=one)
     in_use = here[0].gpu.uuid
-    assert inventory.take((one, *here[2:], late), in_use={in_use})
-    places = [gpu.uuid for gpu in inventory.gpus]
-    assert len(places) == MAX_DEVICES and places[0] == one.gpu.uuid
-    assert places[1] == in_use, "somebody is on it"
-    assert places[2] == late.gpu.uuid, "the place of the one that is gone"
+    assert inventory.update((one, *here[2:], late), in_use={in_use})
+    counted_gpus = [gpu.uuid for gpu in inventory.gpus]
+    assert len(counted_gpus) == MAX_DEVICES and counted_gpus[0] == one.gpu.uuid
+    assert counted_gpus[1] == in_use, "somebody is on it"
+    assert counted_gpus[2] == late.gpu.uuid, "the place of the one that is gone"
     assert here[1].gpu.uuid not in inventory.samples and late.gpu.uuid in inventory.samples
     assert "gpu_left_out" not in kinds(events)
 
@@ -79,7 +79,7 @@ def test_what_has_no_place_is_left_out_and_told_once(inventory: Inventory, event
     one = card(0)
     samples = (one, *(device(n, of=one) for n in range(MAX_DEVICES + 3)))
     for _ in range(3):
-        inventory.take(samples)
+        inventory.update(samples)
     assert len(inventory.gpus) == MAX_DEVICES
     assert len(inventory.samples) == MAX_DEVICES
     assert kinds(events)["gpu_left_out"] == 4
@@ -90,7 +90,7 @@ def test_a_uuid_that_cuda_does_not_give_is_left_out(
     inventory: Inventory, events: EventLog, name: str
 ) -> None:
     good = card(0)
-    inventory.take((sample(Gpu(GpuUuid(name), 1, GIB)), good))
+    inventory.update((sample(Gpu(GpuUuid(name), 1, GIB)), good))
     assert [gpu.uuid for gpu in inventory.gpus] == [good.gpu.uuid]
     assert kinds(events)["gpu_left_out"] == 1
 
@@ -99,7 +99,7 @@ def test_why_mig_devices_cannot_be_read_is_told_when_it_changes(
     inventory: Inventory, events: EventLog
 ) -> None:
     for trouble in ("", "refused", "refused", ""):
-        inventory.take((sample(card(0).gpu, mig_error=trouble),))
+        inventory.update((sample(card(0).gpu, mig_error=trouble),))
     assert kinds(events) == {"gpu_found": 1, "mig_failed": 1, "mig_recovered": 1}
 
 

@@ -42,7 +42,7 @@ class Segments:
 
 def recovered(tmp_path: Path, tenant: Tenant, segments: Segments) -> Tenant:
     registry = Registry(QuotaSources(admission="propose"), boot="boot", overcommit_percent=100)
-    registry.book.api[tenant.name] = tenant.held.quota
+    registry.sources.api[tenant.name] = tenant.effective.quota
     anything: Any = segments
     store, events = StateStore(str(tmp_path)), EventLog()
     Recovery(store, registry, anything, anything, SegmentHealth(events), events).open(tenant)
@@ -63,7 +63,7 @@ def test_a_policy_that_a_container_could_write_raises_nothing(
     tenant = Tenant(TenantName("t"), 0, EffectiveQuota(SAVED, "api"), Quota(), containers=containers)
     segments = Segments({GPU: WRITTEN}, is_suspended=False, is_read_only=is_read_only)
     found = recovered(tmp_path, tenant, segments)
-    assert device_quota(found.held.quota, GPU).memory_bytes == memory
+    assert device_quota(found.effective.quota, GPU).memory_bytes == memory
 
 
 @pytest.mark.parametrize(("saved", "found", "after"), [(True, False, True), (False, True, True)])
@@ -78,4 +78,4 @@ def test_such_a_policy_never_ends_a_suspension(tmp_path: Path, saved: bool, foun
 def test_a_container_without_kubernetes_is_believed_no_more_than_a_pod(tmp_path: Path) -> None:
     tenant = Tenant(TenantName("container-0123456789ab"), 0, EffectiveQuota(SAVED, "api"), Quota())
     segments = Segments({GPU: WRITTEN}, is_suspended=False, is_read_only=False)
-    assert device_quota(recovered(tmp_path, tenant, segments).held.quota, GPU).memory_bytes == 2 * GIB
+    assert device_quota(recovered(tmp_path, tenant, segments).effective.quota, GPU).memory_bytes == 2 * GIB

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from hypervisor.model import Gpu, GpuUuid, device_quota
-from hypervisor.node.in_force import quota_of, says_the_same
+from hypervisor.node.policy_limits import matches_limits, quota_of
 from limiter import quota
 from limiter.errors import QuotaError
 
@@ -35,11 +35,11 @@ QUOTAS = (
 def test_a_quota_comes_back_from_its_limits(said: dict[str, str], gpus: list[Gpu]) -> None:
     given = quota.read({f"GPULIMIT_{name.upper()}": value for name, value in said.items()})
     limits = {gpu: device_quota(given, gpu) for gpu in gpus}
-    assert says_the_same(given, limits)
+    assert matches_limits(given, limits)
     if not any(limit.memory_bytes for limit in limits.values()):
         return  # it names none of these GPUs
     found = quota_of(limits)
-    assert says_the_same(found, limits)
+    assert matches_limits(found, limits)
     assert quota.read(found.environ()).environ() == found.environ()  # it can be saved
 
 

@@ -21,7 +21,7 @@ ADVICE = f"end one, or wait with {WAIT}"
 
 
 @dataclass(frozen=True, slots=True)
-class Places:
+class TenantBounds:
     """The bounds in force; names are those of the options."""
 
     max_tenants: int = 120
@@ -56,7 +56,7 @@ class Places:
             raise Refused(409, f"{of} has {own} processes already (max_processes_per_user); {ADVICE}")
 
 
-def payer_of(origin: Origin) -> tuple[str | int, ...]:
+def account_key(origin: Origin) -> tuple[str | int, ...]:
     """Return what tells apart the users that bounds are counted for."""
     if origin.is_contained:
         return (origin.pod_uid or "", origin.container_id or "")

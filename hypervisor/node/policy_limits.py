@@ -16,7 +16,7 @@ MIN_PERCENT = 1
 Limits = Mapping[Gpu, DeviceQuota]
 
 
-def says_the_same(quota: Quota, limits: Limits) -> bool:
+def matches_limits(quota: Quota, limits: Limits) -> bool:
     """True if a quota gives each of these GPUs the limits that are in force there."""
     return all(is_same(device_quota(quota, gpu), there) for gpu, there in limits.items())
 
