@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Prints docs/metrics.md, made of the catalogue: `python -m hypervisor.exporter.docs > docs/metrics.md`."""
+"""Prints docs/metrics.md from the catalogue: `python -m hypervisor.exporter.docs > docs/metrics.md`."""
 
 from __future__ import annotations
 
@@ -12,28 +12,31 @@ HEAD = """\
 <!-- Made by `python -m hypervisor.exporter.docs`; do not edit. -->
 # Metrics
 
-The daemon serves `/metrics` on port 9402 (`--metrics-addr`), in Prometheus' text format or, where `Accept` asks for it,
-OpenMetrics; packed with gzip where that is accepted. `/healthz` says that it lives, `/readyz` which of its parts has not
-done its work lately.
+    curl http://127.0.0.1:9402/metrics
 
-- What is not known is absent: never 0, never a placeholder. One part that fails hides no other.
-- Series go with what they describe: of a process that ends, at the next look (`--nvml-interval`, 1 s). The last figures
-  of books that cannot be read are served for `--metrics-stale-ttl`.
-- The card's own figures and the tenants' are different families, so a sum over tenants never counts a card twice.
-- Scrapes read a snapshot: they ask neither the driver nor the scheduler. NVML is asked by a process of its own, which is
-  killed when the driver hangs; `gpulimit_nvml_up` is 0 then, and the rest goes on.
-- A label in brackets is there only where its value is known, or (`client_id`, `host_pid`) with `--metrics-debug-labels on`.
-- Label values have no control characters and at most 256 bytes.
-- Rules, alerts and a dashboard are in `deploy/prometheus` and `deploy/grafana`.
+The daemon serves `/metrics` on port 9402 (`--metrics-addr`), in Prometheus' text format, or in OpenMetrics if the
+client accepts it, with gzip if the client accepts it. `/healthz` answers while the daemon lives. `/readyz` names the
+components that have not worked recently. Rules, alerts and a dashboard are in `deploy/prometheus` and
+`deploy/grafana`.
+
+- A value that is not known is absent: never 0, never a placeholder. A component that fails hides no other.
+- A series ends with its object, for example with its process, at the next reading (`--nvml-interval`, 1 s). The last
+  values of an unreadable usage segment are served for `--metrics-stale-ttl`.
+- Values of cards and of tenants are different families, so a sum over tenants never counts a card twice.
+- A scrape reads a snapshot, and calls neither the driver nor the scheduler. A child process calls NVML. If the driver
+  hangs, the daemon kills that process, `gpulimit_nvml_up` is 0, and the other metrics go on.
+- A label in brackets is only there if its value is known, or (`client_id`, `host_pid`) with
+  `--metrics-debug-labels on`.
+- Label values have no control characters, and at most 256 bytes.
 """
 ALIAS_HEAD = """
 ## Other exporters' names
 
-`--metrics-compat NAME,…` serves the same values under these names too; labels are as above.
+`--metrics-compat NAME,…` also serves the same values under these names. The labels are as above.
 """
 RATIO = """
-`--metrics-ratio-file` is the file of k8s-vgpu-monitor: one number, by how many tenants a card is shared. Lines may also
-give it for a card or a pod: `GPU-3430f778-…=4`, `0=4`, `namespace/pod=2`.
+`--metrics-ratio-file` is the file of k8s-vgpu-monitor: one number, the number of tenants that share a card. Lines may
+also set it for a card or a pod: `GPU-3430f778-…=4`, `0=4`, `namespace/pod=2`.
 """
 
 
