@@ -100,6 +100,22 @@ def test_a_pod_gets_a_card_and_its_quota(plane: RealNode, node: Callable[..., Da
     plane.wait(lambda: ours.tenant(f"pod-{made['metadata']['uid']}") is None, within_s=20)
 
 
+def test_pods_of_one_job_are_one_gang(plane: RealNode, node: Callable[..., Daemon]) -> None:
+    ours = node()
+    said = {"gang": "llama", "memory": "1Gi"}
+    pods = [plane.run_pod(f"rank-{n}", annotations=said) for n in (0, 1)]
+    members = {f"pod-{made['metadata']['uid']}" for made in pods}
+
+    def gangs() -> dict[str, set[str]]:
+        return {gang["id"]: set(gang["members"]) for gang in ours.state()["gangs"]}
+
+    plane.wait(lambda: gangs() == {"default/llama": members})
+    plane.wait(lambda: value(ours, "gang_members", gang="default/llama") == 2)
+    plane.annotate("default", "rank-1", {"gang": "off"})
+    plane.wait(lambda: gangs() == {"default/llama": {f"pod-{pods[0]['metadata']['uid']}"}})
+    assert [total(plane, made) for made in pods] == [GIB, GIB]  # a gang is no limit
+
+
 def test_containers_with_quotas_of_their_own(plane: RealNode, node: Callable[..., Daemon]) -> None:
     node()
     said = {"a.memory": "1Gi", "b.memory": "2Gi"}
