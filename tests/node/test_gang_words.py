@@ -57,7 +57,7 @@ def test_an_environment_that_names_a_gang_alone_does_not_escape_the_default() ->
 
 
 @pytest.mark.parametrize(
-    ("book", "pod"),
+    ("sources", "pod"),
     [
         (QuotaSources(config={A: said(memory="1GiB")}), None),
         (QuotaSources(api={A: said(memory="1GiB", gang="call")}), None),

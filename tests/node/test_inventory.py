@@ -66,10 +66,10 @@ def test_a_mig_device_that_is_gone_makes_room_when_there_is_none(
     late = device(500, of=one)
     in_use = here[0].gpu.uuid
     assert inventory.update((one, *here[2:], late), in_use={in_use})
-    counted_gpus = [gpu.uuid for gpu in inventory.gpus]
-    assert len(counted_gpus) == MAX_DEVICES and counted_gpus[0] == one.gpu.uuid
-    assert counted_gpus[1] == in_use, "somebody is on it"
-    assert counted_gpus[2] == late.gpu.uuid, "the place of the one that is gone"
+    entries = [gpu.uuid for gpu in inventory.gpus]
+    assert len(entries) == MAX_DEVICES and entries[0] == one.gpu.uuid
+    assert entries[1] == in_use, "somebody is on it"
+    assert entries[2] == late.gpu.uuid, "the place of the one that is gone"
     assert here[1].gpu.uuid not in inventory.samples and late.gpu.uuid in inventory.samples
     assert "gpu_left_out" not in kinds(events)
 
