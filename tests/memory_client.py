@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Drives tests/c/waiting/patient.c, a program that takes and gives device memory as it is told."""
+"""Drives tests/c/waiting/memory_client.c, a program that takes and gives device memory as it is told."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ KINDS = {"plain": 1, "pitched": 2, "managed": 3, "array": 4, "mipmap": 5, "async
 PLAIN = KINDS["plain"]
 
 
-class Patient:
-    """A running tests/c/waiting/patient.c."""
+class MemoryClient:
+    """A running tests/c/waiting/memory_client.c."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self.process = process

@@ -15,11 +15,11 @@ import pytest
 
 from tests.conftest import Built, StartProcess
 from tests.daemon.conftest import Daemon, eventually
-from tests.memory_client import OK, OUT_OF_MEMORY, PLAIN, Patient
+from tests.memory_client import OK, OUT_OF_MEMORY, PLAIN, MemoryClient
 
 GIB = 1 << 30
 C = Path(__file__).resolve().parent.parent / "c"
-Start = Callable[..., Patient]
+Start = Callable[..., MemoryClient]
 
 
 @pytest.fixture
@@ -40,9 +40,9 @@ def start(
 ) -> Start:  # fmt: skip
     libraries = ("-Wl,--no-as-needed", "-L", str(built.sim), "-lcuda", "-lnvidia-ml", "-pthread")
     flags = ("-D_GNU_SOURCE", f"-I{C}", "-Wno-unused-function", *libraries)
-    binary = compile_c(C / "waiting" / "patient.c", *flags, name="patient")
+    binary = compile_c(C / "waiting" / "memory_client.c", *flags, name="memory_client")
 
-    def begin(tenant: str, **quota: object) -> Patient:
+    def begin(tenant: str, **quota: object) -> MemoryClient:
         env = daemon_env | card | {
             "LD_LIBRARY_PATH": str(built.sim),
             "LD_PRELOAD": str(built.library),
@@ -50,7 +50,7 @@ def start(
             "GPULIMIT_TENANT": tenant,
             **{f"GPULIMIT_{k.upper()}": str(v) for k, v in quota.items()},
         }  # fmt: skip
-        return Patient(start_process([binary], env=env, stdin=subprocess.PIPE))
+        return MemoryClient(start_process([binary], env=env, stdin=subprocess.PIPE))
 
     return begin
 
@@ -68,15 +68,15 @@ def metric(node: Daemon, name: str) -> float:
 
 def test_what_one_tenant_gives_back_another_gets(node, start, tenant, other_tenant) -> None:
     here = node(nvml_interval="100ms")
-    holder, patient = start(tenant, memory="3GiB"), start(other_tenant, memory="3GiB", memory_wait=30)
+    holder, waiter = start(tenant, memory="3GiB"), start(other_tenant, memory="3GiB", memory_wait=30)
     assert holder.ask("take", PLAIN, 3 * GIB)[0] == OK
-    patient.say("take", PLAIN, 2 * GIB)
+    waiter.say("take", PLAIN, 2 * GIB)
     eventually(lambda: on_card(here, other_tenant).get("memory_waiting"))
     eventually(lambda: metric(here, "scheduler_wait_for_mem_total") == 1)
     eventually(lambda: metric(here, "scheduler_wait_queue_clients") == 1)
     assert holder.ask("give") == [OK]
     begin = time.monotonic()
-    assert patient.hear()[0] == OK
+    assert waiter.hear()[0] == OK
     assert time.monotonic() - begin < 3
     eventually(lambda: metric(here, "scheduler_mem_available_total") >= 1)
     eventually(lambda: metric(here, "scheduler_wait_queue_clients") == 0)
@@ -87,12 +87,12 @@ def test_what_one_tenant_gives_back_another_gets(node, start, tenant, other_tena
 
 def test_a_killed_holder_frees_the_card(node, start, tenant, other_tenant) -> None:
     here = node()
-    holder, patient = start(tenant, memory="3GiB"), start(other_tenant, memory="3GiB", memory_wait=30)
+    holder, waiter = start(tenant, memory="3GiB"), start(other_tenant, memory="3GiB", memory_wait=30)
     assert holder.ask("take", PLAIN, 3 * GIB)[0] == OK
-    patient.say("take", PLAIN, 2 * GIB)
+    waiter.say("take", PLAIN, 2 * GIB)
     eventually(lambda: on_card(here, other_tenant).get("memory_waiting"))
     holder.process.kill()
-    assert patient.hear()[0] == OK
+    assert waiter.hear()[0] == OK
     eventually(lambda: on_card(here, tenant).get("memory_used_bytes") == 0)
 
 
@@ -101,38 +101,38 @@ def test_the_wait_ends_also_when_the_daemon_is_away(
     node, start, tenant, other_tenant, is_there_again: bool
 ) -> None:
     here = node()
-    holder, patient = start(tenant, memory="3GiB"), start(other_tenant, memory="3GiB", memory_wait=2)
+    holder, waiter = start(tenant, memory="3GiB"), start(other_tenant, memory="3GiB", memory_wait=2)
     assert holder.ask("take", PLAIN, 3 * GIB)[0] == OK
-    patient.say("take", PLAIN, 2 * GIB)
+    waiter.say("take", PLAIN, 2 * GIB)
     eventually(lambda: on_card(here, other_tenant).get("memory_waiting"))
     here.stop(signal.SIGKILL)
     if is_there_again:
         node()
-    result, waited_ms, _ = patient.hear()
+    result, waited_ms, _ = waiter.hear()
     assert result == OUT_OF_MEMORY
     assert 2000 <= waited_ms < 6000
-    patient.say("take", PLAIN, 2 * GIB)
+    waiter.say("take", PLAIN, 2 * GIB)
     assert holder.ask("give") == [OK]  # and memory comes over, daemon or not
-    assert patient.hear()[0] == OK
+    assert waiter.hear()[0] == OK
 
 
 def test_waiting_is_the_daemons_to_allow(node, start, tenant) -> None:
     here = node()
     here.ask("PUT", f"/v1/tenants/{tenant}/quota", {"memory": "1GiB"})
-    holder, patient = start(tenant), start(tenant, memory_wait=30)
+    holder, waiter = start(tenant), start(tenant, memory_wait=30)
     assert holder.ask("take", PLAIN, GIB)[0] == OK
-    result, waited_ms, _ = patient.ask("take", PLAIN, GIB // 2)
+    result, waited_ms, _ = waiter.ask("take", PLAIN, GIB // 2)
     assert (result, waited_ms < 1000) == (OUT_OF_MEMORY, True)
     status, _, shown = here.ask("PUT", f"/v1/tenants/{tenant}/quota", {"memory": "1GiB", "memory_wait": 30})
     assert (status, shown["quota"]["memory_wait"]) == (200, "30")
-    patient.say("take", PLAIN, GIB // 2)
+    waiter.say("take", PLAIN, GIB // 2)
     eventually(lambda: on_card(here, tenant).get("memory_waiting"))
     here.ask("PUT", f"/v1/tenants/{tenant}/quota", {"memory": "1GiB"})
-    assert patient.hear()[0] == OUT_OF_MEMORY
+    assert waiter.hear()[0] == OUT_OF_MEMORY
     here.ask("PUT", f"/v1/tenants/{tenant}/quota", {"memory": "2GiB", "memory_wait": 30})
-    result, waited_ms, _ = patient.ask("take", PLAIN, 2 * GIB + 1)  # never fits, and that is said at once
+    result, waited_ms, _ = waiter.ask("take", PLAIN, 2 * GIB + 1)  # never fits, and that is said at once
     assert (result, waited_ms < 1000) == (OUT_OF_MEMORY, True)
-    patient.say("take", PLAIN, GIB + GIB // 2)
+    waiter.say("take", PLAIN, GIB + GIB // 2)
     eventually(lambda: on_card(here, tenant).get("memory_waiting"))
     here.ask("PUT", f"/v1/tenants/{tenant}/quota", {"memory": "3GiB", "memory_wait": 30})
-    assert patient.hear()[0] == OK
+    assert waiter.hear()[0] == OK

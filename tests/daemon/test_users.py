@@ -17,14 +17,14 @@ import pytest
 from limiter import segment
 from tests.conftest import Built, StartProcess, remove_segments
 from tests.daemon.conftest import Daemon, eventually, needs_root
-from tests.memory_client import KINDS, OK, OUT_OF_MEMORY, PLAIN, Patient
+from tests.memory_client import KINDS, OK, OUT_OF_MEMORY, PLAIN, MemoryClient
 
 pytestmark = needs_root()
 MIB, GIB = 1 << 20, 1 << 30
 C = Path(__file__).resolve().parent.parent / "c"
 FAKE_CGROUPS = Path(__file__).resolve().parent / "cgroups"
 USERS = (0, 1234, 2345)
-Start = Callable[..., Patient]
+Start = Callable[..., MemoryClient]
 
 
 @pytest.fixture
@@ -74,11 +74,11 @@ def start(
     """Start programs as some user, in some cgroup; library and driver lie where every user can read them."""
     libraries = ("-Wl,--no-as-needed", "-L", str(built.sim), "-lcuda", "-lnvidia-ml", "-pthread")
     flags = ("-D_GNU_SOURCE", f"-I{C}", "-Wno-unused-function", *libraries)
-    binary = shutil.copy(compile_c(C / "waiting" / "patient.c", *flags, name="patient"), run_dir)
+    binary = shutil.copy(compile_c(C / "waiting" / "memory_client.c", *flags, name="memory_client"), run_dir)
     library = shutil.copy(built.library, run_dir)
     sim = shutil.copytree(built.sim, run_dir / "sim", ignore=shutil.ignore_patterns("obj"))
 
-    def begin(user: int, cgroup: str = "", **quota: object) -> Patient:
+    def begin(user: int, cgroup: str = "", **quota: object) -> MemoryClient:
         env = daemon_env | card | {
             "LD_LIBRARY_PATH": str(sim),
             "LD_PRELOAD": str(library),
@@ -90,7 +90,7 @@ def start(
         process = start_process(
             [binary], env=env, stdin=subprocess.PIPE, user=user, group=user, extra_groups=[], cwd="/"
         )
-        return Patient(process)
+        return MemoryClient(process)
 
     return begin
 

@@ -15,26 +15,26 @@ import pytest
 
 from limiter import segment
 from tests.conftest import Built, remove_segments
-from tests.memory_client import KINDS, OK, OUT_OF_MEMORY, PLAIN, Patient
+from tests.memory_client import KINDS, OK, OUT_OF_MEMORY, PLAIN, MemoryClient
 
 from .conftest import Program, wait_until
 
 MIB, GIB = 1 << 20, 1 << 30
 
 
-Start = Callable[..., Patient]
+Start = Callable[..., MemoryClient]
 
 
 @pytest.fixture
 def start(program: Program, start_process: Any, limited_env: dict[str, str], tenant: str) -> Iterator[Start]:
-    """Start processes of the test's tenant: 1 GiB, and patience for a while."""
-    binary = program("waiting/patient")
+    """Start processes of the test's tenant: 1 GiB, and memory may be waited for."""
+    binary = program("waiting/memory_client")
 
-    def begin(tenant_of: str = tenant, wait: int | None = 20, memory: str = "1GiB") -> Patient:
+    def begin(tenant_of: str = tenant, wait: int | None = 20, memory: str = "1GiB") -> MemoryClient:
         more = {"GPULIMIT_SIM_PROFILE": "small", "GPULIMIT_MEMORY": memory, "GPULIMIT_TENANT": tenant_of}
         if wait is not None:
             more["GPULIMIT_MEMORY_WAIT"] = str(wait)
-        return Patient(start_process([binary], env=limited_env | more, stdin=subprocess.PIPE))
+        return MemoryClient(start_process([binary], env=limited_env | more, stdin=subprocess.PIPE))
 
     yield begin
     remove_segments(tenant)
@@ -52,13 +52,13 @@ def settled(tenant: str) -> segment.Device:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_it_gets_what_another_process_of_the_tenant_gives_back(start: Start, tenant: str, kind: str) -> None:
-    holder, patient = start(), start()
+    holder, waiter = start(), start()
     assert holder.ask("take", PLAIN, GIB - MIB)[0] == OK
-    patient.say("take", KINDS[kind], 4 * MIB)
+    waiter.say("take", KINDS[kind], 4 * MIB)
     wait_until(lambda: waiting(tenant) == 1)
     assert holder.ask("give") == [OK]
     begin = time.monotonic()
-    result, waited_ms, _ = patient.hear()
+    result, waited_ms, _ = waiter.hear()
     assert result == OK
     assert time.monotonic() - begin < 3
     device = settled(tenant)
@@ -68,12 +68,12 @@ def test_it_gets_what_another_process_of_the_tenant_gives_back(start: Start, ten
 
 
 def test_the_dead_wait_for_nobody_and_leave_their_memory(start: Start, tenant: str) -> None:
-    holder, patient = start(), start()
+    holder, waiter = start(), start()
     assert holder.ask("take", PLAIN, GIB - MIB)[0] == OK
-    patient.say("take", PLAIN, 512 * MIB)
+    waiter.say("take", PLAIN, 512 * MIB)
     wait_until(lambda: waiting(tenant) == 1)
     holder.process.kill()
-    assert patient.hear()[0] == OK
+    assert waiter.hear()[0] == OK
     other = start()
     other.say("take", PLAIN, 900 * MIB)
     wait_until(lambda: waiting(tenant) == 1)
@@ -83,9 +83,9 @@ def test_the_dead_wait_for_nobody_and_leave_their_memory(start: Start, tenant: s
 
 
 def test_after_its_time_it_is_refused_once(start: Start, tenant: str) -> None:
-    holder, patient = start(), start(wait=1)
+    holder, waiter = start(), start(wait=1)
     assert holder.ask("take", PLAIN, GIB - MIB)[0] == OK
-    result, waited_ms, _ = patient.ask("take", PLAIN, 512 * MIB)
+    result, waited_ms, _ = waiter.ask("take", PLAIN, 512 * MIB)
     assert result == OUT_OF_MEMORY
     assert 1000 <= waited_ms < 4000
     assert settled(tenant).refused == 1
@@ -93,10 +93,10 @@ def test_after_its_time_it_is_refused_once(start: Start, tenant: str) -> None:
 
 @pytest.mark.parametrize("wait", [None, 20])
 def test_who_need_not_or_may_not_wait_is_refused_at_once(start: Start, tenant: str, wait: int | None) -> None:
-    patient = start(wait=wait)
+    waiter = start(wait=wait)
     size = 900 * MIB if wait is None else 2 * GIB  # the second can never fit
-    assert patient.ask("take", PLAIN, 512 * MIB)[0] == OK
-    result, waited_ms, _ = patient.ask("take", PLAIN, size)
+    assert waiter.ask("take", PLAIN, 512 * MIB)[0] == OK
+    result, waited_ms, _ = waiter.ask("take", PLAIN, size)
     assert result == OUT_OF_MEMORY
     assert waited_ms < 1000
     device = settled(tenant)
@@ -105,53 +105,53 @@ def test_who_need_not_or_may_not_wait_is_refused_at_once(start: Start, tenant: s
 
 def test_a_full_card_is_waited_for_without_anybody_telling(start: Start, tenant: str) -> None:
     """Two tenants that know nothing of each other: who waits looks again by itself."""
-    holder, patient = start(tenant_of=f"{tenant}-b", memory="4GiB"), start(memory="4GiB")
+    holder, waiter = start(tenant_of=f"{tenant}-b", memory="4GiB"), start(memory="4GiB")
     assert holder.ask("take", PLAIN, 3 * GIB)[0] == OK
-    patient.say("take", PLAIN, 2 * GIB)
+    waiter.say("take", PLAIN, 2 * GIB)
     wait_until(lambda: waiting(tenant) == 1)
     assert holder.ask("give") == [OK]
-    assert patient.hear()[0] == OK
+    assert waiter.hear()[0] == OK
     device = settled(tenant)
     assert (device.refused, device.refused_by_card) == (0, 0)
 
 
 def test_a_full_card_refuses_after_the_time_and_says_that_it_was_the_card(start: Start, tenant: str) -> None:
-    holder, patient = start(tenant_of=f"{tenant}-b", memory="4GiB"), start(memory="4GiB", wait=1)
+    holder, waiter = start(tenant_of=f"{tenant}-b", memory="4GiB"), start(memory="4GiB", wait=1)
     assert holder.ask("take", PLAIN, 3 * GIB)[0] == OK
-    result, waited_ms, _ = patient.ask("take", PLAIN, 2 * GIB)
+    result, waited_ms, _ = waiter.ask("take", PLAIN, 2 * GIB)
     assert (result, waited_ms >= 1000) == (OUT_OF_MEMORY, True)
     device = settled(tenant)
     assert (device.refused, device.refused_by_card, device.used_bytes) == (0, 1, 0)
 
 
 def test_nothing_waits_while_a_stream_is_captured(start: Start, tenant: str) -> None:
-    holder, patient = start(), start()
+    holder, waiter = start(), start()
     assert holder.ask("take", PLAIN, GIB - MIB)[0] == OK
-    result, waited_ms = patient.ask("capture", PLAIN, 512 * MIB)
+    result, waited_ms = waiter.ask("capture", PLAIN, 512 * MIB)
     assert result == OUT_OF_MEMORY
     assert waited_ms < 1000
     assert settled(tenant).memory_waits == 0
 
 
 def test_other_threads_and_signals_are_not_held_up(start: Start, tenant: str) -> None:
-    holder, patient = start(), start()
+    holder, waiter = start(), start()
     assert holder.ask("take", PLAIN, 900 * MIB)[0] == OK
     for _ in range(2):
-        assert patient.ask("behind", PLAIN, 500 * MIB) == [OK]
+        assert waiter.ask("behind", PLAIN, 500 * MIB) == [OK]
     wait_until(lambda: waiting(tenant) == 2)
     begin = time.monotonic()
     for kind in (PLAIN, KINDS["async"], KINDS["vmm"]):
-        assert patient.ask("take", kind, MIB)[0] == OK
-        assert patient.ask("give") == [OK]
+        assert waiter.ask("take", kind, MIB)[0] == OK
+        assert waiter.ask("give") == [OK]
     assert time.monotonic() - begin < 3
-    os.kill(patient.process.pid, signal.SIGUSR1)
-    wait_until(lambda: patient.ask("take", PLAIN, MIB)[2] == 1)
+    os.kill(waiter.process.pid, signal.SIGUSR1)
+    wait_until(lambda: waiter.ask("take", PLAIN, MIB)[2] == 1)
     assert holder.ask("give") == [OK]
-    assert sorted([patient.hear()[0], patient.hear()[0]]) == [OK, OK]
-    patient.say("take", PLAIN, 500 * MIB)
+    assert sorted([waiter.hear()[0], waiter.hear()[0]]) == [OK, OK]
+    waiter.say("take", PLAIN, 500 * MIB)
     wait_until(lambda: waiting(tenant) == 1)
-    patient.process.terminate()
-    assert patient.process.wait(timeout=5) == -signal.SIGTERM
+    waiter.process.terminate()
+    assert waiter.process.wait(timeout=5) == -signal.SIGTERM
 
 
 def test_a_wrong_value_is_refused(gpulimit: Any, limited_env: dict[str, str], built: Built) -> None:
@@ -162,9 +162,9 @@ def test_a_wrong_value_is_refused(gpulimit: Any, limited_env: dict[str, str], bu
 
 
 def test_status_shows_who_waits(start: Start, gpulimit: Any, tenant: str, sim_env: dict[str, str]) -> None:
-    holder, patient = start(), start()
+    holder, waiter = start(), start()
     assert holder.ask("take", PLAIN, GIB - MIB)[0] == OK
-    patient.say("take", PLAIN, 512 * MIB)
+    waiter.say("take", PLAIN, 512 * MIB)
     wait_until(lambda: waiting(tenant) == 1)
     env = sim_env | {"GPULIMIT_SOCKET": str(Path("/nonexistent"))}
     shown = gpulimit("status", "--over", "0", env=env).stdout
@@ -186,8 +186,8 @@ def test_a_context_is_waited_for_on_a_full_card(
         "GPULIMIT_SIM_SET": "context=600MiB",
         "GPULIMIT_MEMORY": "4GiB",
     }
-    binary = program("waiting/patient")
-    holder = Patient(
+    binary = program("waiting/memory_client")
+    holder = MemoryClient(
         start_process([binary], env=env | {"GPULIMIT_TENANT": f"{tenant}-b"}, stdin=subprocess.PIPE)
     )
     assert holder.ask("take", PLAIN, 3 * GIB)[0] == OK
@@ -196,7 +196,7 @@ def test_a_context_is_waited_for_on_a_full_card(
     if gives_back:
         wait_until(lambda: waiting(tenant) == 1)
         assert holder.ask("give") == [OK]
-        assert Patient(process).ask("take", PLAIN, MIB)[0] == OK
+        assert MemoryClient(process).ask("take", PLAIN, MIB)[0] == OK
     else:
         assert process.stdout.readline().strip() == str(OUT_OF_MEMORY)
         assert settled(tenant).refused_by_card + settled(tenant).refused == 1
