@@ -25,12 +25,20 @@
 #define GL_LIKELY(x) __builtin_expect(!!(x), 1)
 #define GL_UNLIKELY(x) __builtin_expect(!!(x), 0)
 
-#define gl_load(p) __atomic_load_n((p), __ATOMIC_ACQUIRE)
-#define gl_peek(p) __atomic_load_n((p), __ATOMIC_RELAXED)
-#define gl_store(p, v) __atomic_store_n((p), (v), __ATOMIC_RELEASE)
-#define gl_put(p, v) __atomic_store_n((p), (v), __ATOMIC_RELAXED)
-#define gl_add(p, v) __atomic_fetch_add((p), (v), __ATOMIC_RELAXED)
-#define gl_sub(p, v) __atomic_fetch_sub((p), (v), __ATOMIC_RELAXED)
+#define gl_load_acquire(p) __atomic_load_n((p), __ATOMIC_ACQUIRE)
+#define gl_load_relaxed(p) __atomic_load_n((p), __ATOMIC_RELAXED)
+#define gl_store_release(p, v) __atomic_store_n((p), (v), __ATOMIC_RELEASE)
+#define gl_store_relaxed(p, v) __atomic_store_n((p), (v), __ATOMIC_RELAXED)
+#define gl_add_relaxed(p, v) __atomic_fetch_add((p), (v), __ATOMIC_RELAXED)
+#define gl_sub_relaxed(p, v) __atomic_fetch_sub((p), (v), __ATOMIC_RELAXED)
+
+/* For changes under way: gone soon. */
+#define gl_load gl_load_acquire
+#define gl_peek gl_load_relaxed
+#define gl_store gl_store_release
+#define gl_put gl_store_relaxed
+#define gl_add gl_add_relaxed
+#define gl_sub gl_sub_relaxed
 
 static inline long gl_errno_result(long result, int kept)
 {

@@ -48,22 +48,22 @@ static void show_limits(void)
 {
 	for (uint32_t i = 0, hint = 0; i < GL_MAX_DEVICES; i++) {
 		struct gl_device *d = &gl_self.usage->device[i];
-		if (gl_load(&d->ready) != 1)
+		if (gl_load_acquire(&d->ready) != 1)
 			continue;
 		const struct gl_policy_device *p = gl_policy_for(d->uuid, &hint);
-		uint64_t memory = gl_peek(&p->memory_limit_bytes), card = gl_peek(&d->card_bytes);
-		uint32_t percent = gl_peek(&p->compute_limit_percent);
+		uint64_t memory = gl_load_relaxed(&p->memory_limit_bytes), card = gl_load_relaxed(&d->card_bytes);
+		uint32_t percent = gl_load_relaxed(&p->compute_limit_percent);
 		memory = memory < card ? memory : card;
-		if (gl_peek(&d->memory_limit_bytes) != memory)
-			gl_put(&d->memory_limit_bytes, memory);
-		if (percent >= 1 && percent <= 100 && gl_peek(&d->compute_limit_percent) != percent)
-			gl_put(&d->compute_limit_percent, percent);
+		if (gl_load_relaxed(&d->memory_limit_bytes) != memory)
+			gl_store_relaxed(&d->memory_limit_bytes, memory);
+		if (percent >= 1 && percent <= 100 && gl_load_relaxed(&d->compute_limit_percent) != percent)
+			gl_store_relaxed(&d->compute_limit_percent, percent);
 	}
 }
 
 static bool tick(void)
 {
-	void (*look)(void) = gl_load(&gl_self.look);
+	void (*look)(void) = gl_load_acquire(&gl_self.look);
 	(void)gl_policy_fresh(gl_now_ns());
 	show_limits();
 	if (look)

@@ -53,7 +53,7 @@ static int map_file(int fd, const char *tenant, bool given)
 	}
 	daemon->policy_device = st.st_dev;
 	daemon->policy_inode = st.st_ino;
-	gl_store(&daemon->policy, (const struct gl_policy *)at);
+	gl_store_release(&daemon->policy, (const struct gl_policy *)at);
 	return 0;
 }
 
@@ -82,20 +82,20 @@ int gl_policy_map(int given, const char *name, const char *tenant)
 
 static bool is_for(const struct gl_policy_device *entry, const uint8_t uuid[16])
 {
-	return gl_load(&entry->ready) == 1 && memcmp(entry->uuid, uuid, 16) == 0;
+	return gl_load_acquire(&entry->ready) == 1 && memcmp(entry->uuid, uuid, 16) == 0;
 }
 
 const struct gl_policy_device *gl_policy_for(const uint8_t uuid[16], uint32_t *hint)
 {
-	const struct gl_policy *policy = gl_load(&gl_self.daemon.policy);
+	const struct gl_policy *policy = gl_load_acquire(&gl_self.daemon.policy);
 	if (!policy)
 		return NULL;
-	const struct gl_policy_device *entry = &policy->device[gl_peek(hint) % GL_MAX_NODE_DEVICES];
+	const struct gl_policy_device *entry = &policy->device[gl_load_relaxed(hint) % GL_MAX_NODE_DEVICES];
 	if (GL_LIKELY(is_for(entry, uuid)))
 		return entry;
 	for (uint32_t i = 0; i < GL_MAX_NODE_DEVICES; i++)
 		if (is_for(&policy->device[i], uuid)) {
-			gl_put(hint, i);
+			gl_store_relaxed(hint, i);
 			return &policy->device[i];
 		}
 	return &nothing;
@@ -108,14 +108,14 @@ const struct gl_policy_device *gl_policy_of(const struct gl_gpu *gpu)
 
 bool gl_policy_fresh(uint64_t now_ns)
 {
-	const struct gl_policy *policy = gl_load(&gl_self.daemon.policy);
+	const struct gl_policy *policy = gl_load_acquire(&gl_self.daemon.policy);
 	if (!policy)
 		return false;
-	uint64_t beat = gl_peek(&policy->heartbeat_ns);
+	uint64_t beat = gl_load_relaxed(&policy->heartbeat_ns);
 	bool away = beat > now_ns ? beat - now_ns > MAX_AHEAD_NS : now_ns - beat > GL_MAX_HEARTBEAT_AGE_NS;
-	away |= beat <= gl_peek(&gl_self.daemon.lost_ns);
-	if (away != gl_peek(&gl_self.daemon.away)) {
-		gl_put(&gl_self.daemon.away, (uint32_t)away);
+	away |= beat <= gl_load_relaxed(&gl_self.daemon.lost_ns);
+	if (away != gl_load_relaxed(&gl_self.daemon.away)) {
+		gl_store_relaxed(&gl_self.daemon.away, (uint32_t)away);
 		gl_log(GL_WARN, away ? "the daemon is away: memory limits hold, GPU time goes by the wall clock"
 				     : "the daemon is back");
 	}
@@ -124,11 +124,11 @@ bool gl_policy_fresh(uint64_t now_ns)
 
 void gl_policy_lost(void)
 {
-	const struct gl_policy *policy = gl_load(&gl_self.daemon.policy);
+	const struct gl_policy *policy = gl_load_acquire(&gl_self.daemon.policy);
 	if (!policy)
 		return;
-	gl_put(&gl_self.daemon.lost_ns, gl_now_ns());
+	gl_store_relaxed(&gl_self.daemon.lost_ns, gl_now_ns());
 	for (uint32_t i = 0; i < GL_MAX_NODE_DEVICES; i++)
-		if (gl_load(&policy->device[i].ready) == 1) /* to wake, the kernel only reads */
+		if (gl_load_acquire(&policy->device[i].ready) == 1) /* to wake, the kernel only reads */
 			gl_futex_wake((uint32_t *)(uintptr_t)&policy->device[i].change, INT_MAX);
 }

@@ -176,7 +176,7 @@ static int take_in(const struct gl_answer *a, struct gl_files *files)
 	d->proposed = strcmp(a->source, "environment") == 0;
 	d->host_pid = a->host_pid;
 	d->command = 0;
-	gl_store(&d->registered, 1u);
+	gl_store_release(&d->registered, 1u);
 	return 0;
 }
 

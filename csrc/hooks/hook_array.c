@@ -10,7 +10,7 @@ static bool has_memory(const CUDA_ARRAY3D_DESCRIPTOR *desc)
 {
 	if (!(desc->Flags & (CUDA_ARRAY3D_SPARSE | CUDA_ARRAY3D_DEFERRED_MAPPING)))
 		return true;
-	gl_put(&gl_self.sparse_arrays, 1u);
+	gl_store_relaxed(&gl_self.sparse_arrays, 1u);
 	return false;
 }
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Stream capture.  While one is open anywhere in the process, launches ask whether their stream is capturing, and
- * the shim's own driver calls are wrapped (gl_relax).  Otherwise neither costs anything.
+ * the shim's own driver calls are wrapped (gl_capture_relax).  Otherwise neither costs anything.
  */
 #include "shim.h"
 
@@ -18,7 +18,7 @@ static void begin(void)
 static CUresult begun(CUresult result)
 {
 	if (result != CUDA_SUCCESS)
-		gl_sub(&gl_self.capturing, 1);
+		gl_sub_relaxed(&gl_self.capturing, 1);
 	return result;
 }
 
@@ -26,7 +26,7 @@ static CUresult begun(CUresult result)
  * or unclear, it counts as open.  That costs a launch some ns; the opposite could invalidate a capture. */
 static CUresult ended(CUresult result, const CUgraph *graph)
 {
-	uint32_t open = gl_peek(&gl_self.capturing);
+	uint32_t open = gl_load_relaxed(&gl_self.capturing);
 	bool over = result == CUDA_SUCCESS || result == CUDA_ERROR_STREAM_CAPTURE_INVALIDATED ||
 		    result == CUDA_ERROR_STREAM_CAPTURE_UNJOINED;
 	while (over && open && !__atomic_compare_exchange_n(&gl_self.capturing, &open, open - 1, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED))

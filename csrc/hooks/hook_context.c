@@ -20,7 +20,7 @@ static void end(struct gl_gpu *gpu, CUcontext context)
 
 static uint64_t cost_on(const struct gl_gpu *gpu)
 {
-	return gpu ? gl_load(&gpu->device->context_bytes) : 0;
+	return gpu ? gl_load_acquire(&gpu->device->context_bytes) : 0;
 }
 
 /* To make one takes the driver a while, also where it then says that there is no memory. */
@@ -175,6 +175,6 @@ CUresult cuCtxSetLimit(CUlimit limit, size_t value)
 		return result;
 	REAL(cuCtxSetLimit)(limit, old);
 	(void)gl_overhead_measure(gpu);
-	gl_add(&gpu->device->refused, 1);
+	gl_add_relaxed(&gpu->device->refused, 1);
 	return CUDA_ERROR_OUT_OF_MEMORY;
 }

@@ -35,7 +35,7 @@ CUresult cuGreenCtxCreate(CUgreenCtx *gctx, CUdevResourceDesc desc, CUdevice dev
 	if (gl_over_limit(gpu)) {
 		REAL(cuGreenCtxDestroy)(got);
 		(void)gl_overhead_measure(gpu);
-		gl_add(&gpu->device->refused, 1);
+		gl_add_relaxed(&gpu->device->refused, 1);
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	}
 	/* Remembered by handle, to know the device when it is destroyed. */

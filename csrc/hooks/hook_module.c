@@ -26,7 +26,7 @@
 		if (!gl_overhead_fits(gpu, before)) {                                                                  \
 			REAL(undo)(got);                                                                               \
 			(void)gl_overhead_measure(gpu);                                                                \
-			gl_add(&gpu->device->refused, 1);                                                              \
+			gl_add_relaxed(&gpu->device->refused, 1);                                                      \
 			return CUDA_ERROR_OUT_OF_MEMORY;                                                               \
 		}                                                                                                      \
 		*out = got;                                                                                            \
@@ -51,7 +51,7 @@ LOADING(cuLibraryLoadFromFile, CUlibrary, cuLibraryUnload,
  * from the table nor from marks that have been reached.  The costs of this code are not known apart, so all are dropped. */
 static CUresult unloaded(CUresult result)
 {
-	struct gl_meter *m = gl_load(&gl_self.meter);
+	struct gl_meter *m = gl_load_acquire(&gl_self.meter);
 	if (!m || result != CUDA_SUCCESS)
 		return result;
 	gl_marks_collect_all(m, NULL);

@@ -29,7 +29,7 @@ struct gl_card gl_card_of(nvmlDevice_t handle)
 /* The CUDA side's record of the card, if this process has one. */
 static struct gl_gpu *gpu_of_entry(const struct gl_card *card)
 {
-	if (!card->device || !gl_load(&gl_self.gpus_ready))
+	if (!card->device || !gl_load_acquire(&gl_self.gpus_ready))
 		return NULL;
 	for (int i = 0; i < gl_self.gpu_count; i++)
 		if (gl_self.gpu[i].device == card->device)
@@ -63,8 +63,8 @@ static uint64_t limit_of(const struct gl_card *card, uint64_t card_bytes)
 	if (gl_uuid_bytes(card->uuid, uuid))
 		policy = gl_policy_for(uuid, &hint);
 	const uint64_t *tenants = policy ? &policy->memory_limit_bytes : device ? &device->memory_limit_bytes : NULL;
-	if (tenants && gl_load(tenants) < limit)
-		limit = gl_load(tenants);
+	if (tenants && gl_load_acquire(tenants) < limit)
+		limit = gl_load_acquire(tenants);
 	return limit;
 }
 

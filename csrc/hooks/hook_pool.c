@@ -36,7 +36,7 @@ static void free_again(struct gl_gpu *gpu, const struct request *request, CUdevi
 	uint64_t deadline = gl_now_ns() + 100000000u;
 	int kept = errno;
 	struct timespec pause = {0, 200000};
-	CUstreamCaptureMode mode = gl_relax();
+	CUstreamCaptureMode mode = gl_capture_relax();
 	CUresult result = request->per_thread ? REAL(cuMemFreeAsync_ptsz)(pointer, request->stream)
 					      : REAL(cuMemFreeAsync)(pointer, request->stream);
 	if (result == CUDA_SUCCESS)
@@ -46,7 +46,7 @@ static void free_again(struct gl_gpu *gpu, const struct request *request, CUdevi
 		REAL(cuStreamSynchronize_ptsz)(request->stream);
 	else if (result == CUDA_SUCCESS)
 		REAL(cuStreamSynchronize)(request->stream);
-	gl_unrelax(mode);
+	gl_capture_restore(mode);
 	errno = kept;
 	(void)gl_pools_trim(gpu);
 }
@@ -68,10 +68,10 @@ static struct gl_gpu *stream_gpu(CUstream stream)
 static CUmemoryPool current_pool(const struct gl_gpu *gpu)
 {
 	CUmemoryPool pool = NULL;
-	CUstreamCaptureMode mode = gl_relax();
+	CUstreamCaptureMode mode = gl_capture_relax();
 	if (REAL(cuDeviceGetMemPool)(&pool, gpu->ordinal) != CUDA_SUCCESS)
 		pool = NULL;
-	gl_unrelax(mode);
+	gl_capture_restore(mode);
 	return pool;
 }
 
@@ -240,7 +240,7 @@ CUresult cuDeviceGraphMemTrim(CUdevice device)
 	GL_ENTER(cuDeviceGraphMemTrim, (device));
 	CUresult result = REAL(cuDeviceGraphMemTrim)(device);
 	struct gl_gpu *gpu = gl_gpu_of(device);
-	if (result == CUDA_SUCCESS && gpu && gl_peek(&gpu->graph_memory))
+	if (result == CUDA_SUCCESS && gpu && gl_load_relaxed(&gpu->graph_memory))
 		gl_graph_memory_trimmed(gpu);
 	return result;
 }

@@ -23,7 +23,8 @@ static void memory_unreferenced(uint64_t id)
 	if (!id || !gl_block_drop_reference(GL_SPACE_VMM_MEMORY, id, &memory) || memory.count > 1)
 		return;
 	gl_uncharge_block(&memory);
-	if (GL_UNLIKELY(gl_peek(&gl_self.sparse_arrays))) /* an array may still hold it: then it shows as overhead */
+	/* an array may still hold it: then it shows as overhead */
+	if (GL_UNLIKELY(gl_load_relaxed(&gl_self.sparse_arrays)))
 		gl_overhead_mark(gl_gpu_of((CUdevice)memory.ordinal));
 }
 
@@ -45,7 +46,7 @@ static int handle_add(CUmemGenericAllocationHandle handle, uint64_t id)
 
 static bool create_keep(struct gl_charge *charge, CUmemGenericAllocationHandle handle)
 {
-	uint64_t id = gl_add(&gl_self.next_id, 1) + 1;
+	uint64_t id = gl_add_relaxed(&gl_self.next_id, 1) + 1;
 	struct gl_block memory;
 	if (!gl_charge_commit(charge, GL_SPACE_VMM_MEMORY, id))
 		return false;
@@ -229,7 +230,7 @@ static struct gl_gpu *gpu_of_import(CUmemGenericAllocationHandle handle)
 /* Writes imported memory down.  False: there is no room for it. */
 static bool import_keep(CUmemGenericAllocationHandle handle, uint64_t name)
 {
-	uint64_t id = gl_add(&gl_self.next_id, 1) + 1;
+	uint64_t id = gl_add_relaxed(&gl_self.next_id, 1) + 1;
 	struct gl_gpu *gpu = gpu_of_import(handle);
 	struct gl_block memory = {.key = id, .space = GL_SPACE_VMM_MEMORY, .kind = GL_MEM_VMM, .count = 1};
 	if (!gpu)

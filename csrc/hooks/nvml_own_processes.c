@@ -9,18 +9,18 @@
 static bool read_slot(uint32_t i, uint32_t *pid, uint32_t *host_pid)
 {
 	struct gl_slot *slot = &gl_self.usage->slot[i];
-	uint64_t generation = gl_load(&slot->generation);
+	uint64_t generation = gl_load_acquire(&slot->generation);
 
 	if (!(generation & 1))
 		return false;
 	*pid = gl_segment_pid(i);
-	*host_pid = gl_peek(&slot->host_pid);
-	return *pid && gl_load(&slot->generation) == generation;
+	*host_pid = gl_load_relaxed(&slot->host_pid);
+	return *pid && gl_load_acquire(&slot->generation) == generation;
 }
 
 static uint32_t slots_used(void)
 {
-	uint32_t used = gl_load(&gl_self.usage->header.slots_used);
+	uint32_t used = gl_load_acquire(&gl_self.usage->header.slots_used);
 
 	return used < GL_MAX_SLOTS ? used : GL_MAX_SLOTS;
 }
@@ -40,7 +40,7 @@ static bool next_row(const struct gl_card *card, uint32_t *at, struct row *row)
 	for (; *at < slots_used(); ++*at) {
 		struct gl_account *account = &gl_self.usage->slot[*at].account[card->entry];
 		row->bytes = gl_ledger_account(gl_self.usage, card->entry, *at);
-		if ((row->bytes || gl_peek(&account->contexts)) && read_slot(*at, &row->pid, &host_pid)) {
+		if ((row->bytes || gl_load_relaxed(&account->contexts)) && read_slot(*at, &row->pid, &host_pid)) {
 			++*at;
 			return true;
 		}
@@ -61,7 +61,7 @@ static unsigned int count_rows(const struct gl_card *card)
 
 uint32_t gl_own_pid(uint32_t nvml_pid)
 {
-	uint32_t pid, host_pid, found = 0, listed = gl_peek(&gl_self.listed_pid);
+	uint32_t pid, host_pid, found = 0, listed = gl_load_relaxed(&gl_self.listed_pid);
 
 	if (listed && listed == nvml_pid)
 		return gl_self.pid;

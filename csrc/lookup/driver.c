@@ -83,15 +83,15 @@ static void fill(bool nvml, void *handle)
 		/* A library that finds our hook under its own handle would call itself for ever. */
 		if (real && id < GL_HOOKS && real == gl_hook_address(id))
 			real = NULL;
-		gl_put(&gl_real[id], real ? real : nvml ? (void *)absent_in_nvml : (void *)absent_in_driver);
+		gl_store_relaxed(&gl_real[id], real ? real : nvml ? (void *)absent_in_nvml : (void *)absent_in_driver);
 	}
 }
 
 static bool load(bool nvml, bool only_if_present)
 {
 	uint32_t *done = nvml ? &loaded_nvml : &loaded_cuda;
-	if (gl_load(done))
-		return gl_load(done) == 1;
+	if (gl_load_acquire(done))
+		return gl_load_acquire(done) == 1;
 	void *(*open)(const char *, int) = (void *(*)(const char *, int))gl_elf_libc_symbol("dlopen");
 	const char *library = nvml ? "libnvidia-ml.so.1" : "libcuda.so.1";
 	int kept = errno;
@@ -102,12 +102,12 @@ static bool load(bool nvml, bool only_if_present)
 	if (!handle && (only_if_present || gl_no_descriptors()))
 		return false; /* not for good */
 	gl_lock(&load_lock);
-	if (!gl_load(done)) {
+	if (!gl_load_acquire(done)) {
 		fill(nvml, handle);
-		gl_store(done, handle ? 1u : 2u);
+		gl_store_release(done, handle ? 1u : 2u);
 	}
 	gl_unlock(&load_lock);
-	return gl_load(done) == 1;
+	return gl_load_acquire(done) == 1;
 }
 
 bool gl_driver_load(void)

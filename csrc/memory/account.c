@@ -11,7 +11,7 @@ int gl_account_add(struct gl_gpu *gpu, enum gl_memory_kind kind, int64_t delta, 
 	int r = gl_ledger_add(gl_self.usage, gpu->index, slot, slot, delta, limit);
 	gl_unlock(&gl_self.ledger_lock[gpu->index]);
 	if (r == 0) {
-		gl_add(&gpu->account->kind_bytes[kind], (uint64_t)delta);
+		gl_add_relaxed(&gpu->account->kind_bytes[kind], (uint64_t)delta);
 		if (delta < 0)
 			gl_memory_freed(gpu);
 	} else if (r != -ENOMEM) {
@@ -43,7 +43,7 @@ void gl_uncharge_block(const struct gl_block *block)
 		return; /* its bytes are in its pool's or graph's charge */
 	struct gl_gpu *gpu = gl_gpu_of((CUdevice)block->ordinal);
 	if (gpu && block->imported)
-		gl_sub(&gpu->imported_bytes, block->bytes);
+		gl_sub_relaxed(&gpu->imported_bytes, block->bytes);
 	if (gpu && block->bytes)
 		gl_uncharge(gpu, (enum gl_memory_kind)block->kind, block->bytes);
 }

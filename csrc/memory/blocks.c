@@ -35,7 +35,7 @@ static void *map(size_t bytes)
 /* NULL: no block was ever put (or no memory for the first). */
 static struct gl_blocks *table(bool make)
 {
-	struct gl_blocks *blocks = gl_load(&gl_self.blocks), *none = NULL;
+	struct gl_blocks *blocks = gl_load_acquire(&gl_self.blocks), *none = NULL;
 	if (GL_LIKELY(blocks != NULL) || !make)
 		return blocks;
 	int kept = errno;

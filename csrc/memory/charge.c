@@ -8,7 +8,7 @@
 bool gl_device_barred(CUdevice dev)
 {
 	int count;
-	return gl_load(&gl_self.gpus_ready) && dev >= gl_self.gpu_count &&
+	return gl_load_acquire(&gl_self.gpus_ready) && dev >= gl_self.gpu_count &&
 	       REAL(cuDeviceGetCount)(&count) == CUDA_SUCCESS && dev < count;
 }
 

@@ -40,8 +40,8 @@ void gl_context_gone(struct gl_gpu *gpu, CUcontext context)
 	for (int ordinal = 0; ordinal < gl_self.gpu_count; ordinal++)
 		for (int kind = 0; kind < GL_MEM_KINDS; kind++)
 			gl_uncharge(&gl_self.gpu[ordinal], (enum gl_memory_kind)kind, fall.bytes[ordinal][kind]);
-	if (gl_peek(&gpu->account->contexts) > 0)
-		gl_sub(&gpu->account->contexts, 1);
+	if (gl_load_relaxed(&gpu->account->contexts) > 0)
+		gl_sub_relaxed(&gpu->account->contexts, 1);
 	(void)gl_overhead_measure(gpu);
 }
 
@@ -68,7 +68,7 @@ void gl_context_too_large(struct gl_gpu *gpu, uint64_t bytes)
 {
 	static uint32_t told;
 	uint64_t limit = gl_limit_bytes(gpu), mib = UINT64_C(1) << 20;
-	if (gl_peek(&gpu->overhead_blind)) { /* what it takes is a guess */
+	if (gl_load_relaxed(&gpu->overhead_blind)) { /* what it takes is a guess */
 		gl_log(GL_WARN, "device %d: what a context takes cannot be seen here%s; taken for %llu bytes, it passes the quota of "
 		       "%llu bytes", gpu->ordinal, gl_no_descriptors() ? ", for want of a file descriptor" : "",
 		       (unsigned long long)bytes, (unsigned long long)limit);
@@ -76,7 +76,7 @@ void gl_context_too_large(struct gl_gpu *gpu, uint64_t bytes)
 	}
 	gl_log(GL_WARN, "device %d: a context does not fit the quota of %llu bytes", gpu->ordinal, (unsigned long long)limit);
 	/* Nothing works then, and CUDA says no more than "out of memory". */
-	if (limit < bytes && gl_add(&told, 1) == 0)
+	if (limit < bytes && gl_add_relaxed(&told, 1) == 0)
 		gl_log(GL_ERROR, "device %d: a context alone takes %llu MiB of memory, and the quota is %llu MiB: "
 		       "no program can use this GPU with it; give it %llu MiB and what the program needs",
 		       gpu->ordinal, (unsigned long long)((bytes + mib - 1) / mib), (unsigned long long)(limit / mib),
@@ -93,8 +93,8 @@ CUresult gl_context_made(struct gl_gpu *gpu, struct gl_context_cost *cost, CUres
 	}
 	if (gl_overhead_context_end(gpu, cost, context))
 		return CUDA_SUCCESS;
-	gl_add(&gpu->device->refused, 1);
-	gl_context_too_large(gpu, gl_load(&gpu->device->context_bytes));
+	gl_add_relaxed(&gpu->device->refused, 1);
+	gl_context_too_large(gpu, gl_load_acquire(&gpu->device->context_bytes));
 	return CUDA_ERROR_OUT_OF_MEMORY;
 }
 

@@ -14,7 +14,7 @@
 
 static void learn(struct gl_gpu *gpu, uint64_t bytes)
 {
-	uint64_t known = gl_load(&gpu->device->context_bytes);
+	uint64_t known = gl_load_acquire(&gpu->device->context_bytes);
 	while (bytes && (!known || bytes < known) &&
 	       !__atomic_compare_exchange_n(&gpu->device->context_bytes, &known, bytes, false, __ATOMIC_ACQ_REL,
 					    __ATOMIC_ACQUIRE))
@@ -23,20 +23,20 @@ static void learn(struct gl_gpu *gpu, uint64_t bytes)
 
 bool gl_overhead_context_begin(struct gl_gpu *gpu, struct gl_context_cost *cost)
 {
-	bool first = gl_peek(&gpu->account->contexts) == 0;
+	bool first = gl_load_relaxed(&gpu->account->contexts) == 0;
 	if (!first)
 		(void)gl_overhead_measure(gpu);
-	cost->reserved = gl_load(&gpu->device->context_bytes);
-	cost->overhead_before = gl_peek(&gpu->overhead_bytes);
+	cost->reserved = gl_load_acquire(&gpu->device->context_bytes);
+	cost->overhead_before = gl_load_relaxed(&gpu->overhead_bytes);
 	if (gl_reserve_uncounted(gpu, GL_MEM_OVERHEAD, cost->reserved) != 0)
 		return false;
 	gl_lock(&gpu->overhead_lock);
-	gl_put(&gpu->overhead_bytes, gpu->overhead_bytes + cost->reserved);
-	gl_add(&gpu->account->contexts, 1); /* a measurement meanwhile leaves the reservation alone */
+	gl_store_relaxed(&gpu->overhead_bytes, gpu->overhead_bytes + cost->reserved);
+	gl_add_relaxed(&gpu->account->contexts, 1); /* a measurement meanwhile leaves the reservation alone */
 	gl_unlock(&gpu->overhead_lock);
 	cost->card_before = UINT64_MAX;
 	cost->listing.count = UINT32_MAX;
-	if (first || gl_peek(&gpu->overhead_blind)) {
+	if (first || gl_load_relaxed(&gpu->overhead_blind)) {
 		gl_nvml_listing_take(gpu, &cost->listing);
 		if (!gl_nvml_used_bytes(gpu, &cost->card_before))
 			cost->card_before = UINT64_MAX;
@@ -47,9 +47,9 @@ bool gl_overhead_context_begin(struct gl_gpu *gpu, struct gl_context_cost *cost)
 void gl_overhead_context_drop(struct gl_gpu *gpu, struct gl_context_cost *cost)
 {
 	gl_lock(&gpu->overhead_lock);
-	gl_sub(&gpu->account->contexts, 1);
+	gl_sub_relaxed(&gpu->account->contexts, 1);
 	uint64_t back = cost->reserved < gpu->overhead_bytes ? cost->reserved : gpu->overhead_bytes;
-	gl_put(&gpu->overhead_bytes, gpu->overhead_bytes - back);
+	gl_store_relaxed(&gpu->overhead_bytes, gpu->overhead_bytes - back);
 	gl_uncharge(gpu, GL_MEM_OVERHEAD, back);
 	gl_unlock(&gpu->overhead_lock);
 }
@@ -72,20 +72,20 @@ static void learn_unseen(struct gl_gpu *gpu, const struct gl_context_cost *cost,
 	uint64_t after, growth;
 	if (cost->card_before != UINT64_MAX && gl_nvml_used_bytes(gpu, &after))
 		growth = after > cost->card_before ? after - cost->card_before : 0;
-	else if (gl_load(&gpu->device->context_bytes))
+	else if (gl_load_acquire(&gpu->device->context_bytes))
 		return;
 	else
 		growth = taken_as_seen_by(context);
 	learn(gpu, growth < MIN_CONTEXT_BYTES ? MIN_CONTEXT_BYTES : growth > MAX_CONTEXT_BYTES ? MAX_CONTEXT_BYTES : growth);
 	gl_log(GL_INFO, "device %d: NVML does not show what this process uses; a context is taken to cost %llu bytes",
-	       gpu->ordinal, (unsigned long long)gl_load(&gpu->device->context_bytes));
+	       gpu->ordinal, (unsigned long long)gl_load_acquire(&gpu->device->context_bytes));
 }
 
 bool gl_overhead_context_end(struct gl_gpu *gpu, struct gl_context_cost *cost, CUcontext context)
 {
 	gl_nvml_listing_recognise(gpu, &cost->listing);
 	if (gl_overhead_measure(gpu)) {
-		uint64_t seen = gl_peek(&gpu->overhead_seen);
+		uint64_t seen = gl_load_relaxed(&gpu->overhead_seen);
 		learn(gpu, seen > cost->overhead_before ? seen - cost->overhead_before : 0);
 	} else {
 		learn_unseen(gpu, cost, context);

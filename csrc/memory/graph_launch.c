@@ -18,10 +18,10 @@ static uint64_t growth(struct gl_gpu *gpu, const struct gl_block *exec)
 {
 	cuuint64_t used = 0;
 	uint64_t charged, want;
-	CUstreamCaptureMode mode = gl_relax();
+	CUstreamCaptureMode mode = gl_capture_relax();
 	if (REAL(cuDeviceGetGraphMemAttribute)(gpu->ordinal, CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT, &used) != CUDA_SUCCESS)
 		used = 0;
-	gl_unrelax(mode);
+	gl_capture_restore(mode);
 	bool own = (exec->count & UPLOADED) || (exec->count & (SPENT | AUTO_FREE)) == (SPENT | AUTO_FREE);
 	if (own)
 		want = used > exec->bytes ? used : exec->bytes;
@@ -54,7 +54,7 @@ bool gl_graph_memory_launch_begin(CUgraphExec exec, struct gl_graph_launch *laun
 		struct gl_gpu *gpu = &gl_self.gpu[i];
 		struct gl_block block;
 		launch->need[i] = 0;
-		if (!gl_load(&gpu->graph_memory) ||
+		if (!gl_load_acquire(&gpu->graph_memory) ||
 		    !gl_block_get(GL_SPACE_GRAPH_EXEC, gl_graph_key(exec, (uint32_t)i), &block))
 			continue;
 		uint64_t need;
@@ -79,7 +79,7 @@ void gl_graph_memory_launch_end(CUgraphExec exec, const struct gl_graph_launch *
 	for (int i = 0; launch->any && i < gl_self.gpu_count; i++) {
 		struct gl_gpu *gpu = &gl_self.gpu[i];
 		uint32_t before = SPENT;
-		if (!gl_load(&gpu->graph_memory))
+		if (!gl_load_acquire(&gpu->graph_memory))
 			continue;
 		if (result == CUDA_SUCCESS)
 			(void)gl_block_update(GL_SPACE_GRAPH_EXEC, gl_graph_key(exec, (uint32_t)i), uploaded ? upload : gl_graph_spend,

@@ -47,19 +47,19 @@ void gl_graph_memory_refresh(struct gl_gpu *gpu)
 	uint64_t to = held > gpu->graph_peak_bytes ? held : gpu->graph_peak_bytes;
 	gl_recharge(gpu, GL_MEM_GRAPH, gpu->graph_charged_bytes, to);
 	gpu->graph_charged_bytes = to;
-	gl_put(&gpu->graph_unused_bytes, to - held);
+	gl_store_relaxed(&gpu->graph_unused_bytes, to - held);
 }
 
 void gl_graph_memory_settle(struct gl_gpu *gpu, uint64_t reserved, bool plans)
 {
-	CUstreamCaptureMode mode = gl_relax();
+	CUstreamCaptureMode mode = gl_capture_relax();
 	gl_lock(&gpu->books_lock);
 	gpu->graph_charged_bytes += reserved;
 	if (plans)
 		plan_again(gpu);
 	gl_graph_memory_refresh(gpu);
 	gl_unlock(&gpu->books_lock);
-	gl_unrelax(mode);
+	gl_capture_restore(mode);
 }
 
 void gl_graph_memory_trimmed(struct gl_gpu *gpu)
@@ -86,7 +86,7 @@ int gl_graph_memory_prepare(struct gl_gpu *gpu, CUgraph graph, bool captured)
 	struct gl_block block = {.key = gl_graph_key(graph, (uint32_t)gpu->ordinal), .space = GL_SPACE_GRAPH,
 				 .kind = GL_MEM_GRAPH, .ordinal = (uint32_t)gpu->ordinal, .count = captured ? CAPTURING : 0};
 	struct gl_block known;
-	gl_store(&gpu->graph_memory, 1u);
+	gl_store_release(&gpu->graph_memory, 1u);
 	return gl_block_get(GL_SPACE_GRAPH, block.key, &known) ? 0 : gl_block_put(&block, NULL);
 }
 
@@ -149,7 +149,7 @@ void gl_graph_memory_forget(CUgraph graph)
 	for (int i = 0; graph && i < gl_self.gpu_count; i++) {
 		struct gl_gpu *gpu = &gl_self.gpu[i];
 		struct gl_block block;
-		if (!gl_load(&gpu->graph_memory) ||
+		if (!gl_load_acquire(&gpu->graph_memory) ||
 		    !gl_block_take(GL_SPACE_GRAPH, gl_graph_key(graph, (uint32_t)i), &block))
 			continue;
 		struct heir heir = {.graph = block.key};
@@ -172,7 +172,7 @@ void gl_graph_memory_instantiated(CUgraph graph, CUgraphExec exec, unsigned long
 		struct gl_block block;
 		uint64_t key = gl_graph_key(graph, (uint32_t)i);
 		uint32_t before;
-		if (!gl_load(&gl_self.gpu[i].graph_memory) || !gl_block_get(GL_SPACE_GRAPH, key, &block) ||
+		if (!gl_load_acquire(&gl_self.gpu[i].graph_memory) || !gl_block_get(GL_SPACE_GRAPH, key, &block) ||
 		    !gl_block_update(GL_SPACE_GRAPH, key, gl_graph_spend, &before))
 			continue;
 		uint32_t count = (before & SPENT) | (flags & AUTO_FREE_ON_LAUNCH ? AUTO_FREE : 0);
@@ -186,7 +186,7 @@ void gl_graph_memory_exec_forget(CUgraphExec exec)
 {
 	for (int i = 0; exec && i < gl_self.gpu_count; i++) {
 		struct gl_block block;
-		if (gl_load(&gl_self.gpu[i].graph_memory) &&
+		if (gl_load_acquire(&gl_self.gpu[i].graph_memory) &&
 		    gl_block_take(GL_SPACE_GRAPH_EXEC, gl_graph_key(exec, (uint32_t)i), &block))
 			gl_graph_memory_settle(&gl_self.gpu[i], 0, true);
 	}
@@ -197,7 +197,7 @@ void gl_graph_memory_moved(CUgraph child, CUgraph parent)
 	for (int i = 0; i < gl_self.gpu_count; i++) {
 		struct gl_gpu *gpu = &gl_self.gpu[i];
 		struct gl_block block;
-		if (!gl_load(&gpu->graph_memory) || gl_graph_memory_prepare(gpu, parent, false) != 0 ||
+		if (!gl_load_acquire(&gpu->graph_memory) || gl_graph_memory_prepare(gpu, parent, false) != 0 ||
 		    !gl_block_take(GL_SPACE_GRAPH, gl_graph_key(child, (uint32_t)i), &block))
 			continue;
 		/* The child's peak is live in the parent for good: its nodes run at one point of the parent's order. */
@@ -234,12 +234,12 @@ void gl_graph_memory_captured(CUgraph graph)
 {
 	bool any = false;
 	for (int i = 0; i < gl_self.gpu_count; i++) {
-		any |= gl_load(&gl_self.gpu[i].graph_memory) != 0;
-		if (graph && gl_load(&gl_self.gpu[i].graph_memory))
+		any |= gl_load_acquire(&gl_self.gpu[i].graph_memory) != 0;
+		if (graph && gl_load_acquire(&gl_self.gpu[i].graph_memory))
 			(void)gl_block_update(GL_SPACE_GRAPH, gl_graph_key(graph, (uint32_t)i), not_capturing, NULL);
 	}
 	/* A failed capture does not say which graph it destroyed; once none is open, all that were open are gone. */
-	if (graph || !any || gl_load(&gl_self.capturing))
+	if (graph || !any || gl_load_acquire(&gl_self.capturing))
 		return;
 	struct lost lost = {.on = {false}};
 	gl_block_each(is_lost, &lost);

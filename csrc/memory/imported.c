@@ -8,7 +8,7 @@ bool gl_imported_begin(struct gl_gpu *gpu, struct gl_block *block, uint64_t byte
 {
 	if (gl_reserve(gpu, (enum gl_memory_kind)block->kind, bytes) != 0)
 		return false;
-	gl_add(&gpu->imported_bytes, bytes);
+	gl_add_relaxed(&gpu->imported_bytes, bytes);
 	block->ordinal = (uint32_t)gpu->ordinal;
 	block->bytes += bytes;
 	block->imported = 1;

@@ -23,7 +23,7 @@ struct list {
 
 static bool nvml_started(void)
 {
-	if (GL_LIKELY(gl_load(&gl_self.nvml_started)))
+	if (GL_LIKELY(gl_load_acquire(&gl_self.nvml_started)))
 		return gl_self.nvml_started == 1;
 	gl_lock(&gl_self.nvml_lock);
 	if (!gl_self.nvml_started) {
@@ -38,7 +38,7 @@ static bool nvml_started(void)
 			gl_log(GL_WARN, "NVML does not start (error %d): " ESTIMATED, r);
 		gl_self.nvml_starved |= starved; /* said once, tried again each time */
 		if (!starved)
-			gl_store(&gl_self.nvml_started, there && r == NVML_SUCCESS ? 1u : 2u);
+			gl_store_release(&gl_self.nvml_started, there && r == NVML_SUCCESS ? 1u : 2u);
 	}
 	gl_unlock(&gl_self.nvml_lock);
 	return gl_self.nvml_started == 1;
@@ -48,16 +48,16 @@ static nvmlDevice_t handle_of(struct gl_gpu *gpu)
 {
 	char text[41];
 	nvmlDevice_t handle = NULL;
-	if (gl_load(&gpu->nvml_looked_up))
-		return gl_peek(&gpu->nvml);
+	if (gl_load_acquire(&gpu->nvml_looked_up))
+		return gl_load_relaxed(&gpu->nvml);
 	gl_uuid_text(gpu->uuid, text);
 	if (REAL(nvmlDeviceGetHandleByUUID)(text, &handle) != NVML_SUCCESS) {
 		memcpy(text, "MIG", 3); /* CUDA gives the instance's UUID without saying that it is one */
 		if (REAL(nvmlDeviceGetHandleByUUID)(text, &handle) != NVML_SUCCESS)
 			handle = NULL;
 	}
-	gl_put(&gpu->nvml, handle);
-	gl_store(&gpu->nvml_looked_up, 1u);
+	gl_store_relaxed(&gpu->nvml, handle);
+	gl_store_release(&gpu->nvml_looked_up, 1u);
 	return handle;
 }
 
@@ -107,7 +107,7 @@ static bool list_mps(nvmlDevice_t device, struct list *list)
 
 static uint32_t host_pid(void)
 {
-	return gl_self.own ? gl_peek(&gl_self.own->host_pid) : 0;
+	return gl_self.own ? gl_load_relaxed(&gl_self.own->host_pid) : 0;
 }
 
 static bool find(const struct list *list, uint32_t pid, uint64_t *bytes)
@@ -122,7 +122,7 @@ static bool find(const struct list *list, uint32_t pid, uint64_t *bytes)
 
 static bool find_own(const struct list *list, uint64_t *bytes)
 {
-	uint32_t learned = gl_peek(&gl_self.listed_pid);
+	uint32_t learned = gl_load_relaxed(&gl_self.listed_pid);
 	if (learned)
 		return find(list, learned, bytes);
 	return find(list, gl_self.pid, bytes) || find(list, host_pid(), bytes);
@@ -209,6 +209,6 @@ void gl_nvml_listing_recognise(struct gl_gpu *gpu, const struct gl_nvml_listing 
 	uint32_t pid = recognised(&list, before);
 	/* A stranger that appeared at the same time is not us as long as we are there by a pid of our own. */
 	if (pid && (pid == gl_self.pid || pid == host_pid() || !find_own(&list, &bytes)))
-		gl_put(&gl_self.listed_pid, pid);
+		gl_store_relaxed(&gl_self.listed_pid, pid);
 	list_free(&list);
 }

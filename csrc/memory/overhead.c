@@ -35,14 +35,15 @@ static uint64_t charged(const struct gl_gpu *gpu)
 /* What was asked for and shows in NVML's figure.  Call with overhead_lock held. */
 static uint64_t asked(const struct gl_gpu *gpu)
 {
-	uint64_t all = charged(gpu), rest = gpu->overhead_bytes + gl_peek(&gpu->account->kind_bytes[GL_MEM_MANAGED]);
-	rest += gl_peek(&gpu->graph_unused_bytes); /* charged, but the driver takes it at the first launch */
+	uint64_t all = charged(gpu);
+	uint64_t rest = gpu->overhead_bytes + gl_load_relaxed(&gpu->account->kind_bytes[GL_MEM_MANAGED]);
+	rest += gl_load_relaxed(&gpu->graph_unused_bytes); /* charged, but the driver takes it at the first launch */
 	return all > rest ? all - rest : 0;
 }
 
 static uint64_t floor_bytes(const struct gl_gpu *gpu)
 {
-	return gl_peek(&gpu->account->contexts) * gl_peek(&gpu->device->context_bytes);
+	return gl_load_relaxed(&gpu->account->contexts) * gl_load_relaxed(&gpu->device->context_bytes);
 }
 
 /* Accepts a higher figure at once.  A lower one may have been read while another thread's reservation was not yet memory;
@@ -59,9 +60,9 @@ static void apply(struct gl_gpu *gpu, uint64_t measured, bool believe)
 		to = low;
 	else if (to > measured)
 		gl_overhead_mark(gpu);
-	gl_put(&gpu->overhead_seen, measured);
+	gl_store_relaxed(&gpu->overhead_seen, measured);
 	gl_recharge(gpu, GL_MEM_OVERHEAD, gpu->overhead_bytes, to);
-	gl_put(&gpu->overhead_bytes, to);
+	gl_store_relaxed(&gpu->overhead_bytes, to);
 }
 
 static uint64_t apart(uint64_t a, uint64_t b)
@@ -76,7 +77,7 @@ static uint64_t beyond(const struct gl_gpu *gpu, uint64_t used, uint64_t asked_b
 	if (GL_LIKELY(!imported))
 		return with;
 	uint64_t own = asked_bytes > imported ? asked_bytes - imported : 0, without = used > own ? used - own : 0;
-	uint64_t last = gl_peek(&gpu->overhead_bytes);
+	uint64_t last = gl_load_relaxed(&gpu->overhead_bytes);
 	return apart(without, last) <= apart(with, last) ? without : with;
 }
 
@@ -87,12 +88,12 @@ static bool look(struct gl_gpu *gpu, uint64_t *measured, bool *steady)
 	bool seen = false;
 	*steady = false;
 	for (int tries = 0; tries < 4 && !*steady; tries++) {
-		bool still = gl_load(&gpu->in_flight) == 0;
+		bool still = gl_load_acquire(&gpu->in_flight) == 0;
 		uint64_t before = asked(gpu);
 		seen = gl_nvml_own_bytes(gpu, &used);
 		gl_pools_refresh(gpu); /* growth since the first look is in NVML's figure, so it must be in ours */
 		uint64_t after = asked(gpu), most = after > before ? after : before;
-		*steady = before == after && still && gl_load(&gpu->in_flight) == 0;
+		*steady = before == after && still && gl_load_acquire(&gpu->in_flight) == 0;
 		*measured = beyond(gpu, used, most);
 	}
 	return seen;
@@ -100,20 +101,20 @@ static bool look(struct gl_gpu *gpu, uint64_t *measured, bool *steady)
 
 static bool measure(struct gl_gpu *gpu)
 {
-	bool steady = false, none = gl_peek(&gpu->account->contexts) == 0;
+	bool steady = false, none = gl_load_relaxed(&gpu->account->contexts) == 0;
 	uint64_t measured = 0;
-	gl_store(&gpu->overhead_dirty, 0u);
+	gl_store_release(&gpu->overhead_dirty, 0u);
 	gl_pools_refresh(gpu);
 	bool seen = !none && look(gpu, &measured, &steady);
-	gl_put(&gpu->overhead_blind, !seen && !none);
+	gl_store_relaxed(&gpu->overhead_blind, !seen && !none);
 	if (seen)
 		apply(gpu, measured, steady);
 	else /* not listed without a context, and then there is no overhead; else what contexts usually cost */
 		apply(gpu, floor_bytes(gpu), true);
-	gl_put(&gpu->overhead_with_bytes, charged(gpu));
-	gl_put(&gpu->overhead_at_bytes, charged(gpu));
-	gl_put(&gpu->overhead_at_ns, gl_now_ns());
-	gl_put(&gpu->overhead_reserves, 0u);
+	gl_store_relaxed(&gpu->overhead_with_bytes, charged(gpu));
+	gl_store_relaxed(&gpu->overhead_at_bytes, charged(gpu));
+	gl_store_relaxed(&gpu->overhead_at_ns, gl_now_ns());
+	gl_store_relaxed(&gpu->overhead_reserves, 0u);
 	return seen;
 }
 
@@ -127,22 +128,22 @@ bool gl_overhead_measure(struct gl_gpu *gpu)
 
 void gl_overhead_refresh(struct gl_gpu *gpu)
 {
-	uint64_t now = charged(gpu), lowest = gl_peek(&gpu->overhead_at_bytes);
+	uint64_t now = charged(gpu), lowest = gl_load_relaxed(&gpu->overhead_at_bytes);
 	uint64_t limit = gl_limit_bytes(gpu), total = gl_ledger_total(gl_self.usage, gpu->index);
 	uint64_t left = limit > total ? limit - total : 0;
 	/* A lost increment between threads does no harm. */
-	uint32_t reserves = gl_peek(&gpu->overhead_reserves) + 1;
-	gl_put(&gpu->overhead_reserves, reserves);
+	uint32_t reserves = gl_load_relaxed(&gpu->overhead_reserves) + 1;
+	gl_store_relaxed(&gpu->overhead_reserves, reserves);
 	if (now < lowest)
-		gl_put(&gpu->overhead_at_bytes, now);
+		gl_store_relaxed(&gpu->overhead_at_bytes, now);
 	uint64_t unseen = PIECE * reserves; /* rounding may have cost so much since last time */
-	bool dirty = gl_peek(&gpu->overhead_dirty), near = left < NEARLY_FULL + unseen;
-	bool changed = now > lowest + GROWTH || now + GROWTH < gl_peek(&gpu->overhead_with_bytes);
+	bool dirty = gl_load_relaxed(&gpu->overhead_dirty), near = left < NEARLY_FULL + unseen;
+	bool changed = now > lowest + GROWTH || now + GROWTH < gl_load_relaxed(&gpu->overhead_with_bytes);
 	if (GL_LIKELY(!dirty && !near && !changed && reserves < RESERVES))
 		return;
-	if (gl_peek(&gpu->overhead_blind) || (!dirty && gl_peek(&gpu->account->contexts) == 0))
+	if (gl_load_relaxed(&gpu->overhead_blind) || (!dirty && gl_load_relaxed(&gpu->account->contexts) == 0))
 		return;
-	if (left >= unseen && gl_now_ns() - gl_peek(&gpu->overhead_at_ns) < PAUSE_NS)
+	if (left >= unseen && gl_now_ns() - gl_load_relaxed(&gpu->overhead_at_ns) < PAUSE_NS)
 		return;
 	if (!gl_try_lock(&gpu->overhead_lock))
 		return;
@@ -156,7 +157,7 @@ uint64_t gl_overhead_watch(struct gl_gpu *gpu)
 	uint64_t limit = gl_limit_bytes(gpu), total = gl_ledger_total(gl_self.usage, gpu->index);
 	if (total > limit || limit - total < 4 * NEARLY_FULL)
 		(void)gl_overhead_measure(gpu);
-	return gl_peek(&gpu->overhead_bytes);
+	return gl_load_relaxed(&gpu->overhead_bytes);
 }
 
 bool gl_overhead_fits_rounded(struct gl_gpu *gpu)
@@ -165,7 +166,7 @@ bool gl_overhead_fits_rounded(struct gl_gpu *gpu)
 	if (GL_LIKELY(total <= limit && limit - total >= PIECE))
 		return true;
 	/* The figure is fresh: with so little left, the reservation measured. */
-	bool fits = gl_peek(&gpu->overhead_blind) || gl_overhead_fits(gpu, gl_peek(&gpu->overhead_bytes));
+	bool fits = gl_load_relaxed(&gpu->overhead_blind) || gl_overhead_fits(gpu, gl_load_relaxed(&gpu->overhead_bytes));
 	if (!fits)
 		gl_overhead_mark(gpu);
 	return fits;
@@ -174,7 +175,7 @@ bool gl_overhead_fits_rounded(struct gl_gpu *gpu)
 bool gl_overhead_fits(struct gl_gpu *gpu, uint64_t before)
 {
 	(void)gl_overhead_measure(gpu);
-	if (!gl_over_limit(gpu) || gl_peek(&gpu->overhead_bytes) <= before)
+	if (!gl_over_limit(gpu) || gl_load_relaxed(&gpu->overhead_bytes) <= before)
 		return true;
 	(void)gl_segment_reap();
 	if (gl_over_limit(gpu))

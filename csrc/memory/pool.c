@@ -45,7 +45,7 @@ void gl_pool_refresh_locked(struct gl_gpu *gpu, struct gl_pool *pool)
 static void forget(struct gl_gpu *gpu, struct gl_pool *pool)
 {
 	charge(gpu, pool, 0);
-	gl_put(&gpu->pool_count, gpu->pool_count - 1);
+	gl_store_relaxed(&gpu->pool_count, gpu->pool_count - 1);
 	*pool = gpu->pools[gpu->pool_count];
 }
 
@@ -74,12 +74,12 @@ int gl_pool_add(CUmemoryPool handle, struct gl_gpu *gpu, enum gl_memory_kind kin
 				 .ordinal = gpu ? (uint32_t)gpu->ordinal : GL_NOT_CHARGED};
 	int r = 0;
 	if (gpu) {
-		CUstreamCaptureMode mode = gl_relax();
+		CUstreamCaptureMode mode = gl_capture_relax();
 		gl_lock(&gpu->books_lock);
 		struct gl_pool *pool = gl_pool_find(gpu, handle);
 		if (!pool && room(gpu)) {
 			pool = &gpu->pools[gpu->pool_count];
-			gl_put(&gpu->pool_count, gpu->pool_count + 1);
+			gl_store_relaxed(&gpu->pool_count, gpu->pool_count + 1);
 			*pool = (struct gl_pool){.handle = handle, .kind = kind};
 		}
 		r = pool ? gl_block_put(&block, NULL) : -ENOMEM;
@@ -88,7 +88,7 @@ int gl_pool_add(CUmemoryPool handle, struct gl_gpu *gpu, enum gl_memory_kind kin
 		else if (pool)
 			forget(gpu, pool);
 		gl_unlock(&gpu->books_lock);
-		gl_unrelax(mode);
+		gl_capture_restore(mode);
 	} else {
 		r = gl_block_put(&block, NULL);
 	}
@@ -98,7 +98,7 @@ int gl_pool_add(CUmemoryPool handle, struct gl_gpu *gpu, enum gl_memory_kind kin
 /* Finds the gpu of a pool that was not made through a hook: a device's default one, or one that a newer driver describes. */
 static struct gl_gpu *recognise(CUmemoryPool handle)
 {
-	CUstreamCaptureMode mode = gl_relax();
+	CUstreamCaptureMode mode = gl_capture_relax();
 	struct gl_gpu *gpu = NULL;
 	int type = 0, id = -1;
 	if (REAL(cuMemPoolGetAttribute)(handle, CU_MEMPOOL_ATTR_LOCATION_TYPE, &type) == CUDA_SUCCESS &&
@@ -109,7 +109,7 @@ static struct gl_gpu *recognise(CUmemoryPool handle)
 		if (REAL(cuDeviceGetDefaultMemPool)(&own, gl_self.gpu[i].ordinal) == CUDA_SUCCESS && own == handle)
 			gpu = &gl_self.gpu[i];
 	}
-	gl_unrelax(mode);
+	gl_capture_restore(mode);
 	return gpu;
 }
 
@@ -125,13 +125,13 @@ struct gl_gpu *gl_pool_gpu(CUmemoryPool handle)
 
 void gl_pool_refresh(struct gl_gpu *gpu, CUmemoryPool handle)
 {
-	CUstreamCaptureMode mode = gl_relax();
+	CUstreamCaptureMode mode = gl_capture_relax();
 	gl_lock(&gpu->books_lock);
 	struct gl_pool *pool = gl_pool_find(gpu, handle);
 	if (pool)
 		gl_pool_refresh_locked(gpu, pool);
 	gl_unlock(&gpu->books_lock);
-	gl_unrelax(mode);
+	gl_capture_restore(mode);
 }
 
 void gl_pool_freed(const struct gl_block *pointer)
@@ -139,8 +139,8 @@ void gl_pool_freed(const struct gl_block *pointer)
 	struct gl_gpu *gpu = gl_gpu_of((CUdevice)pointer->ordinal);
 	if (!gpu)
 		return;
-	gl_put(&gpu->pools_stale, 1u);
-	CUstreamCaptureMode mode = gl_relax();
+	gl_store_relaxed(&gpu->pools_stale, 1u);
+	CUstreamCaptureMode mode = gl_capture_relax();
 	gl_lock(&gpu->books_lock);
 	struct gl_pool *pool = gl_pool_find(gpu, (CUmemoryPool)(uintptr_t)pointer->other);
 	if (pool && pool->orphans && --pool->orphans == 0) {
@@ -150,7 +150,7 @@ void gl_pool_freed(const struct gl_block *pointer)
 		gl_pool_refresh_locked(gpu, pool);
 	}
 	gl_unlock(&gpu->books_lock);
-	gl_unrelax(mode);
+	gl_capture_restore(mode);
 }
 
 struct rename {
@@ -172,7 +172,7 @@ static bool renames(struct gl_block *block, void *arg)
  * another name.  Odd, so that it is no handle. */
 static void orphan(struct gl_gpu *gpu, struct gl_pool *pool)
 {
-	struct rename rename = {(uintptr_t)pool->handle, gl_add(&gl_self.next_id, 1) * 2 + 1, 0};
+	struct rename rename = {(uintptr_t)pool->handle, gl_add_relaxed(&gl_self.next_id, 1) * 2 + 1, 0};
 	gl_block_each(renames, &rename);
 	pool->handle = (CUmemoryPool)(uintptr_t)rename.to;
 	pool->orphans = rename.count;
@@ -192,13 +192,13 @@ CUresult gl_pool_destroy(CUmemoryPool handle)
 		return result;
 	}
 	/* The lock is held across the driver's call, so that no thread queries a pool that is gone. */
-	CUstreamCaptureMode mode = gl_relax();
+	CUstreamCaptureMode mode = gl_capture_relax();
 	gl_lock(&gpu->books_lock);
 	struct gl_pool *pool = gl_pool_find(gpu, handle);
 	REAL(cuMemPoolTrimTo)(handle, 0);
 	if (pool)
 		gl_pool_refresh_locked(gpu, pool);
-	gl_unrelax(mode);
+	gl_capture_restore(mode);
 	CUresult result = REAL(cuMemPoolDestroy)(handle);
 	if (result == CUDA_SUCCESS && pool) {
 		(void)gl_block_take(GL_SPACE_POOL, (uintptr_t)handle, &block);
@@ -210,10 +210,10 @@ CUresult gl_pool_destroy(CUmemoryPool handle)
 
 bool gl_pools_trim(struct gl_gpu *gpu)
 {
-	if (!gl_peek(&gpu->pool_count) && !gl_peek(&gpu->graph_memory))
+	if (!gl_load_relaxed(&gpu->pool_count) && !gl_load_relaxed(&gpu->graph_memory))
 		return false;
 	uint64_t before = 0, after = 0;
-	CUstreamCaptureMode mode = gl_relax();
+	CUstreamCaptureMode mode = gl_capture_relax();
 	gl_lock(&gpu->books_lock);
 	for (uint32_t i = 0; i < gpu->pool_count; i++) {
 		struct gl_pool *pool = &gpu->pools[i];
@@ -223,24 +223,24 @@ bool gl_pools_trim(struct gl_gpu *gpu)
 		after += pool->charged;
 	}
 	before += gpu->graph_charged_bytes;
-	if (gl_peek(&gpu->graph_memory) && REAL(cuDeviceGraphMemTrim)(gpu->ordinal) == CUDA_SUCCESS)
+	if (gl_load_relaxed(&gpu->graph_memory) && REAL(cuDeviceGraphMemTrim)(gpu->ordinal) == CUDA_SUCCESS)
 		gl_graph_memory_refresh(gpu);
 	after += gpu->graph_charged_bytes;
 	gl_unlock(&gpu->books_lock);
-	gl_unrelax(mode);
+	gl_capture_restore(mode);
 	return after < before;
 }
 
 void gl_pools_refresh(struct gl_gpu *gpu)
 {
-	if (!gl_peek(&gpu->pool_count) && !gl_peek(&gpu->graph_memory))
+	if (!gl_load_relaxed(&gpu->pool_count) && !gl_load_relaxed(&gpu->graph_memory))
 		return;
-	CUstreamCaptureMode mode = gl_relax();
+	CUstreamCaptureMode mode = gl_capture_relax();
 	gl_lock(&gpu->books_lock);
 	for (uint32_t i = 0; i < gpu->pool_count; i++)
 		gl_pool_refresh_locked(gpu, &gpu->pools[i]);
-	if (gl_peek(&gpu->graph_memory))
+	if (gl_load_relaxed(&gpu->graph_memory))
 		gl_graph_memory_refresh(gpu);
 	gl_unlock(&gpu->books_lock);
-	gl_unrelax(mode);
+	gl_capture_restore(mode);
 }

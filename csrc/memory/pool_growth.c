@@ -28,7 +28,7 @@ static uint64_t missing(struct gl_gpu *gpu, CUmemoryPool handle, uint64_t bytes,
 			enum gl_memory_kind *kind)
 {
 	uint64_t need = UINT64_MAX, want; /* a pool that could not be written down gives nothing */
-	CUstreamCaptureMode mode = gl_relax();
+	CUstreamCaptureMode mode = gl_capture_relax();
 	gl_lock(&gpu->books_lock);
 	struct gl_pool *pool = gl_pool_find(gpu, handle);
 	if (pool) {
@@ -50,13 +50,13 @@ static uint64_t missing(struct gl_gpu *gpu, CUmemoryPool handle, uint64_t bytes,
 		gl_uncharge(gpu, *kind, reserved);
 	}
 	gl_unlock(&gpu->books_lock);
-	gl_unrelax(mode);
+	gl_capture_restore(mode);
 	return need;
 }
 
 static void lower_floor(struct gl_gpu *gpu, CUmemoryPool handle)
 {
-	CUstreamCaptureMode mode = gl_relax();
+	CUstreamCaptureMode mode = gl_capture_relax();
 	gl_lock(&gpu->books_lock);
 	struct gl_pool *pool = gl_pool_find(gpu, handle);
 	if (pool) {
@@ -64,7 +64,7 @@ static void lower_floor(struct gl_gpu *gpu, CUmemoryPool handle)
 		gl_pool_refresh_locked(gpu, pool);
 	}
 	gl_unlock(&gpu->books_lock);
-	gl_unrelax(mode);
+	gl_capture_restore(mode);
 }
 
 bool gl_pool_reserve(struct gl_gpu *gpu, CUmemoryPool handle, uint64_t bytes)
@@ -118,7 +118,7 @@ static void learn_step(struct gl_gpu *gpu, const struct gl_pool *pool)
 bool gl_pool_settle(struct gl_gpu *gpu, CUmemoryPool handle)
 {
 	uint64_t allowed = 0, now = 0;
-	CUstreamCaptureMode mode = gl_relax();
+	CUstreamCaptureMode mode = gl_capture_relax();
 	gl_lock(&gpu->books_lock);
 	struct gl_pool *pool = gl_pool_find(gpu, handle);
 	if (pool) {
@@ -130,7 +130,7 @@ bool gl_pool_settle(struct gl_gpu *gpu, CUmemoryPool handle)
 	}
 	gl_in_flight_end(gpu);
 	gl_unlock(&gpu->books_lock);
-	gl_unrelax(mode);
+	gl_capture_restore(mode);
 	if (GL_LIKELY(now <= allowed || !gl_over_limit(gpu)))
 		return true;
 	(void)gl_segment_reap();

@@ -25,37 +25,37 @@ static bool keeps_unused(const struct gl_gpu *gpu)
 
 static void look(struct gl_gpu *gpu)
 {
-	gl_put(&gpu->pools_stale, 0u); /* before, so that a free meanwhile is not lost */
+	gl_store_relaxed(&gpu->pools_stale, 0u); /* before, so that a free meanwhile is not lost */
 	gl_pools_refresh(gpu);
-	CUstreamCaptureMode mode = gl_relax();
+	CUstreamCaptureMode mode = gl_capture_relax();
 	gl_lock(&gpu->books_lock);
 	bool more = keeps_unused(gpu);
 	gl_unlock(&gpu->books_lock);
-	gl_unrelax(mode);
+	gl_capture_restore(mode);
 	if (more) /* another stream has still to be waited for, or the pool is told to keep it */
-		gl_put(&gpu->pools_stale, 1u);
+		gl_store_relaxed(&gpu->pools_stale, 1u);
 }
 
 void gl_pools_answer(struct gl_gpu *gpu)
 {
-	if (GL_LIKELY(!gpu || !gl_peek(&gpu->device->memory_wanted)) || gl_peek(&gl_self.capturing))
+	if (GL_LIKELY(!gpu || !gl_load_relaxed(&gpu->device->memory_wanted)) || gl_load_relaxed(&gl_self.capturing))
 		return;
-	uint64_t now = gl_now_ns(), last = gl_peek(&gpu->pools_trimmed_ns);
+	uint64_t now = gl_now_ns(), last = gl_load_relaxed(&gpu->pools_trimmed_ns);
 	if (now - last < TRIM_PAUSE_NS)
 		return;
-	gl_put(&gpu->pools_trimmed_ns, now);
+	gl_store_relaxed(&gpu->pools_trimmed_ns, now);
 	(void)gl_pools_trim(gpu);
 }
 
 void gl_pools_waited(void)
 {
-	if (!gl_load(&gl_self.gpus_ready))
+	if (!gl_load_acquire(&gl_self.gpus_ready))
 		return;
 	for (int i = 0; i < gl_self.gpu_count; i++) {
 		struct gl_gpu *gpu = &gl_self.gpu[i];
-		if (GL_LIKELY(!gl_peek(&gpu->pools_stale) && !gl_peek(&gpu->graph_memory)))
+		if (GL_LIKELY(!gl_load_relaxed(&gpu->pools_stale) && !gl_load_relaxed(&gpu->graph_memory)))
 			continue;
-		if (gl_peek(&gpu->pools_stale))
+		if (gl_load_relaxed(&gpu->pools_stale))
 			look(gpu);
 		gl_pools_answer(gpu);
 	}
@@ -64,11 +64,12 @@ void gl_pools_waited(void)
 /* Another process of the tenant has memory that it may be able to give back. */
 static bool others_have_pools(const struct gl_gpu *gpu)
 {
-	uint32_t used = gl_peek(&gl_self.usage->header.slots_used);
+	uint32_t used = gl_load_relaxed(&gl_self.usage->header.slots_used);
 	for (uint32_t i = 0; i < used && i < GL_MAX_SLOTS; i++) {
 		const struct gl_account *account = &gl_self.usage->slot[i].account[gpu->index];
-		if ((int)i != gl_self.slot && (gl_peek(&gl_self.usage->slot[i].generation) & 1) &&
-		    (gl_peek(&account->kind_bytes[GL_MEM_POOL]) || gl_peek(&account->kind_bytes[GL_MEM_GRAPH])))
+		if ((int)i != gl_self.slot && (gl_load_relaxed(&gl_self.usage->slot[i].generation) & 1) &&
+		    (gl_load_relaxed(&account->kind_bytes[GL_MEM_POOL]) ||
+		     gl_load_relaxed(&account->kind_bytes[GL_MEM_GRAPH])))
 			return true;
 	}
 	return false;
@@ -77,11 +78,12 @@ static bool others_have_pools(const struct gl_gpu *gpu)
 bool gl_pools_ask_others(struct gl_gpu *gpu)
 {
 	struct gl_device *d = gpu->device;
-	if (gl_peek(&gl_self.capturing) || !others_have_pools(gpu))
+	if (gl_load_relaxed(&gl_self.capturing) || !others_have_pools(gpu))
 		return false;
-	uint32_t seen = gl_load(&d->memory_change);
-	gl_store(&d->memory_wanted, 1u);
-	bool answered = gl_futex_wait(&d->memory_change, seen, ANSWER_NS) != -ETIMEDOUT || gl_load(&d->memory_change) != seen;
-	gl_put(&d->memory_wanted, 0u); /* a thread that waits for memory says so again at its next try */
+	uint32_t seen = gl_load_acquire(&d->memory_change);
+	gl_store_release(&d->memory_wanted, 1u);
+	bool answered = gl_futex_wait(&d->memory_change, seen, ANSWER_NS) != -ETIMEDOUT ||
+			gl_load_acquire(&d->memory_change) != seen;
+	gl_store_relaxed(&d->memory_wanted, 0u); /* a thread that waits for memory says so again at its next try */
 	return answered;
 }

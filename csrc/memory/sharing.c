@@ -38,16 +38,17 @@ uint64_t gl_shared_name(const void *opaque)
 
 static uint64_t name_by_fd(uint32_t slot, uint32_t tag)
 {
-	uint64_t generation = gl_load(&gl_self.usage->slot[slot].generation);
+	uint64_t generation = gl_load_acquire(&gl_self.usage->slot[slot].generation);
 	return BY_FD | (uint64_t)slot << (GENERATION_BITS + 6) |
 	       (generation & ((UINT64_C(1) << GENERATION_BITS) - 1)) << 6 | tag;
 }
 
 static bool there(uint64_t name)
 {
-	uint32_t used = gl_load(&gl_self.usage->header.shares_used);
+	uint32_t used = gl_load_acquire(&gl_self.usage->header.shares_used);
 	for (uint32_t i = 0; i < used && i < GL_MAX_SHARES; i++)
-		if (gl_peek(&gl_self.usage->share[i].key) == name && gl_load(&gl_self.usage->share[i].payer))
+		if (gl_load_relaxed(&gl_self.usage->share[i].key) == name &&
+		    gl_load_acquire(&gl_self.usage->share[i].payer))
 			return true;
 	return false;
 }
@@ -74,9 +75,9 @@ static bool write_on(int fd, uint64_t name)
 uint64_t gl_shared_name_of_fd(int fd)
 {
 	long owner = gl_syscall(SYS_fcntl, fd, F_GETOWN), tag = gl_syscall(SYS_fcntl, fd, F_GETSIG);
-	uint32_t used = gl_load(&gl_self.usage->header.slots_used);
+	uint32_t used = gl_load_acquire(&gl_self.usage->header.slots_used);
 	for (uint32_t i = 0; owner > 0 && tag > 0 && i < used && i < GL_MAX_SLOTS; i++)
-		if ((gl_load(&gl_self.usage->slot[i].generation) & 1) && gl_segment_pid(i) == (uint32_t)owner)
+		if ((gl_load_acquire(&gl_self.usage->slot[i].generation) & 1) && gl_segment_pid(i) == (uint32_t)owner)
 			return name_by_fd(i, (uint32_t)tag);
 	return 0;
 }
@@ -139,7 +140,7 @@ void gl_shared_export(enum gl_space space, uint64_t key, const void *opaque, uin
 	if (!gl_block_get(space, key, &block))
 		return;
 	if (block.share) { /* should the driver give it another handle, that is the one to come */
-		gl_store(&gl_self.usage->share[block.share - 1].key, gl_shared_name(opaque));
+		gl_store_release(&gl_self.usage->share[block.share - 1].key, gl_shared_name(opaque));
 		return;
 	}
 	bool in_pool = block.kind == GL_MEM_POOL;
@@ -158,11 +159,11 @@ void gl_shared_export_fd(enum gl_space space, uint64_t key, int fd)
 		return;
 	}
 	struct gl_share *share = &gl_self.usage->share[block.share - 1];
-	if (write_on(fd, gl_load(&share->key)))
+	if (write_on(fd, gl_load_acquire(&share->key)))
 		return;
 	uint64_t name = new_name(); /* the one that exported it first is dead */
 	if (name) {
-		gl_store(&share->key, name);
+		gl_store_release(&share->key, name);
 		(void)write_on(fd, name);
 	}
 }
@@ -192,9 +193,9 @@ bool gl_shared_join(uint64_t name, struct gl_block *block)
 	block->share = (uint32_t)entry + 1;
 	block->bytes = 0;
 	for (int i = 0; i < gl_self.gpu_count; i++)
-		if (gl_self.gpu[i].index == gl_peek(&share->device))
+		if (gl_self.gpu[i].index == gl_load_relaxed(&share->device))
 			block->ordinal = (uint32_t)gl_self.gpu[i].ordinal;
-	note_gang(gl_peek(&share->device));
+	note_gang(gl_load_relaxed(&share->device));
 	return true;
 }
 
@@ -202,7 +203,7 @@ void gl_shared_leave(uint32_t share)
 {
 	if (!share || share > GL_MAX_SHARES)
 		return;
-	uint32_t device = gl_peek(&gl_self.usage->share[share - 1].device);
+	uint32_t device = gl_load_relaxed(&gl_self.usage->share[share - 1].device);
 	lock();
 	if (gl_self.share_count[share - 1] && --gl_self.share_count[share - 1] == 0)
 		gl_share_leave(gl_self.usage, share - 1, (uint32_t)gl_self.slot);
@@ -214,8 +215,8 @@ void gl_shared_leave(uint32_t share)
 
 uint64_t gl_imported_bytes(const struct gl_gpu *gpu)
 {
-	uint64_t adopted = GL_LIKELY(!gl_peek(&gl_self.usage->header.shares_used))
+	uint64_t adopted = GL_LIKELY(!gl_load_relaxed(&gl_self.usage->header.shares_used))
 				   ? 0
 				   : gl_share_adopted(gl_self.usage, gpu->index, (uint32_t)gl_self.slot);
-	return gl_peek(&gpu->imported_bytes) + adopted;
+	return gl_load_relaxed(&gpu->imported_bytes) + adopted;
 }

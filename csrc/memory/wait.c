@@ -25,13 +25,14 @@ static uint64_t bound_ns(const struct gl_gpu *gpu)
 	uint64_t own = gl_self.quota.memory_wait * GL_SECOND_NS;
 	if (!p)
 		return own;
-	uint64_t tenants = gl_peek(&p->memory_wait_ns);
+	uint64_t tenants = gl_load_relaxed(&p->memory_wait_ns);
 	return own && !gl_self.daemon.proposed && own < tenants ? own : tenants;
 }
 
 bool gl_memory_wait_possible(void)
 {
-	return (gl_self.quota.memory_wait || gl_load(&gl_self.daemon.policy)) && !gl_peek(&gl_self.capturing);
+	return (gl_self.quota.memory_wait || gl_load_acquire(&gl_self.daemon.policy)) &&
+	       !gl_load_relaxed(&gl_self.capturing);
 }
 
 void gl_memory_wait_begin(struct gl_memory_wait *w)
@@ -45,16 +46,16 @@ void gl_memory_wait_begin(struct gl_memory_wait *w)
 static void announce(struct gl_memory_wait *w)
 {
 	struct gl_device *d = w->gpu->device;
-	gl_store(&d->memory_wanted, 1u);
+	gl_store_release(&d->memory_wanted, 1u);
 	__atomic_thread_fence(__ATOMIC_SEQ_CST); /* said before the next try */
-	w->seen = gl_load(&d->memory_change);
+	w->seen = gl_load_acquire(&d->memory_change);
 }
 
 static void begin_waiting(struct gl_memory_wait *w)
 {
 	w->start_ns = gl_now_ns();
-	gl_add(&w->gpu->account->memory_waiting, 1);
-	gl_add(&w->gpu->device->memory_waits, 1);
+	gl_add_relaxed(&w->gpu->account->memory_waiting, 1);
+	gl_add_relaxed(&w->gpu->device->memory_waits, 1);
 	announce(w);
 	if (gl_self.daemon.registered)
 		gl_doorbell_ring();
@@ -73,7 +74,7 @@ void gl_count_refusal(struct gl_gpu *gpu, uint64_t bytes)
 {
 	if (gl_memory_wait_hides_refusal(false))
 		return;
-	gl_add(&gpu->device->refused, 1);
+	gl_add_relaxed(&gpu->device->refused, 1);
 	gl_log(GL_WARN, "device %d: %llu bytes refused: %llu of %llu in use", gpu->ordinal, (unsigned long long)bytes,
 	       (unsigned long long)gl_ledger_total(gl_self.usage, gpu->index), (unsigned long long)gl_limit_bytes(gpu));
 }
@@ -82,7 +83,7 @@ void gl_count_card_refusal(struct gl_gpu *gpu)
 {
 	if (gl_memory_wait_hides_refusal(true))
 		return;
-	gl_add(&gpu->device->refused_by_card, 1);
+	gl_add_relaxed(&gpu->device->refused_by_card, 1);
 	gl_log(GL_WARN, "device %d: the card itself is full, not the quota", gpu->ordinal);
 }
 
@@ -107,7 +108,7 @@ bool gl_memory_wait_again(struct gl_memory_wait *w)
 		return true;
 	}
 	uint64_t waited = gl_now_ns() - w->start_ns, bound = bound_ns(w->gpu);
-	if (waited >= bound || gl_peek(&gl_self.capturing))
+	if (waited >= bound || gl_load_relaxed(&gl_self.capturing))
 		return give_up(w);
 	uint64_t left = bound - waited;
 	/* A signal handler runs, and we try again. */
@@ -124,8 +125,8 @@ void gl_memory_wait_end(struct gl_memory_wait *w)
 	current = w->before;
 	if (!w->start_ns)
 		return;
-	gl_sub(&w->gpu->account->memory_waiting, 1);
-	gl_add(&w->gpu->device->memory_waited_ns, gl_now_ns() - w->start_ns);
+	gl_sub_relaxed(&w->gpu->account->memory_waiting, 1);
+	gl_add_relaxed(&w->gpu->device->memory_waited_ns, gl_now_ns() - w->start_ns);
 }
 
 void gl_memory_freed(struct gl_gpu *gpu)
@@ -135,11 +136,11 @@ void gl_memory_freed(struct gl_gpu *gpu)
 	struct gl_device *d = gpu->device;
 	const struct gl_policy_device *p = gl_policy_of(gpu);
 	__atomic_thread_fence(__ATOMIC_SEQ_CST); /* given back before we look who wants it */
-	bool others = p && gl_peek(&p->memory_wanted);
-	if (GL_LIKELY(!gl_peek(&d->memory_wanted) && !others))
+	bool others = p && gl_load_relaxed(&p->memory_wanted);
+	if (GL_LIKELY(!gl_load_relaxed(&d->memory_wanted) && !others))
 		return;
-	gl_put(&d->memory_wanted, 0u);
-	gl_add(&d->memory_freed, 1);
+	gl_store_relaxed(&d->memory_wanted, 0u);
+	gl_add_relaxed(&d->memory_freed, 1);
 	__atomic_fetch_add(&d->memory_change, 1, __ATOMIC_RELEASE);
 	gl_futex_wake(&d->memory_change, INT_MAX);
 	if (others && gl_self.daemon.registered)

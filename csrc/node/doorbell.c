@@ -26,7 +26,7 @@ static int look(void *argument)
 {
 	const struct looking *l = argument;
 	for (uint32_t i = 0; i < l->count; i++)
-		if (!l->bells[i].ignored && gl_load(l->bells[i].word) != l->bells[i].seen)
+		if (!l->bells[i].ignored && gl_load_acquire(l->bells[i].word) != l->bells[i].seen)
 			return -EAGAIN;
 	return -ETIMEDOUT;
 }

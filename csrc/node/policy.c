@@ -59,11 +59,11 @@ static int beat(void *argument)
 {
 	const struct writing *w = argument;
 	if (w->policy) {
-		gl_store(&w->policy->daemon_start_ns, w->daemon_start_ns);
-		gl_store(&w->policy->heartbeat_ns, w->heartbeat_ns);
+		gl_store_release(&w->policy->daemon_start_ns, w->daemon_start_ns);
+		gl_store_release(&w->policy->heartbeat_ns, w->heartbeat_ns);
 	} else {
-		gl_store(&w->state->daemon_start_ns, w->daemon_start_ns);
-		gl_store(&w->state->heartbeat_ns, w->heartbeat_ns);
+		gl_store_release(&w->state->daemon_start_ns, w->daemon_start_ns);
+		gl_store_release(&w->state->heartbeat_ns, w->heartbeat_ns);
 	}
 	return 0;
 }
@@ -91,14 +91,14 @@ static int allow(void *argument)
 	const struct writing *w = argument;
 	struct gl_policy_device *d = &w->policy->device[w->device];
 	memcpy(d->uuid, w->allow->uuid, sizeof d->uuid);
-	gl_store(&d->suspended, w->allow->suspended);
-	gl_store(&d->memory_limit_bytes, w->allow->memory_limit_bytes);
-	gl_store(&d->compute_limit_percent, w->allow->compute_limit_percent);
-	gl_store(&d->compute_request_percent, w->allow->compute_request_percent);
-	gl_store(&d->weight, w->allow->weight);
-	gl_store(&d->priority, w->allow->priority);
-	gl_store(&d->memory_wait_ns, w->allow->memory_wait_ns);
-	gl_store(&d->ready, w->allow->ready);
+	gl_store_release(&d->suspended, w->allow->suspended);
+	gl_store_release(&d->memory_limit_bytes, w->allow->memory_limit_bytes);
+	gl_store_release(&d->compute_limit_percent, w->allow->compute_limit_percent);
+	gl_store_release(&d->compute_request_percent, w->allow->compute_request_percent);
+	gl_store_release(&d->weight, w->allow->weight);
+	gl_store_release(&d->priority, w->allow->priority);
+	gl_store_release(&d->memory_wait_ns, w->allow->memory_wait_ns);
+	gl_store_release(&d->ready, w->allow->ready);
 	changed(d);
 	return 0;
 }
@@ -112,7 +112,7 @@ int gl_node_policy_allow(struct gl_policy *policy, uint32_t device, const struct
 static int gang(void *argument)
 {
 	const struct writing *w = argument;
-	gl_store(&w->policy->gang, w->gang);
+	gl_store_release(&w->policy->gang, w->gang);
 	return 0;
 }
 
@@ -126,12 +126,12 @@ static int grant(void *argument)
 {
 	const struct writing *w = argument;
 	struct gl_policy_device *d = &w->policy->device[w->device];
-	gl_store(&d->sharers, w->grant->sharers);
-	gl_store(&d->start_ns, w->grant->start_ns); /* before the grant that it holds back */
-	gl_store(&d->granted_ns, w->grant->granted_ns);
-	gl_store(&d->run_ahead_ns, w->grant->run_ahead_ns);
-	gl_store(&d->exclusive_from_ns, w->grant->exclusive_from_ns);
-	gl_store(&d->shared, w->grant->shared); /* after the grant that it makes count */
+	gl_store_release(&d->sharers, w->grant->sharers);
+	gl_store_release(&d->start_ns, w->grant->start_ns); /* before the grant that it holds back */
+	gl_store_release(&d->granted_ns, w->grant->granted_ns);
+	gl_store_release(&d->run_ahead_ns, w->grant->run_ahead_ns);
+	gl_store_release(&d->exclusive_from_ns, w->grant->exclusive_from_ns);
+	gl_store_release(&d->shared, w->grant->shared); /* after the grant that it makes count */
 	changed(d);
 	return 0;
 }
@@ -145,7 +145,7 @@ int gl_node_policy_grant(struct gl_policy *policy, uint32_t device, const struct
 static int want_memory(void *argument)
 {
 	const struct writing *w = argument;
-	gl_store(&w->policy->device[w->device].memory_wanted, w->wanted);
+	gl_store_release(&w->policy->device[w->device].memory_wanted, w->wanted);
 	return 0;
 }
 
@@ -173,14 +173,14 @@ static int write_gpu(void *argument)
 	const struct writing *w = argument;
 	struct gl_state_gpu *gpu = &w->state->gpu[w->device];
 	memcpy(gpu->uuid, w->gpu->uuid, sizeof gpu->uuid);
-	gl_store(&gpu->tenants, w->gpu->tenants);
-	gl_store(&gpu->memory_total_bytes, w->gpu->memory_total_bytes);
-	gl_store(&gpu->memory_used_bytes, w->gpu->memory_used_bytes);
-	gl_store(&gpu->utilisation_percent, w->gpu->utilisation_percent);
-	gl_store(&gpu->healthy, w->gpu->healthy);
-	gl_store(&gpu->sampled_ns, w->gpu->sampled_ns);
-	gl_store(&gpu->ready, 1u);
-	gl_store(&w->state->gpus, w->gpus);
+	gl_store_release(&gpu->tenants, w->gpu->tenants);
+	gl_store_release(&gpu->memory_total_bytes, w->gpu->memory_total_bytes);
+	gl_store_release(&gpu->memory_used_bytes, w->gpu->memory_used_bytes);
+	gl_store_release(&gpu->utilisation_percent, w->gpu->utilisation_percent);
+	gl_store_release(&gpu->healthy, w->gpu->healthy);
+	gl_store_release(&gpu->sampled_ns, w->gpu->sampled_ns);
+	gl_store_release(&gpu->ready, 1u);
+	gl_store_release(&w->state->gpus, w->gpus);
 	return 0;
 }
 

@@ -30,15 +30,15 @@ static int read_books(void *argument)
 {
 	struct seen *s = argument;
 	const struct gl_usage *usage = s->watch->usage;
-	uint32_t device = s->watch->device, used = gl_peek(&usage->header.slots_used);
-	s->spent_ns = gl_peek(&usage->device[device].spent_ns);
+	uint32_t device = s->watch->device, used = gl_load_relaxed(&usage->header.slots_used);
+	s->spent_ns = gl_load_relaxed(&usage->device[device].spent_ns);
 	for (uint32_t i = 0; i < used && i < GL_MAX_SLOTS; i++) {
 		const struct gl_slot *slot = &usage->slot[i];
-		if (!(gl_peek(&slot->generation) & 1))
+		if (!(gl_load_relaxed(&slot->generation) & 1))
 			continue;
-		s->outstanding_ns += gl_peek(&slot->account[device].outstanding_ns);
-		s->queue_end_ns = most(s->queue_end_ns, gl_peek(&slot->account[device].queue_end_ns));
-		s->waiting |= gl_peek(&slot->account[device].waiting) != 0;
+		s->outstanding_ns += gl_load_relaxed(&slot->account[device].outstanding_ns);
+		s->queue_end_ns = most(s->queue_end_ns, gl_load_relaxed(&slot->account[device].queue_end_ns));
+		s->waiting |= gl_load_relaxed(&slot->account[device].waiting) != 0;
 	}
 	return 0;
 }

@@ -13,19 +13,19 @@
 
 static void add_slot(const struct gl_slot *slot, struct gl_sample *sample)
 {
-	if (!(gl_peek(&slot->generation) & 1))
+	if (!(gl_load_relaxed(&slot->generation) & 1))
 		return;
 	sample->slots++;
 	for (uint32_t d = 0; d < GL_MAX_DEVICES; d++) {
 		const struct gl_account *a = &slot->account[d];
 		if (!sample->device[d].ready)
 			continue;
-		sample->device[d].waiting += gl_peek(&a->waiting) != 0;
-		sample->device[d].processes += gl_peek(&a->spent_ns) != 0;
-		sample->device[d].outstanding_ns += gl_peek(&a->outstanding_ns);
-		if (gl_peek(&a->queue_end_ns) > sample->device[d].queue_end_ns)
-			sample->device[d].queue_end_ns = gl_peek(&a->queue_end_ns);
-		sample->device[d].memory_waiting += gl_peek(&a->memory_waiting) != 0;
+		sample->device[d].waiting += gl_load_relaxed(&a->waiting) != 0;
+		sample->device[d].processes += gl_load_relaxed(&a->spent_ns) != 0;
+		sample->device[d].outstanding_ns += gl_load_relaxed(&a->outstanding_ns);
+		if (gl_load_relaxed(&a->queue_end_ns) > sample->device[d].queue_end_ns)
+			sample->device[d].queue_end_ns = gl_load_relaxed(&a->queue_end_ns);
+		sample->device[d].memory_waiting += gl_load_relaxed(&a->memory_waiting) != 0;
 	}
 }
 
@@ -39,17 +39,18 @@ static int sample_now(void *argument)
 	const struct sampling *s = argument;
 	struct gl_usage *usage = s->usage;
 	const struct gl_header *h = &usage->header;
-	*s->sample = (struct gl_sample){.doorbell = gl_load(&h->doorbell), .created_ns = gl_peek(&h->created_ns)};
+	*s->sample = (struct gl_sample){.doorbell = gl_load_acquire(&h->doorbell),
+					.created_ns = gl_load_relaxed(&h->created_ns)};
 	if (!gl_header_is_valid(h, GL_USAGE_MAGIC, sizeof *usage))
 		return -EPROTO;
 	for (uint32_t d = 0; d < GL_MAX_DEVICES; d++) {
-		s->sample->device[d].ready = gl_load(&usage->device[d].ready) == 1;
-		s->sample->device[d].spent_ns = gl_peek(&usage->device[d].spent_ns);
-		s->sample->device[d].memory_freed = gl_peek(&usage->device[d].memory_freed);
-		s->sample->device[d].memory_waits = gl_peek(&usage->device[d].memory_waits);
+		s->sample->device[d].ready = gl_load_acquire(&usage->device[d].ready) == 1;
+		s->sample->device[d].spent_ns = gl_load_relaxed(&usage->device[d].spent_ns);
+		s->sample->device[d].memory_freed = gl_load_relaxed(&usage->device[d].memory_freed);
+		s->sample->device[d].memory_waits = gl_load_relaxed(&usage->device[d].memory_waits);
 		memcpy(s->sample->device[d].uuid, usage->device[d].uuid, 16);
 	}
-	uint32_t used = gl_peek(&h->slots_used);
+	uint32_t used = gl_load_relaxed(&h->slots_used);
 	for (uint32_t i = 0; i < used && i < GL_MAX_SLOTS; i++)
 		add_slot(&usage->slot[i], s->sample);
 	return 0;
@@ -123,7 +124,7 @@ static int reap_one(struct gl_usage *usage, int fd, uint32_t slot)
 
 static int count_used(void *usage)
 {
-	uint32_t used = gl_peek(&((const struct gl_usage *)usage)->header.slots_used);
+	uint32_t used = gl_load_relaxed(&((const struct gl_usage *)usage)->header.slots_used);
 	return used < GL_MAX_SLOTS ? (int)used : GL_MAX_SLOTS;
 }
 

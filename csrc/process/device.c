@@ -45,9 +45,9 @@ struct gl_device *gl_device_add(const uint8_t uuid[16], int index, uint64_t card
 	uint32_t hint = 0, percent = *own_percent, weight = gl_self.quota.weight ? gl_self.quota.weight : GL_DEFAULT_WEIGHT;
 	const struct gl_policy_device *policy = gl_policy_for(uuid, &hint);
 	if (policy) { /* the entry shows the tenant's quota, not this process's */
-		limit = gl_peek(&policy->memory_limit_bytes);
-		percent = gl_peek(&policy->compute_limit_percent);
-		weight = gl_peek(&policy->weight);
+		limit = gl_load_relaxed(&policy->memory_limit_bytes);
+		percent = gl_load_relaxed(&policy->compute_limit_percent);
+		weight = gl_load_relaxed(&policy->weight);
 	}
 	return gl_segment_device(uuid, card_bytes, limit < card_bytes ? limit : card_bytes, percent, weight, entry);
 }
@@ -59,7 +59,8 @@ static void forget_proposal(struct gl_gpu *gpu)
 	const struct gl_policy_device *policy = gl_policy_of(gpu);
 	if (policy && !gl_self.daemon.proposed)
 		return;
-	if (gpu->own_limit_bytes >= gl_peek(policy ? &policy->memory_limit_bytes : &gpu->device->memory_limit_bytes))
+	if (gpu->own_limit_bytes >=
+	    gl_load_relaxed(policy ? &policy->memory_limit_bytes : &gpu->device->memory_limit_bytes))
 		gpu->own_limit_bytes = gpu->total_bytes;
 	if (gpu->own_compute_percent >= gl_compute_percent(gpu))
 		gpu->own_compute_percent = 100;
@@ -96,7 +97,7 @@ static bool set_up(struct gl_gpu *gpu, int ordinal)
 	gpu->device = gl_device_add(gpu->uuid, index, total, &gpu->own_limit_bytes, &gpu->own_compute_percent, &gpu->index);
 	if (!gpu->device)
 		return false;
-	gl_put(&gpu->device->mig, (uint32_t)is_mig(gpu->ordinal, &uuid));
+	gl_store_relaxed(&gpu->device->mig, (uint32_t)is_mig(gpu->ordinal, &uuid));
 	gpu->account = &gl_self.own->account[gpu->index];
 	forget_proposal(gpu);
 	gl_log(GL_INFO, "device %d (%s): memory %llu of %llu bytes, compute %u%%", ordinal, text,
@@ -117,19 +118,19 @@ static void set_up_all(void)
 			int error = gl_self.entry_error;
 			gl_log(GL_ERROR, "device %d cannot be put under quota%s%s; every CUDA call of this process is refused", done,
 			       error ? ": " : "", error == -EUSERS ? "the tenant uses too many" : error ? gl_segment_reason(error) : "");
-			gl_store(&gl_self.state, (uint32_t)GL_FAILED);
+			gl_store_release(&gl_self.state, (uint32_t)GL_FAILED);
 		}
 		gl_self.gpu_count = done;
-		gl_store(&gl_self.gpus_ready, 1u);
+		gl_store_release(&gl_self.gpus_ready, 1u);
 	}
 	gl_unlock(&gl_self.setup_lock);
 }
 
 struct gl_gpu *gl_gpu_of(CUdevice dev)
 {
-	if (GL_UNLIKELY(!gl_load(&gl_self.gpus_ready)))
+	if (GL_UNLIKELY(!gl_load_acquire(&gl_self.gpus_ready)))
 		set_up_all();
-	if (!gl_load(&gl_self.gpus_ready))
+	if (!gl_load_acquire(&gl_self.gpus_ready))
 		return NULL;
 	return dev >= 0 && dev < gl_self.gpu_count ? &gl_self.gpu[dev] : NULL;
 }

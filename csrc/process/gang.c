@@ -9,14 +9,14 @@
 
 enum gl_gang_mode gl_gang_mode(void)
 {
-	const struct gl_policy *policy = gl_peek(&gl_self.daemon.policy);
-	uint32_t mode = policy ? gl_peek(&policy->gang) : gl_self.quota.gang_mode;
+	const struct gl_policy *policy = gl_load_relaxed(&gl_self.daemon.policy);
+	uint32_t mode = policy ? gl_load_relaxed(&policy->gang) : gl_self.quota.gang_mode;
 	return mode == GL_GANG_OFF || mode == GL_GANG_NAMED ? (enum gl_gang_mode)mode : GL_GANG_AUTO;
 }
 
 static uint32_t devices(void)
 {
-	return gl_peek(&gl_self.usage->gang.devices);
+	return gl_load_relaxed(&gl_self.usage->gang.devices);
 }
 
 void gl_gang_note(uint32_t entry)

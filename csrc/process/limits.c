@@ -8,7 +8,7 @@
 uint64_t gl_limit_bytes(const struct gl_gpu *gpu)
 {
 	const struct gl_policy_device *policy = gl_policy_of(gpu);
-	uint64_t limit = gl_load(policy ? &policy->memory_limit_bytes : &gpu->device->memory_limit_bytes);
+	uint64_t limit = gl_load_acquire(policy ? &policy->memory_limit_bytes : &gpu->device->memory_limit_bytes);
 	if (gpu->own_limit_bytes < limit)
 		limit = gpu->own_limit_bytes;
 	return limit < gpu->total_bytes ? limit : gpu->total_bytes;

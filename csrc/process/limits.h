@@ -9,11 +9,11 @@
 
 static inline uint32_t gl_limit_percent(const struct gl_gpu *gpu, const struct gl_policy_device *p)
 {
-	uint32_t percent = gl_peek(p ? &p->compute_limit_percent : &gpu->device->compute_limit_percent);
+	uint32_t percent = gl_load_relaxed(p ? &p->compute_limit_percent : &gpu->device->compute_limit_percent);
 	if (percent < 1 || percent > 100)
 		return 1; /* nonsense in the segment never means no limit */
-	if (percent == 100 && p && GL_UNLIKELY(gl_peek(&gl_self.daemon.away))) {
-		uint32_t request = gl_peek(&p->compute_request_percent);
+	if (percent == 100 && p && GL_UNLIKELY(gl_load_relaxed(&gl_self.daemon.away))) {
+		uint32_t request = gl_load_relaxed(&p->compute_request_percent);
 		return request >= 1 && request <= 100 ? request : 100;
 	}
 	return percent;
@@ -21,12 +21,12 @@ static inline uint32_t gl_limit_percent(const struct gl_gpu *gpu, const struct g
 
 static inline bool gl_suspended(const struct gl_gpu *gpu, const struct gl_policy_device *p)
 {
-	return gl_peek(&gpu->device->suspended) || (p && gl_peek(&p->suspended));
+	return gl_load_relaxed(&gpu->device->suspended) || (p && gl_load_relaxed(&p->suspended));
 }
 
 static inline bool gl_shared(const struct gl_policy_device *p)
 {
-	return p && gl_peek(&p->shared);
+	return p && gl_load_relaxed(&p->shared);
 }
 
 #pragma GCC visibility push(hidden)

@@ -69,7 +69,7 @@ static uint32_t join(bool view)
 	if (r != 0)
 		return failed(gl_segment_may_do_later(r), view);
 	if (daemon)
-		gl_put(&gl_self.own->host_pid, gl_self.daemon.host_pid);
+		gl_store_relaxed(&gl_self.own->host_pid, gl_self.daemon.host_pid);
 	gl_self.lost_at_ns = 0;
 	return GL_ATTACHED;
 }
@@ -116,7 +116,7 @@ int gl_begin_slow(void)
 	gl_lock(&gl_self.setup_lock);
 	uint32_t state = gl_self.state == GL_NEW ? attach(false) : gl_self.state;
 	if (state != GL_FAILED || gl_self.attached != GL_NEW)
-		gl_store(&gl_self.state, state);
+		gl_store_release(&gl_self.state, state);
 	gl_unlock(&gl_self.setup_lock);
 	return (int)state;
 }
@@ -126,19 +126,19 @@ int gl_begin_nvml_slow(void)
 	gl_nvml_load();
 	gl_lock(&gl_self.setup_lock);
 	if (gl_self.nvml_state == GL_NEW)
-		gl_store(&gl_self.nvml_state, attach(true));
+		gl_store_release(&gl_self.nvml_state, attach(true));
 	gl_unlock(&gl_self.setup_lock);
 	return (int)gl_self.nvml_state;
 }
 
-CUstreamCaptureMode gl_relax(void)
+CUstreamCaptureMode gl_capture_relax(void)
 {
 	CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
 	/* A driver before CUDA 10.1 lacks the call, and the modes as well. */
 	return REAL(cuThreadExchangeStreamCaptureMode)(&mode) == CUDA_SUCCESS ? mode : -1;
 }
 
-void gl_unrelax(CUstreamCaptureMode before)
+void gl_capture_restore(CUstreamCaptureMode before)
 {
 	if (before >= 0)
 		REAL(cuThreadExchangeStreamCaptureMode)(&before);

@@ -22,13 +22,13 @@ int gl_begin_nvml_slow(void);
 /* First line of every CUDA hook: the state, after setting up at the first call.  ~1 ns. */
 static inline int gl_begin(void)
 {
-	int state = (int)gl_load(&gl_self.state);
+	int state = (int)gl_load_acquire(&gl_self.state);
 	return GL_LIKELY(state != GL_NEW) ? state : gl_begin_slow();
 }
 /* First line of every NVML hook. */
 static inline int gl_begin_nvml(void)
 {
-	int state = (int)gl_load(&gl_self.nvml_state);
+	int state = (int)gl_load_acquire(&gl_self.nvml_state);
 	return GL_LIKELY(state != GL_NEW) ? state : gl_begin_nvml_slow();
 }
 /* What a CUDA call returns in a process whose quota cannot be enforced. */
@@ -47,8 +47,8 @@ static inline int gl_begin_nvml(void)
 
 /* Wraps driver calls that the shim adds on its own: while any stream is being captured, many calls are
  * illegal and would spoil the capture, unless the thread says that it knows what it does. */
-CUstreamCaptureMode gl_relax(void);
-void gl_unrelax(CUstreamCaptureMode before);
+CUstreamCaptureMode gl_capture_relax(void);
+void gl_capture_restore(CUstreamCaptureMode before);
 
 /* ---- device.c ---- */
 

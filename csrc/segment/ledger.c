@@ -55,10 +55,10 @@ static int finish(struct gl_usage *usage, uint32_t device, uint64_t busy)
 	if (actor >= GL_MAX_SLOTS)
 		return -EINVAL;
 	struct gl_account *op = &usage->slot[actor].account[device];
-	uint64_t target = gl_peek(&op->op_slot), before = gl_peek(&op->op_target_old);
-	uint64_t after = gl_peek(&op->op_target_new), total = gl_peek(&op->op_total);
+	uint64_t target = gl_load_relaxed(&op->op_slot), before = gl_load_relaxed(&op->op_target_old);
+	uint64_t after = gl_load_relaxed(&op->op_target_new), total = gl_load_relaxed(&op->op_total);
 	__atomic_thread_fence(__ATOMIC_ACQUIRE);
-	if (gl_load(word) != busy)
+	if (gl_load_acquire(word) != busy)
 		return 0; /* finished by another, and op_* may be of a later operation */
 	if (target >= GL_MAX_SLOTS || total > VALUE_MASK)
 		return -EINVAL;
@@ -77,24 +77,24 @@ int gl_ledger_add(struct gl_usage *usage, uint32_t device, uint32_t actor, uint3
 	uint64_t *word = &usage->device[device].ledger;
 	struct gl_account *op = &usage->slot[actor].account[device];
 	for (int round = 0; round < MAX_ROUNDS; round++) {
-		uint64_t seen = gl_load(word);
+		uint64_t seen = gl_load_acquire(word);
 		if (seen & BUSY) {
 			int r = finish(usage, device, seen);
 			if (r)
 				return r;
 			continue;
 		}
-		uint64_t account = gl_load(&usage->slot[target].account[device].bytes);
+		uint64_t account = gl_load_acquire(&usage->slot[target].account[device].bytes);
 		uint64_t total = value_of(seen), own = value_of(account), size = (uint64_t)(delta < 0 ? -delta : delta);
 		if (delta > 0 && (size > limit || total > limit - size))
 			return -ENOMEM;
 		if (delta > 0 ? size > VALUE_MASK - total : size > own || size > total)
 			return delta > 0 ? -ENOMEM : -EINVAL;
 		uint64_t version = ((account >> VALUE_BITS) + 1) << VALUE_BITS;
-		gl_put(&op->op_slot, target);
-		gl_put(&op->op_target_old, account);
-		gl_put(&op->op_target_new, version | (own + (uint64_t)delta));
-		gl_put(&op->op_total, total + (uint64_t)delta);
+		gl_store_relaxed(&op->op_slot, target);
+		gl_store_relaxed(&op->op_target_old, account);
+		gl_store_relaxed(&op->op_target_new, version | (own + (uint64_t)delta));
+		gl_store_relaxed(&op->op_total, total + (uint64_t)delta);
 		GL_TEST_POINT("ledger-written-down");
 		uint64_t busy = BUSY | next_sequence(seen) | actor;
 		/* Publishes op_* to each reader of `busy`.  `account` was current: it only changes together with the word. */
@@ -108,13 +108,13 @@ uint64_t gl_ledger_total(const struct gl_usage *usage, uint32_t device)
 {
 	if (device >= GL_MAX_DEVICES)
 		return 0;
-	uint64_t seen = gl_load(&usage->device[device].ledger);
+	uint64_t seen = gl_load_acquire(&usage->device[device].ledger);
 	while (seen & BUSY) {
 		uint64_t actor = value_of(seen), total;
 		if (actor >= GL_MAX_SLOTS)
 			return 0;
-		total = gl_load(&usage->slot[actor].account[device].op_total);
-		uint64_t again = gl_load(&usage->device[device].ledger);
+		total = gl_load_acquire(&usage->slot[actor].account[device].op_total);
+		uint64_t again = gl_load_acquire(&usage->device[device].ledger);
 		if (again == seen)
 			return value_of(total);
 		seen = again;
@@ -126,5 +126,5 @@ uint64_t gl_ledger_account(const struct gl_usage *usage, uint32_t device, uint32
 {
 	if (device >= GL_MAX_DEVICES || slot >= GL_MAX_SLOTS)
 		return 0;
-	return value_of(gl_load(&usage->slot[slot].account[device].bytes));
+	return value_of(gl_load_acquire(&usage->slot[slot].account[device].bytes));
 }

@@ -7,7 +7,7 @@
 
 static struct gl_device *entry(struct gl_usage *usage, uint32_t device)
 {
-	if (device >= GL_MAX_DEVICES || gl_load(&usage->device[device].ready) != 1)
+	if (device >= GL_MAX_DEVICES || gl_load_acquire(&usage->device[device].ready) != 1)
 		return NULL;
 	return &usage->device[device];
 }
@@ -24,9 +24,9 @@ int gl_live_set(struct gl_usage *usage, uint32_t device, uint64_t memory_bytes, 
 	if (!d || percent > 100)
 		return -EINVAL;
 	if (memory_bytes != UINT64_MAX)
-		gl_store(&d->memory_limit_bytes, memory_bytes < d->card_bytes ? memory_bytes : d->card_bytes);
+		gl_store_release(&d->memory_limit_bytes, memory_bytes < d->card_bytes ? memory_bytes : d->card_bytes);
 	if (percent)
-		gl_store(&d->compute_limit_percent, percent);
+		gl_store_release(&d->compute_limit_percent, percent);
 	wake(d);
 	return 0;
 }
@@ -36,7 +36,7 @@ int gl_live_suspend(struct gl_usage *usage, uint32_t device, uint32_t suspended)
 	struct gl_device *d = entry(usage, device);
 	if (!d || suspended > 1)
 		return -EINVAL;
-	gl_store(&d->suspended, suspended);
+	gl_store_release(&d->suspended, suspended);
 	wake(d);
 	return 0;
 }

@@ -23,19 +23,19 @@ static void describe(struct gl_slot *s)
 	s->start_ticks = id.start_ticks;
 	s->pid_namespace = id.pid_namespace;
 	memcpy(s->name, id.name, sizeof s->name);
-	gl_add(&s->generation, 1); /* odd from here on: in use */
+	gl_add_relaxed(&s->generation, 1); /* odd from here on: in use */
 }
 
 static int claim_slot(void)
 {
 	struct gl_header *h = &gl_self.usage->header;
-	uint32_t used = gl_peek(&h->slots_used);
+	uint32_t used = gl_load_relaxed(&h->slots_used);
 	if (used > GL_MAX_SLOTS)
 		return -EPROTO;
 	/* Free slots first; the locks of the living are only tried when there is none, so joining stays cheap. */
 	for (int pass = 0; pass < 2; pass++)
 		for (uint32_t i = 0; i < GL_MAX_SLOTS; i++) {
-			if (pass == 0 && i < used && (gl_peek(&gl_self.usage->slot[i].generation) & 1))
+			if (pass == 0 && i < used && (gl_load_relaxed(&gl_self.usage->slot[i].generation) & 1))
 				continue;
 			if (gl_slot_lock(gl_self.fd, F_WRLCK, i) != 0)
 				continue;
@@ -43,7 +43,7 @@ static int claim_slot(void)
 			if (r != 0)
 				return r; /* closing the file drops the lock */
 			if (i >= used)
-				gl_put(&h->slots_used, i + 1);
+				gl_store_relaxed(&h->slots_used, i + 1);
 			gl_self.slot = (int)i;
 			gl_self.own = &gl_self.usage->slot[i];
 			gl_slot_clear(gl_self.usage, i);
@@ -135,7 +135,7 @@ static int take_file_again(void)
 int gl_segment_reap(void)
 {
 	int cleared = 0;
-	uint32_t used = gl_peek(&gl_self.usage->header.slots_used);
+	uint32_t used = gl_load_relaxed(&gl_self.usage->header.slots_used);
 	gl_lock(&gl_self.reap_lock);
 	if (take_file_again() != 0)
 		used = 0;
@@ -160,14 +160,14 @@ uint32_t gl_segment_pid(uint32_t slot)
 		return gl_self.pid;
 	if (gl_alive_check_file() == 0 && gl_syscall(SYS_fcntl, gl_self.fd, F_GETLK, &range) == 0)
 		return range.l_type == F_UNLCK || range.l_pid < 0 ? 0 : (uint32_t)range.l_pid;
-	return gl_peek(&s->pid_namespace) == gl_self.own->pid_namespace ? gl_peek(&s->pid) : 0;
+	return gl_load_relaxed(&s->pid_namespace) == gl_self.own->pid_namespace ? gl_load_relaxed(&s->pid) : 0;
 }
 
 struct gl_device *gl_segment_find_device(const uint8_t uuid[16], uint32_t *index)
 {
 	for (uint32_t i = 0; i < GL_MAX_DEVICES; i++) {
 		struct gl_device *d = &gl_self.usage->device[i];
-		if (gl_load(&d->ready) != 1 || memcmp(d->uuid, uuid, 16) != 0)
+		if (gl_load_acquire(&d->ready) != 1 || memcmp(d->uuid, uuid, 16) != 0)
 			continue;
 		*index = i;
 		return d;
@@ -180,7 +180,7 @@ static struct gl_device *add_device(const uint8_t uuid[16], uint64_t card_bytes,
 {
 	for (uint32_t i = 0; i < GL_MAX_DEVICES; i++) {
 		struct gl_device *d = &gl_self.usage->device[i];
-		if (gl_load(&d->ready))
+		if (gl_load_acquire(&d->ready))
 			continue;
 		uint64_t cover = offsetof(struct gl_usage, cover) + i * sizeof(struct gl_cover);
 		int r = gl_segment_file_room(gl_self.fd, cover, sizeof(struct gl_cover));
@@ -188,11 +188,11 @@ static struct gl_device *add_device(const uint8_t uuid[16], uint64_t card_bytes,
 		if (r != 0)
 			return NULL;
 		memcpy(d->uuid, uuid, 16);
-		gl_put(&d->card_bytes, card_bytes);
-		gl_put(&d->memory_limit_bytes, limit_bytes);
-		gl_put(&d->compute_limit_percent, compute_percent);
-		gl_put(&d->weight, weight);
-		gl_store(&d->ready, 1u);
+		gl_store_relaxed(&d->card_bytes, card_bytes);
+		gl_store_relaxed(&d->memory_limit_bytes, limit_bytes);
+		gl_store_relaxed(&d->compute_limit_percent, compute_percent);
+		gl_store_relaxed(&d->weight, weight);
+		gl_store_release(&d->ready, 1u);
 		*index = i;
 		return d;
 	}

@@ -14,7 +14,7 @@
 
 static uint32_t used(const struct gl_usage *usage)
 {
-	uint32_t n = gl_load(&usage->header.shares_used);
+	uint32_t n = gl_load_acquire(&usage->header.shares_used);
 	return n < GL_MAX_SHARES ? n : GL_MAX_SHARES;
 }
 
@@ -42,21 +42,21 @@ int gl_share_add(struct gl_usage *usage, uint32_t slot, const struct gl_share *s
 {
 	for (uint32_t i = 0; i < GL_MAX_SHARES; i++) {
 		struct gl_share *s = &usage->share[i];
-		uint32_t seen = gl_load(&usage->header.shares_used);
+		uint32_t seen = gl_load_acquire(&usage->header.shares_used);
 		if (i >= seen) /* only grows; a lost race leaves it as large as the other made it */
 			(void)swap(&usage->header.shares_used, seen, i + 1);
 		if (!swap(&s->taken, 0, 1))
 			continue;
-		gl_put(&s->key, share->key);
-		gl_put(&s->bytes, share->bytes);
-		gl_put(&s->device, share->device);
-		gl_put(&s->kind, share->kind);
-		gl_put(&s->in_pool, share->in_pool);
-		gl_put(&s->adopted, 0u);
+		gl_store_relaxed(&s->key, share->key);
+		gl_store_relaxed(&s->bytes, share->bytes);
+		gl_store_relaxed(&s->device, share->device);
+		gl_store_relaxed(&s->kind, share->kind);
+		gl_store_relaxed(&s->in_pool, share->in_pool);
+		gl_store_relaxed(&s->adopted, 0u);
 		for (uint32_t w = 0; w < GL_MAX_SLOTS / 64; w++)
-			gl_put(&s->holder[w], 0);
+			gl_store_relaxed(&s->holder[w], 0);
 		hold(s, slot);
-		gl_store(&s->payer, slot + 1);
+		gl_store_release(&s->payer, slot + 1);
 		return (int)i;
 	}
 	return -ENOSPC;
@@ -64,15 +64,17 @@ int gl_share_add(struct gl_usage *usage, uint32_t slot, const struct gl_share *s
 
 static bool sane(const struct gl_share *s)
 {
-	return gl_peek(&s->device) < GL_MAX_DEVICES && gl_peek(&s->kind) < GL_MEM_KINDS && gl_peek(&s->bytes) <= INT64_MAX;
+	return gl_load_relaxed(&s->device) < GL_MAX_DEVICES && gl_load_relaxed(&s->kind) < GL_MEM_KINDS &&
+	       gl_load_relaxed(&s->bytes) <= INT64_MAX;
 }
 
 static void charge(struct gl_usage *usage, const struct gl_share *s, uint32_t actor, uint32_t target, bool more)
 {
-	uint32_t device = gl_peek(&s->device);
-	int64_t bytes = (int64_t)gl_peek(&s->bytes);
+	uint32_t device = gl_load_relaxed(&s->device);
+	int64_t bytes = (int64_t)gl_load_relaxed(&s->bytes);
 	if (gl_ledger_add(usage, device, actor, target, more ? bytes : -bytes, UINT64_MAX) == 0)
-		gl_add(&usage->slot[target].account[device].kind_bytes[gl_peek(&s->kind)], (uint64_t)(more ? bytes : -bytes));
+		gl_add_relaxed(&usage->slot[target].account[device].kind_bytes[gl_load_relaxed(&s->kind)],
+			       (uint64_t)(more ? bytes : -bytes));
 }
 
 /* Another process that holds it; -1: none. */
@@ -80,7 +82,7 @@ static int next_holder(const struct gl_usage *usage, const struct gl_share *s, u
 {
 	for (uint32_t n = 1; n < GL_MAX_SLOTS; n++) {
 		uint32_t i = (slot + n) % GL_MAX_SLOTS;
-		if (holds(s, i) && (gl_load(&usage->slot[i].generation) & 1))
+		if (holds(s, i) && (gl_load_acquire(&usage->slot[i].generation) & 1))
 			return (int)i;
 	}
 	return -1;
@@ -88,8 +90,8 @@ static int next_holder(const struct gl_usage *usage, const struct gl_share *s, u
 
 static void end(struct gl_share *s)
 {
-	gl_put(&s->key, 0);
-	gl_store(&s->taken, 0u);
+	gl_store_relaxed(&s->key, 0);
+	gl_store_release(&s->taken, 0u);
 }
 
 /* Passes on what `slot` pays, acting as `actor`, or gives it back if no other process holds the memory. */
@@ -97,7 +99,7 @@ static void pass_on(struct gl_usage *usage, struct gl_share *s, uint32_t slot, u
 {
 	int next = next_holder(usage, s, slot);
 	uint32_t payer = slot + 1;
-	bool pays_itself = !gl_peek(&s->in_pool);
+	bool pays_itself = !gl_load_relaxed(&s->in_pool);
 	if (next < 0) {
 		if (!swap(&s->payer, payer, 0))
 			return;
@@ -111,12 +113,12 @@ static void pass_on(struct gl_usage *usage, struct gl_share *s, uint32_t slot, u
 		return;
 	}
 	charge(usage, s, actor, (uint32_t)next, true);
-	gl_put(&s->in_pool, 0u);
-	gl_put(&s->adopted, 1u);
+	gl_store_relaxed(&s->in_pool, 0u);
+	gl_store_relaxed(&s->adopted, 1u);
 	if (swap(&s->payer, payer, (uint32_t)next + 1) && pays_itself)
 		charge(usage, s, actor, slot, false);
 	/* It let go meanwhile, when it was not yet the payer. */
-	if (!holds(s, (uint32_t)next) && gl_load(&s->payer) == (uint32_t)next + 1)
+	if (!holds(s, (uint32_t)next) && gl_load_acquire(&s->payer) == (uint32_t)next + 1)
 		pass_on(usage, s, (uint32_t)next, actor);
 }
 
@@ -126,7 +128,7 @@ void gl_share_leave(struct gl_usage *usage, uint32_t entry, uint32_t slot)
 	if (!s || !sane(s) || slot >= GL_MAX_SLOTS)
 		return;
 	let_go(s, slot);
-	if (gl_load(&s->payer) == slot + 1)
+	if (gl_load_acquire(&s->payer) == slot + 1)
 		pass_on(usage, s, slot, slot);
 }
 
@@ -134,10 +136,10 @@ int gl_share_join(struct gl_usage *usage, uint32_t slot, uint64_t key)
 {
 	for (uint32_t i = 0, n = used(usage); i < n; i++) {
 		struct gl_share *s = &usage->share[i];
-		if (gl_peek(&s->key) != key || !gl_load(&s->payer))
+		if (gl_load_relaxed(&s->key) != key || !gl_load_acquire(&s->payer))
 			continue;
 		hold(s, slot);
-		if (__atomic_load_n(&s->payer, __ATOMIC_SEQ_CST) && gl_peek(&s->key) == key)
+		if (__atomic_load_n(&s->payer, __ATOMIC_SEQ_CST) && gl_load_relaxed(&s->key) == key)
 			return (int)i;
 		gl_share_leave(usage, i, slot); /* the last one left at the same moment */
 	}
@@ -156,8 +158,9 @@ uint64_t gl_share_adopted(const struct gl_usage *usage, uint32_t device, uint32_
 	uint64_t sum = 0;
 	for (uint32_t i = 0, n = used(usage); i < n; i++) {
 		const struct gl_share *s = &usage->share[i];
-		if (gl_load(&s->payer) == slot + 1 && gl_peek(&s->adopted) && gl_peek(&s->device) == device)
-			sum += gl_peek(&s->bytes);
+		if (gl_load_acquire(&s->payer) == slot + 1 && gl_load_relaxed(&s->adopted) &&
+		    gl_load_relaxed(&s->device) == device)
+			sum += gl_load_relaxed(&s->bytes);
 	}
 	return sum;
 }

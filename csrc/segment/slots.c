@@ -36,15 +36,15 @@ static void clear_account(struct gl_usage *usage, uint32_t device, uint32_t slot
 	if (bytes)
 		(void)gl_ledger_add(usage, device, slot, slot, -(int64_t)bytes, UINT64_MAX);
 	for (int k = 0; k < GL_MEM_KINDS; k++)
-		gl_put(&a->kind_bytes[k], 0);
-	gl_put(&a->contexts, 0);
-	gl_put(&a->spent_ns, 0);
-	gl_put(&a->outstanding_ns, 0);
-	gl_put(&a->waiting, 0);
-	gl_put(&a->memory_waiting, 0);
-	gl_put(&a->coarse, 0);
+		gl_store_relaxed(&a->kind_bytes[k], 0);
+	gl_store_relaxed(&a->contexts, 0);
+	gl_store_relaxed(&a->spent_ns, 0);
+	gl_store_relaxed(&a->outstanding_ns, 0);
+	gl_store_relaxed(&a->waiting, 0);
+	gl_store_relaxed(&a->memory_waiting, 0);
+	gl_store_relaxed(&a->coarse, 0);
 	for (int k = 0; k < GL_LAUNCH_KINDS; k++)
-		gl_put(&a->launches[k], 0);
+		gl_store_relaxed(&a->launches[k], 0);
 }
 
 void gl_slot_clear(struct gl_usage *usage, uint32_t slot)
@@ -52,13 +52,13 @@ void gl_slot_clear(struct gl_usage *usage, uint32_t slot)
 	gl_share_leave_all(usage, slot);
 	for (uint32_t d = 0; d < GL_MAX_DEVICES; d++)
 		clear_account(usage, d, slot);
-	if (gl_peek(&usage->slot[slot].generation) & 1)
-		gl_add(&usage->slot[slot].generation, 1);
+	if (gl_load_relaxed(&usage->slot[slot].generation) & 1)
+		gl_add_relaxed(&usage->slot[slot].generation, 1);
 }
 
 int gl_slot_reap(struct gl_usage *usage, int fd, uint32_t slot)
 {
-	if (slot >= GL_MAX_SLOTS || !(gl_peek(&usage->slot[slot].generation) & 1))
+	if (slot >= GL_MAX_SLOTS || !(gl_load_relaxed(&usage->slot[slot].generation) & 1))
 		return 0;
 	if (gl_slot_lock(fd, F_WRLCK, slot) != 0)
 		return 0;

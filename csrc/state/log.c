@@ -27,10 +27,10 @@ static enum gl_level read_level(void)
 /* Read once: the program may be changing its environment while the shim's thread has something to say. */
 static enum gl_level wanted(void)
 {
-	uint32_t known = gl_peek(&gl_self.log_level);
+	uint32_t known = gl_load_relaxed(&gl_self.log_level);
 	if (!known) {
 		known = 1 + read_level();
-		gl_put(&gl_self.log_level, known);
+		gl_store_relaxed(&gl_self.log_level, known);
 	}
 	return (enum gl_level)(known - 1);
 }
@@ -40,7 +40,7 @@ void gl_log(enum gl_level level, const char *format, ...)
 	static const char *const label[] = {"error", "warning", "info", "debug"};
 	if (level > wanted())
 		return;
-	uint32_t line = gl_add(&gl_self.log_lines, 1);
+	uint32_t line = gl_add_relaxed(&gl_self.log_lines, 1);
 	if (line >= LINES)
 		return;
 	char text[512];

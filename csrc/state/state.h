@@ -150,7 +150,7 @@ extern struct gl_process gl_self;
 static inline void gl_overhead_mark(struct gl_gpu *gpu)
 {
 	if (gpu)
-		gl_store(&gpu->overhead_dirty, 1u);
+		gl_store_release(&gpu->overhead_dirty, 1u);
 }
 
 /* ---- identity.c: who this process is ---- */

@@ -12,7 +12,7 @@ enum { ROW = 16 };
 #define TIGHT_NS 400000
 #define WINDOW_NS UINT64_C(200000000)
 #define SECOND_NS UINT64_C(1000000000)
-#define MOST_PPB 50000
+#define MAX_DRIFT_PPB 50000
 #define RETRY_NS UINT64_C(1000000000) /* until events are tried again where the driver refused them */
 enum { GOOD_MARKS = 8, GOOD_WIDTH_NS = 150000 };
 
@@ -41,7 +41,7 @@ CUevent gl_clock_event(struct gl_clock *clock)
 		gl_clock_degrade(clock, "cuEventCreate", r);
 		return NULL;
 	}
-	gl_add(&clock->events, 1);
+	gl_add_relaxed(&clock->events, 1);
 	return event;
 }
 
@@ -54,14 +54,14 @@ void gl_clock_give(struct gl_clock *clock, CUevent event)
 	gl_unlock(&clock->lock);
 	if (!keep) {
 		REAL(cuEventDestroy_v2)(event);
-		gl_sub(&clock->events, 1);
+		gl_sub_relaxed(&clock->events, 1);
 	}
 }
 
 void gl_clock_recorded(struct gl_clock *clock, uint64_t took_ns)
 {
-	if (took_ns < gl_peek(&clock->record_ns))
-		gl_put(&clock->record_ns, took_ns);
+	if (took_ns < gl_load_relaxed(&clock->record_ns))
+		gl_store_relaxed(&clock->record_ns, took_ns);
 }
 
 static bool reached_soon(CUevent event)
@@ -108,7 +108,7 @@ static bool smallest_distance(CUevent event[ROW], uint64_t *ns)
  * of its own: the program's may stand still until the program goes on.  The context is current. */
 static bool calibrate(struct gl_clock *clock)
 {
-	CUstreamCaptureMode mode = gl_relax();
+	CUstreamCaptureMode mode = gl_capture_relax();
 	CUstream stream;
 	CUevent event[ROW] = {0};
 	uint64_t now = gl_now_ns();
@@ -118,7 +118,7 @@ static bool calibrate(struct gl_clock *clock)
 		good = record_row(clock, stream, event) && smallest_distance(event, &clock->pair_ns);
 		REAL(cuStreamDestroy_v2)(stream);
 	}
-	gl_unrelax(mode);
+	gl_capture_restore(mode);
 	if (good) {
 		CUevent old = clock->base;
 		gl_lock(&clock->lock);
@@ -139,7 +139,7 @@ static void set_up(struct gl_clock *clock, struct gl_gpu *gpu, CUcontext context
 {
 	clock->gpu = gpu;
 	clock->context = context;
-	gl_put(&clock->coarse, 0);
+	gl_store_relaxed(&clock->coarse, 0);
 	if (!calibrate(clock))
 		gl_clock_degrade(clock, "timing events", 0);
 	else
@@ -151,17 +151,17 @@ struct gl_clock *gl_clock_of(struct gl_meter *m, CUcontext context)
 	struct gl_clock *unused = NULL;
 	for (uint32_t i = 0; i < GL_CLOCKS; i++) {
 		struct gl_clock *c = &m->clock[i];
-		if (gl_load(&c->ready) && c->context == context)
+		if (gl_load_acquire(&c->ready) && c->context == context)
 			return c;
-		if (!unused && !gl_load(&c->ready))
+		if (!unused && !gl_load_acquire(&c->ready))
 			unused = c;
 	}
 	bool pushed;
 	struct gl_gpu *gpu = unused && gl_enter(context, &pushed) ? gl_gpu_current() : NULL;
 	if (gpu) {
 		set_up(unused, gpu, context);
-		gl_store(&unused->ready, 1u);
-		gl_add(&m->clocks, 1);
+		gl_store_release(&unused->ready, 1u);
+		gl_add_relaxed(&m->clocks, 1);
 	}
 	if (unused)
 		gl_leave(pushed);
@@ -172,7 +172,7 @@ struct gl_clock *gl_clock_of(struct gl_meter *m, CUcontext context)
 
 void gl_clock_degrade(struct gl_clock *clock, const char *call, CUresult code)
 {
-	if (gl_peek(&gl_self.meter->closing))
+	if (gl_load_relaxed(&gl_self.meter->closing))
 		return;
 	clock->retry_ns = gl_now_ns() + RETRY_NS;
 	if (__atomic_exchange_n(&clock->coarse, 1, __ATOMIC_RELAXED))
@@ -183,9 +183,9 @@ void gl_clock_degrade(struct gl_clock *clock, const char *call, CUresult code)
 void gl_clock_say(struct gl_clock *clock)
 {
 	struct gl_gpu *gpu = clock->gpu;
-	if (gl_peek(&gpu->account->coarse))
+	if (gl_load_relaxed(&gpu->account->coarse))
 		return;
-	gl_put(&gpu->account->coarse, 1u);
+	gl_store_relaxed(&gpu->account->coarse, 1u);
 	if (!__atomic_exchange_n(&gl_self.meter->gpu[gpu->index].said_coarse, 1, __ATOMIC_RELAXED))
 		gl_log(GL_ERROR, "device %d: the driver refuses timing events, so GPU time is measured by the wall clock, which "
 				 "counts more than was used; limits hold", gpu->ordinal);
@@ -194,7 +194,7 @@ void gl_clock_say(struct gl_clock *clock)
 static bool any_coarse(const struct gl_meter *m, const struct gl_gpu *gpu)
 {
 	for (uint32_t i = 0; i < GL_CLOCKS; i++)
-		if (gl_load(&m->clock[i].ready) && m->clock[i].gpu == gpu && gl_peek(&m->clock[i].coarse))
+		if (gl_load_acquire(&m->clock[i].ready) && m->clock[i].gpu == gpu && gl_load_relaxed(&m->clock[i].coarse))
 			return true;
 	return false;
 }
@@ -202,13 +202,13 @@ static bool any_coarse(const struct gl_meter *m, const struct gl_gpu *gpu)
 void gl_clock_retry(struct gl_meter *m, struct gl_clock *clock)
 {
 	bool pushed;
-	if (gl_now_ns() < clock->retry_ns || gl_peek(&gl_self.capturing) || !gl_try_lock(&m->lock))
+	if (gl_now_ns() < clock->retry_ns || gl_load_relaxed(&gl_self.capturing) || !gl_try_lock(&m->lock))
 		return;
 	clock->retry_ns = gl_now_ns() + RETRY_NS;
-	if (gl_peek(&clock->coarse) && gl_enter(clock->context, &pushed)) {
+	if (gl_load_relaxed(&clock->coarse) && gl_enter(clock->context, &pushed)) {
 		if (calibrate(clock)) {
-			gl_put(&clock->coarse, 0);
-			gl_put(&clock->gpu->account->coarse, (uint32_t)any_coarse(m, clock->gpu));
+			gl_store_relaxed(&clock->coarse, 0);
+			gl_store_relaxed(&clock->gpu->account->coarse, (uint32_t)any_coarse(m, clock->gpu));
 			gl_log(GL_WARN, "device %d: GPU time is measured by events again", clock->gpu->ordinal);
 		}
 		gl_leave(pushed);
@@ -237,7 +237,7 @@ static void follow_drift(struct gl_clock *clock)
 	if (apart < SECOND_NS)
 		return;
 	int64_t ppb = (seen->offset_ns - clock->anchor.offset_ns) * 1000 / (int64_t)(apart / 1000000);
-	if (ppb > -MOST_PPB && ppb < MOST_PPB)
+	if (ppb > -MAX_DRIFT_PPB && ppb < MAX_DRIFT_PPB)
 		clock->drift_ppb = clock->drift_ppb ? (clock->drift_ppb * 3 + ppb) / 4 : ppb;
 	if (apart > 10 * SECOND_NS)
 		clock->anchor = *seen;
@@ -294,7 +294,8 @@ bool gl_clock_read(struct gl_clock *clock, CUevent event, uint64_t before_ns, ui
 	if (good) {
 		*raw_ns = clock->base_raw_ns + since;
 		/* The GPU is told at the end of the call, which takes at least record_ns. */
-		adjust(clock, (int64_t)(before_ns + gl_peek(&clock->record_ns) - *raw_ns), (int64_t)(seen_ns - *raw_ns), *raw_ns, seen_ns);
+		adjust(clock, (int64_t)(before_ns + gl_load_relaxed(&clock->record_ns) - *raw_ns),
+		       (int64_t)(seen_ns - *raw_ns), *raw_ns, seen_ns);
 		*host_ns = (uint64_t)((int64_t)*raw_ns + clock->offset_ns);
 		if (since > REBASE_NS) {
 			old = clock->base;

@@ -11,27 +11,27 @@ enum { MAX_SLEEP_NS = 50000000, MIN_SLEEP_NS = 30000 };
 
 uint64_t gl_really_spent(const uint64_t *spent_ns, const uint64_t *refund_ns)
 {
-	uint64_t spent = gl_peek(spent_ns), refund = refund_ns ? gl_peek(refund_ns) : 0;
+	uint64_t spent = gl_load_relaxed(spent_ns), refund = refund_ns ? gl_load_relaxed(refund_ns) : 0;
 	return spent > refund ? spent - refund : 0;
 }
 
 void gl_clocked_refill(struct gl_clocked b)
 {
-	uint64_t now = gl_now_ns(), at = gl_peek(b.at_ns);
+	uint64_t now = gl_now_ns(), at = gl_load_relaxed(b.at_ns);
 	if (now - at < REFILL_NS || now < at)
 		return;
 	if (!__atomic_compare_exchange_n(b.at_ns, &at, now, false, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED))
 		return; /* another thread or process does it */
-	uint64_t granted = gl_peek(b.granted_ns), spent = gl_really_spent(b.spent_ns, b.refund_ns);
+	uint64_t granted = gl_load_relaxed(b.granted_ns), spent = gl_really_spent(b.spent_ns, b.refund_ns);
 	uint64_t earned = at ? (now - at) / 100 * b.percent : b.keep_ns, ceiling = spent + b.keep_ns;
 	if (granted + earned > ceiling)
 		earned = ceiling > granted ? ceiling - granted : 0;
-	gl_add(b.granted_ns, earned);
+	gl_add_relaxed(b.granted_ns, earned);
 }
 
 int64_t gl_clocked_in_hand(struct gl_clocked b)
 {
-	return (int64_t)(gl_peek(b.granted_ns) - gl_really_spent(b.spent_ns, b.refund_ns));
+	return (int64_t)(gl_load_relaxed(b.granted_ns) - gl_really_spent(b.spent_ns, b.refund_ns));
 }
 
 uint64_t gl_clocked_sleep(struct gl_clocked b)
@@ -46,7 +46,7 @@ uint64_t gl_clocked_sleep(struct gl_clocked b)
 
 void gl_clocked_settle(struct gl_clocked b)
 {
-	uint64_t granted = gl_peek(b.granted_ns), at = gl_peek(b.at_ns), now = gl_now_ns(), spent;
+	uint64_t granted = gl_load_relaxed(b.granted_ns), at = gl_load_relaxed(b.at_ns), now = gl_now_ns(), spent;
 	do {
 		spent = gl_really_spent(b.spent_ns, b.refund_ns);
 		GL_TEST_POINT("pacing");

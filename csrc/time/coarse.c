@@ -11,7 +11,7 @@
 #include "time/types.h"
 
 #define DRAIN_NS UINT64_C(100000000) /* most that a launch is waited for */
-enum { SHORTEST_NAP_NS = 20000, LONGEST_NAP_NS = 500000 };
+enum { MIN_NAP_NS = 20000, MAX_NAP_NS = 500000 };
 
 /* Found idle, at work, or the driver does not say. */
 enum found { IDLE, WORKING, UNSAID };
@@ -28,7 +28,7 @@ static enum found look(struct gl_meter *m, struct gl_stream *s)
 {
 	uint64_t thread = 0;
 	gl_stream_settle(m, s);
-	if (!gl_peek(&s->launches))
+	if (!gl_load_relaxed(&s->launches))
 		return IDLE;
 	if (!gl_stream_markable(s, &thread))
 		return UNSAID;
@@ -38,13 +38,13 @@ static enum found look(struct gl_meter *m, struct gl_stream *s)
 	uint64_t now = gl_now_ns(), since = gl_remains_since(s), span = now > since ? now - since : 0;
 	if (!gl_exclusive(s->clock->gpu, since))
 		span /= gl_sharers(s->clock->gpu);
-	gl_put(&s->looked_ns, now);
-	gl_put(&s->clock->unsaid, (uint32_t)(found == UNSAID));
+	gl_store_relaxed(&s->looked_ns, now);
+	gl_store_relaxed(&s->clock->unsaid, (uint32_t)(found == UNSAID));
 	if (found == IDLE) {
 		gl_remains_end(m, s, 0, span, now);
 		return IDLE;
 	}
-	gl_add(&s->launches, launches);
+	gl_add_relaxed(&s->launches, launches);
 	gl_remains_advance(m, s, span, now);
 	return found;
 }
@@ -57,14 +57,14 @@ void gl_coarse_look(struct gl_meter *m, struct gl_stream *s)
 bool gl_coarse_drain(struct gl_meter *m, struct gl_stream *s)
 {
 	uint64_t start = gl_now_ns(), waited = 0;
-	CUstreamCaptureMode before = gl_relax();
+	CUstreamCaptureMode before = gl_capture_relax();
 	enum found found;
 	while ((found = look(m, s)) == WORKING && waited < DRAIN_NS) {
 		uint64_t ns = waited / 16;
-		struct timespec nap = {0, (long)(ns < SHORTEST_NAP_NS ? SHORTEST_NAP_NS : ns > LONGEST_NAP_NS ? LONGEST_NAP_NS : ns)};
+		struct timespec nap = {0, (long)(ns < MIN_NAP_NS ? MIN_NAP_NS : ns > MAX_NAP_NS ? MAX_NAP_NS : ns)};
 		(void)gl_syscall(SYS_nanosleep, &nap, NULL);
 		waited = gl_now_ns() - start;
 	}
-	gl_unrelax(before);
+	gl_capture_restore(before);
 	return found == IDLE;
 }

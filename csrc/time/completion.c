@@ -20,24 +20,25 @@ enum { END_NAP_NS = 50000 };
 static bool is_due(const struct gl_stream *s)
 {
 	uint64_t every = gl_bucket_mark_ns(s->clock->gpu);
-	return gl_peek(&s->unknown.launches) || gl_peek(&s->charged_ns) >= every ||
-	       gl_now_ns() - gl_peek(&s->marked_ns) >= every;
+	return gl_load_relaxed(&s->unknown.launches) || gl_load_relaxed(&s->charged_ns) >= every ||
+	       gl_now_ns() - gl_load_relaxed(&s->marked_ns) >= every;
 }
 
 /* An event in the legacy stream makes other streams wait for each other: not for the sake of one that the program
  * waits for elsewhere. */
 static bool is_awaited(const struct gl_stream *s, enum gl_wait what, CUcontext context, CUstream stream, bool per_thread)
 {
-	CUstream handle = gl_peek(&s->handle);
+	CUstream handle = gl_load_relaxed(&s->handle);
 	if (what == GL_WAIT_CONTEXT)
-		return gl_peek(&s->context) == context;
+		return gl_load_relaxed(&s->context) == context;
 	if (what == GL_WAIT_EVENT)
-		return !gl_is_default_stream(handle) || gl_peek(&s->thread) || gl_peek(&s->context) == context;
+		return !gl_is_default_stream(handle) || gl_load_relaxed(&s->thread) ||
+		       gl_load_relaxed(&s->context) == context;
 	if (!gl_is_default_stream(stream))
 		return handle == stream;
 	if (per_thread || stream == CU_STREAM_PER_THREAD)
-		return gl_peek(&s->thread) && gl_peek(&s->context) == context;
-	return gl_peek(&s->context) == context;
+		return gl_load_relaxed(&s->thread) && gl_load_relaxed(&s->context) == context;
+	return gl_load_relaxed(&s->context) == context;
 }
 
 /* Of an event it is not known in which stream it was recorded: mostly in the one used last. */
@@ -45,14 +46,15 @@ static void mark_last(struct gl_meter *m, CUcontext context)
 {
 	struct gl_stream *s = gl_stream_last(m);
 	uint64_t thread = 0;
-	if (s && gl_load(&s->state) == 2 && gl_has_launches(s) && is_awaited(s, GL_WAIT_EVENT, context, NULL, false) && is_due(s) &&
+	if (s && gl_load_acquire(&s->state) == 2 && gl_has_launches(s) &&
+	    is_awaited(s, GL_WAIT_EVENT, context, NULL, false) && is_due(s) &&
 	    gl_stream_markable(s, &thread))
 		gl_mark_now(m, s);
 }
 
 void gl_meter_waits(enum gl_wait what, CUcontext context, CUstream stream, bool per_thread)
 {
-	struct gl_meter *m = gl_load(&gl_self.meter);
+	struct gl_meter *m = gl_load_acquire(&gl_self.meter);
 	struct gl_stream *s;
 	uint64_t thread = 0;
 	if (!m || (!context && REAL(cuCtxGetCurrent)(&context) != CUDA_SUCCESS))
@@ -75,9 +77,9 @@ static void finish(struct gl_meter *m, struct gl_stream *s)
 		return;
 	gl_marks_collect(m, s);
 	gl_stream_settle(m, s);
-	if (gl_peek(&s->launches) && start - gl_peek(&s->marked_ns) >= gl_bucket_mark_ns(s->clock->gpu))
+	if (gl_load_relaxed(&s->launches) && start - gl_load_relaxed(&s->marked_ns) >= gl_bucket_mark_ns(s->clock->gpu))
 		(void)gl_mark_put(s, GL_MARK_PLAIN, NULL, 0, 0);
-	while (gl_has_marks(s) && !gl_peek(&s->clock->coarse) && gl_now_ns() - start < FINISH_NS)
+	while (gl_has_marks(s) && !gl_load_relaxed(&s->clock->coarse) && gl_now_ns() - start < FINISH_NS)
 		gl_marks_collect(m, s);
 	gl_unlock(&s->lock);
 }
@@ -92,9 +94,9 @@ static void finish_all(struct gl_meter *m, const struct gl_gpu *gpu, CUcontext c
 {
 	uint64_t thread = 0;
 	struct gl_stream *s;
-	for (uint32_t i = 0; gl_peek(&gpu->account->outstanding_ns) && (s = gl_stream_next(m, &i));)
+	for (uint32_t i = 0; gl_load_relaxed(&gpu->account->outstanding_ns) && (s = gl_stream_next(m, &i));)
 		if (s->clock->gpu == gpu && has_unfinished(s) && gl_stream_markable(s, &thread) &&
-		    (!gl_is_default_stream(gl_peek(&s->handle)) || gl_peek(&s->context) == context))
+		    (!gl_is_default_stream(gl_load_relaxed(&s->handle)) || gl_load_relaxed(&s->context) == context))
 			finish(m, s);
 }
 
@@ -107,7 +109,7 @@ static void tell_others(struct gl_meter *m)
 	__atomic_fetch_add(&gl_self.marking, 1, __ATOMIC_SEQ_CST);
 	for (int i = 0; i < gl_self.gpu_count; i++) {
 		struct gl_gpu *gpu = &gl_self.gpu[i];
-		if (!gl_peek(&gpu->account->outstanding_ns) || !gl_gpu_shared(gpu))
+		if (!gl_load_relaxed(&gpu->account->outstanding_ns) || !gl_gpu_shared(gpu))
 			continue;
 		finish_all(m, gpu, context);
 		gl_queue_waited(m, gpu);
@@ -117,7 +119,7 @@ static void tell_others(struct gl_meter *m)
 
 CUresult gl_meter_waited(CUresult result)
 {
-	struct gl_meter *m = gl_load(&gl_self.meter);
+	struct gl_meter *m = gl_load_acquire(&gl_self.meter);
 	if (result != CUDA_SUCCESS || !m)
 		return result;
 	gl_marks_collect_all(m, NULL);
@@ -134,10 +136,10 @@ static void leave(struct gl_meter *m, struct gl_stream *s)
 	gl_lock(&s->lock);
 	gl_marks_collect(m, s);
 	gl_stream_settle(m, s);
-	if (gl_peek(&s->launches) && !gl_mark_put(s, GL_MARK_PLAIN, NULL, 0, 0)) {
+	if (gl_load_relaxed(&s->launches) && !gl_mark_put(s, GL_MARK_PLAIN, NULL, 0, 0)) {
 		uint64_t now = gl_now_ns(), since = gl_remains_since(s);
 		gl_remains_gather(s, false);
-		gl_put(&s->launches, 0);
+		gl_store_relaxed(&s->launches, 0);
 		gl_remains_end(m, s, 0, now > since ? now - since : 0, now);
 	}
 	gl_stream_orphan(s);
@@ -148,12 +150,12 @@ static void leave(struct gl_meter *m, struct gl_stream *s)
 
 void gl_meter_stream_gone(CUstream stream)
 {
-	struct gl_meter *m = gl_load(&gl_self.meter);
+	struct gl_meter *m = gl_load_acquire(&gl_self.meter);
 	struct gl_stream *s;
 	if (!m || gl_is_default_stream(stream))
 		return;
 	for (uint32_t i = 0; (s = gl_stream_next(m, &i));)
-		if (gl_peek(&s->handle) == stream)
+		if (gl_load_relaxed(&s->handle) == stream)
 			leave(m, s);
 	gl_marks_collect_all(m, NULL);
 }
@@ -169,32 +171,33 @@ static void finish_before_end(struct gl_meter *m, struct gl_stream *s, uint64_t 
 		gl_mark_now(m, s);
 	gl_lock(&s->lock);
 	gl_marks_collect(m, s);
-	while ((gl_has_marks(s) || (gl_peek(&s->clock->coarse) && gl_peek(&s->launches))) && gl_now_ns() < deadline_ns) {
+	while ((gl_has_marks(s) || (gl_load_relaxed(&s->clock->coarse) && gl_load_relaxed(&s->launches))) &&
+	       gl_now_ns() < deadline_ns) {
 		(void)gl_syscall(SYS_nanosleep, &nap, NULL);
 		gl_marks_collect(m, s);
 	}
 	s->left_ns = gl_has_marks(s) ? gl_now_ns() : 0;
-	gl_put(&s->left, 1u);
+	gl_store_relaxed(&s->left, 1u);
 	gl_unlock(&s->lock);
 }
 
 void gl_meter_context_going(CUcontext context)
 {
-	struct gl_meter *m = gl_load(&gl_self.meter);
+	struct gl_meter *m = gl_load_acquire(&gl_self.meter);
 	struct gl_stream *s;
 	uint64_t deadline = gl_now_ns() + END_NS;
 	for (uint32_t i = 0; m && context && (s = gl_stream_next(m, &i));)
-		if (gl_peek(&s->context) == context)
+		if (gl_load_relaxed(&s->context) == context)
 			finish_before_end(m, s, deadline);
 }
 
 void gl_meter_context_stays(CUcontext context)
 {
-	struct gl_meter *m = gl_load(&gl_self.meter);
+	struct gl_meter *m = gl_load_acquire(&gl_self.meter);
 	struct gl_stream *s;
 	for (uint32_t i = 0; m && (s = gl_stream_next(m, &i));)
-		if (gl_peek(&s->context) == context)
-			gl_put(&s->left, 0);
+		if (gl_load_relaxed(&s->context) == context)
+			gl_store_relaxed(&s->left, 0);
 }
 
 /* What was under way when its context began to end was at work then, and not after it had ended. */
@@ -203,29 +206,29 @@ static void end_stream(struct gl_meter *m, struct gl_stream *s)
 	gl_lock(&s->lock);
 	uint64_t now = gl_now_ns(), since = gl_remains_since(s);
 	gl_remains_gather(s, true);
-	if (gl_peek(&s->launches))
+	if (gl_load_relaxed(&s->launches))
 		gl_remains_end(m, s, s->left_ns > since ? s->left_ns - since : 0, now > since ? now - since : 0, now);
-	gl_put(&s->launches, 0);
+	gl_store_relaxed(&s->launches, 0);
 	gl_stream_free(m, s);
 	gl_unlock(&s->lock);
 }
 
 void gl_meter_context_gone(CUcontext context)
 {
-	struct gl_meter *m = gl_load(&gl_self.meter);
+	struct gl_meter *m = gl_load_acquire(&gl_self.meter);
 	struct gl_stream *s;
 	if (!m || !context)
 		return;
 	gl_lock(&m->lock);
 	for (uint32_t i = 0; (s = gl_stream_next(m, &i));)
-		if (gl_peek(&s->context) == context)
+		if (gl_load_relaxed(&s->context) == context)
 			end_stream(m, s);
 	for (uint32_t i = 0; i < GL_CLOCKS; i++) {
 		struct gl_clock *c = &m->clock[i];
-		if (!gl_load(&c->ready) || c->context != context)
+		if (!gl_load_acquire(&c->ready) || c->context != context)
 			continue;
-		gl_store(&c->ready, 0u);
-		gl_sub(&m->clocks, 1);
+		gl_store_release(&c->ready, 0u);
+		gl_sub_relaxed(&m->clocks, 1);
 		c->spares = 0; /* the events died with the context */
 		c->base = NULL;
 		c->context = NULL;

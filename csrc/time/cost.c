@@ -5,7 +5,7 @@
  */
 #include "time/types.h"
 
-enum { PROBES = 32, FIRST_SAMPLES = 4, MOST_WEIGHT = 32, IN_A_ROW = 8, LONG_NS = 1000000, MEDIUM_NS = 100000 };
+enum { PROBES = 32, FIRST_SAMPLES = 4, MAX_SAMPLE_WEIGHT = 32, IN_A_ROW = 8, LONG_NS = 1000000, MEDIUM_NS = 100000 };
 
 struct gl_cost *gl_cost_of(struct gl_meter *m, uint64_t key)
 {
@@ -13,7 +13,7 @@ struct gl_cost *gl_cost_of(struct gl_meter *m, uint64_t key)
 		key = 1;
 	for (uint32_t i = 0; i < PROBES; i++) {
 		struct gl_cost *c = &m->cost[(key + i) % GL_COSTS];
-		uint64_t seen = gl_load(&c->key);
+		uint64_t seen = gl_load_acquire(&c->key);
 		if (seen == 0 && __atomic_compare_exchange_n(&c->key, &seen, key, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
 			return c;
 		if (seen == key)
@@ -24,17 +24,17 @@ struct gl_cost *gl_cost_of(struct gl_meter *m, uint64_t key)
 
 static void learned(struct gl_cost *cost, uint64_t ns)
 {
-	gl_put(&cost->cost_ns, ns);
-	gl_put(&cost->samples, gl_peek(&cost->samples) + 1);
-	gl_put(&cost->unsampled, 0);
+	gl_store_relaxed(&cost->cost_ns, ns);
+	gl_store_relaxed(&cost->samples, gl_load_relaxed(&cost->samples) + 1);
+	gl_store_relaxed(&cost->unsampled, 0);
 }
 
 /* The launches have become others, by their arguments: the mean would take long to follow. */
 static bool is_another(struct gl_cost *cost, uint64_t ns)
 {
-	uint64_t old = gl_peek(&cost->cost_ns);
-	int16_t odd = gl_peek(&cost->odd);
-	if (!gl_peek(&cost->sure))
+	uint64_t old = gl_load_relaxed(&cost->cost_ns);
+	int16_t odd = gl_load_relaxed(&cost->odd);
+	if (!gl_load_relaxed(&cost->sure))
 		odd = 0;
 	else if (ns > 2 * old)
 		odd = odd > 0 ? (int16_t)(odd + 1) : 1;
@@ -43,25 +43,25 @@ static bool is_another(struct gl_cost *cost, uint64_t ns)
 	else
 		odd = 0;
 	bool another = odd >= IN_A_ROW || odd <= -IN_A_ROW;
-	gl_put(&cost->odd, another ? (int16_t)0 : odd);
+	gl_store_relaxed(&cost->odd, another ? (int16_t)0 : odd);
 	return another;
 }
 
 uint64_t gl_cost_learn(struct gl_cost *cost, uint64_t ns)
 {
-	uint16_t samples = is_another(cost, ns) ? 0 : gl_peek(&cost->sure);
-	uint64_t old = gl_peek(&cost->cost_ns);
+	uint16_t samples = is_another(cost, ns) ? 0 : gl_load_relaxed(&cost->sure);
+	uint64_t old = gl_load_relaxed(&cost->cost_ns);
 	/* A plain mean at first, later one that follows slow changes.  The weight is small, because arguments may make
 	 * every launch differ and it is the mean that counts. */
-	int64_t weight = samples < MOST_WEIGHT ? samples + 1 : MOST_WEIGHT;
-	gl_put(&cost->sure, (uint16_t)weight);
+	int64_t weight = samples < MAX_SAMPLE_WEIGHT ? samples + 1 : MAX_SAMPLE_WEIGHT;
+	gl_store_relaxed(&cost->sure, (uint16_t)weight);
 	learned(cost, samples == 0 ? ns : (uint64_t)((int64_t)old + ((int64_t)ns - (int64_t)old) / weight));
 	return ns;
 }
 
 uint64_t gl_cost_learn_most(struct gl_cost *cost, uint64_t ns)
 {
-	uint64_t old = gl_peek(&cost->cost_ns), now = gl_peek(&cost->samples) && old < ns ? old : ns;
+	uint64_t old = gl_load_relaxed(&cost->cost_ns), now = gl_load_relaxed(&cost->samples) && old < ns ? old : ns;
 	learned(cost, now);
 	return now;
 }
@@ -70,10 +70,10 @@ uint64_t gl_cost_learn_most(struct gl_cost *cost, uint64_t ns)
  * nothing new: a short one may be of a launch with other arguments. */
 uint64_t gl_cost_learn_unsure(struct gl_cost *cost, uint64_t ns)
 {
-	uint64_t old = gl_peek(&cost->cost_ns), now = old;
-	if (gl_peek(&cost->samples) == 0)
+	uint64_t old = gl_load_relaxed(&cost->cost_ns), now = old;
+	if (gl_load_relaxed(&cost->samples) == 0)
 		now = ns;
-	else if (gl_peek(&cost->sure) == 0)
+	else if (gl_load_relaxed(&cost->sure) == 0)
 		now = ns < old ? old - (old - ns) / 2 : old + (ns - old) / 64;
 	learned(cost, now);
 	return now < ns ? now : ns;
@@ -94,8 +94,8 @@ static uint32_t random_below(uint32_t limit)
  * known its cost, the rarer; at random, so as not to fall in step with a program that repeats itself. */
 static uint32_t interval(const struct gl_cost *cost)
 {
-	uint32_t samples = gl_peek(&cost->samples);
-	uint64_t ns = gl_peek(&cost->cost_ns);
+	uint32_t samples = gl_load_relaxed(&cost->samples);
+	uint64_t ns = gl_load_relaxed(&cost->cost_ns);
 	if (samples < FIRST_SAMPLES || ns > LONG_NS)
 		return 1;
 	if (ns > MEDIUM_NS)
@@ -105,13 +105,13 @@ static uint32_t interval(const struct gl_cost *cost)
 
 bool gl_cost_wants_sample(struct gl_cost *cost)
 {
-	uint32_t left = gl_peek(&cost->countdown);
+	uint32_t left = gl_load_relaxed(&cost->countdown);
 	if (GL_LIKELY(left > 0)) {
-		gl_put(&cost->countdown, left - 1);
+		gl_store_relaxed(&cost->countdown, left - 1);
 		return false;
 	}
 	uint32_t n = interval(cost);
-	gl_put(&cost->countdown, n == 1 ? 0 : n / 2 + random_below(n));
+	gl_store_relaxed(&cost->countdown, n == 1 ? 0 : n / 2 + random_below(n));
 	return true;
 }
 
@@ -119,10 +119,10 @@ void gl_costs_forget(void)
 {
 	struct gl_meter *m = gl_self.meter;
 	for (uint32_t i = 0; m && i < GL_COSTS; i++)
-		if (gl_peek(&m->cost[i].key)) {
-			gl_put(&m->cost[i].samples, 0);
-			gl_put(&m->cost[i].sure, (uint16_t)0);
-			gl_put(&m->cost[i].countdown, 0);
+		if (gl_load_relaxed(&m->cost[i].key)) {
+			gl_store_relaxed(&m->cost[i].samples, 0);
+			gl_store_relaxed(&m->cost[i].sure, (uint16_t)0);
+			gl_store_relaxed(&m->cost[i].countdown, 0);
 		}
 }
 
@@ -132,7 +132,7 @@ void gl_cost_forget(uint64_t key)
 	if (!m)
 		return;
 	struct gl_cost *c = gl_cost_of(m, key);
-	gl_put(&c->samples, 0);
-	gl_put(&c->sure, (uint16_t)0);
-	gl_put(&c->countdown, 0);
+	gl_store_relaxed(&c->samples, 0);
+	gl_store_relaxed(&c->sure, (uint16_t)0);
+	gl_store_relaxed(&c->countdown, 0);
 }

@@ -83,7 +83,7 @@ static uint64_t end_of(struct table t, uint64_t at, uint64_t to)
 
 static uint64_t take_part(struct table t, uint64_t from, uint64_t to, uint64_t want)
 {
-	uint64_t *word = word_at(t, from), seen = gl_peek(word), got;
+	uint64_t *word = word_at(t, from), seen = gl_load_relaxed(word), got;
 	struct part p;
 	do {
 		p = part_of(seen);
@@ -110,7 +110,7 @@ static uint64_t room_before(struct table t, uint64_t from, uint64_t remembered, 
 	if (to <= remembered)
 		return to - from;
 	for (uint64_t at = remembered; at < to; at = end_of(t, at, to)) {
-		struct part p = part_of(gl_peek(word_at(t, at)));
+		struct part p = part_of(gl_load_relaxed(word_at(t, at)));
 		room += stretch(t, &p, at, end_of(t, at, to));
 	}
 	uint64_t share = room * 1024 / (to - remembered);

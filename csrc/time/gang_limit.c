@@ -28,10 +28,11 @@ static struct gl_clocked bucket(uint32_t percent)
 /* The gang goes as slow as on the GPU where it may do least. */
 uint32_t gl_gang_percent(uint32_t percent)
 {
-	uint32_t devices = gl_peek(&gl_self.usage->gang.devices);
+	uint32_t devices = gl_load_relaxed(&gl_self.usage->gang.devices);
 	for (uint32_t i = 0; !gl_self.daemon.policy && i < GL_MAX_DEVICES; i++) {
 		const struct gl_device *d = &gl_self.usage->device[i];
-		uint32_t other = devices >> i & 1 && gl_load(&d->ready) ? gl_peek(&d->compute_limit_percent) : 100;
+		bool in_gang = devices >> i & 1 && gl_load_acquire(&d->ready);
+		uint32_t other = in_gang ? gl_load_relaxed(&d->compute_limit_percent) : 100;
 		if (other >= 1 && other < percent)
 			percent = other;
 	}
@@ -47,36 +48,36 @@ void gl_gang_spend(const struct gl_gpu *gpu, uint64_t from_ns, uint64_t to_ns, u
 {
 	struct gl_gang *g = &gl_self.usage->gang;
 	if (gl_gang_has(gpu))
-		gl_add(&g->spent_ns, gl_cover_take(&g->cover, from_ns, to_ns, busy_ns, now_ns));
+		gl_add_relaxed(&g->spent_ns, gl_cover_take(&g->cover, from_ns, to_ns, busy_ns, now_ns));
 }
 
 static bool is_within_ahead(const struct gl_gpu *gpu)
 {
-	return gl_peek(&gpu->account->outstanding_ns) < AHEAD_NS;
+	return gl_load_relaxed(&gpu->account->outstanding_ns) < AHEAD_NS;
 }
 
 bool gl_gang_open(const struct gl_gpu *gpu, uint32_t percent)
 {
 	struct gl_gang *g = &gl_self.usage->gang;
 	struct gl_clocked b = bucket(gl_gang_percent(percent));
-	if (gl_peek(&g->is_closed))
+	if (gl_load_relaxed(&g->is_closed))
 		return false;
 	gl_clocked_refill(b);
 	if (gl_clocked_in_hand(b) > 0)
 		return is_within_ahead(gpu);
-	gl_put(&g->is_closed, 1u);
+	gl_store_relaxed(&g->is_closed, 1u);
 	return false;
 }
 
 uint64_t gl_gang_sleep(const struct gl_gpu *gpu, uint32_t percent)
 {
 	struct gl_gang *g = &gl_self.usage->gang;
-	uint32_t closed = gl_peek(&g->is_closed);
+	uint32_t closed = gl_load_relaxed(&g->is_closed);
 	uint64_t ns = closed ? gl_clocked_sleep(bucket(gl_gang_percent(percent))) : 0;
 	if (ns)
 		return ns;
 	if (closed)
-		gl_put(&g->is_closed, 0u);
-	uint64_t outstanding = gl_peek(&gpu->account->outstanding_ns);
+		gl_store_relaxed(&g->is_closed, 0u);
+	uint64_t outstanding = gl_load_relaxed(&gpu->account->outstanding_ns);
 	return outstanding < AHEAD_NS / 2 ? 0 : outstanding - AHEAD_NS / 2;
 }

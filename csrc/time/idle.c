@@ -21,7 +21,7 @@ static bool has_unfinished(const struct gl_stream *s)
 static void look_at(struct gl_meter *m, struct gl_stream *s)
 {
 	uint64_t thread = 0;
-	if (!gl_is_default_stream(gl_peek(&s->handle)) && gl_stream_markable(s, &thread)) {
+	if (!gl_is_default_stream(gl_load_relaxed(&s->handle)) && gl_stream_markable(s, &thread)) {
 		gl_mark_now(m, s);
 	} else if (gl_try_lock(&s->lock)) {
 		gl_marks_collect(m, s);
@@ -31,14 +31,15 @@ static void look_at(struct gl_meter *m, struct gl_stream *s)
 
 void gl_meter_look(void)
 {
-	struct gl_meter *m = gl_load(&gl_self.meter);
+	struct gl_meter *m = gl_load_acquire(&gl_self.meter);
 	struct gl_stream *s;
 	if (!m || !gl_try_lock(&m->look_lock))
 		return;
 	__atomic_fetch_add(&gl_self.marking, 1, __ATOMIC_SEQ_CST);
 	uint64_t now = gl_now_ns();
-	for (uint32_t i = 0; !gl_peek(&m->closing) && (s = gl_stream_next(m, &i));)
-		if (has_unfinished(s) && now - gl_peek(&s->marked_ns) > IDLE_NS && now - gl_peek(&s->looked_ns) > IDLE_NS)
+	for (uint32_t i = 0; !gl_load_relaxed(&m->closing) && (s = gl_stream_next(m, &i));)
+		if (has_unfinished(s) && now - gl_load_relaxed(&s->marked_ns) > IDLE_NS &&
+		    now - gl_load_relaxed(&s->looked_ns) > IDLE_NS)
 			look_at(m, s);
 	__atomic_fetch_sub(&gl_self.marking, 1, __ATOMIC_SEQ_CST);
 	gl_unlock(&m->look_lock);
@@ -60,16 +61,16 @@ static void finish(struct gl_meter *m, struct gl_stream *s, uint64_t deadline_ns
 	uint64_t thread = 0;
 	gl_marks_collect(m, s);
 	gl_stream_settle(m, s);
-	if (gl_peek(&s->launches) && !gl_peek(&s->left) && gl_stream_markable(s, &thread))
+	if (gl_load_relaxed(&s->launches) && !gl_load_relaxed(&s->left) && gl_stream_markable(s, &thread))
 		(void)gl_mark_put(s, GL_MARK_PLAIN, NULL, 0, 0);
-	while (gl_has_marks(s) && !gl_peek(&s->left) && gl_now_ns() < deadline_ns)
+	while (gl_has_marks(s) && !gl_load_relaxed(&s->left) && gl_now_ns() < deadline_ns)
 		gl_marks_collect(m, s);
-	s->running = gl_has_marks(s) || (gl_peek(&s->clock->coarse) && gl_peek(&s->launches));
+	s->running = gl_has_marks(s) || (gl_load_relaxed(&s->clock->coarse) && gl_load_relaxed(&s->launches));
 }
 
 void gl_meter_finish(void)
 {
-	struct gl_meter *m = gl_load(&gl_self.meter);
+	struct gl_meter *m = gl_load_acquire(&gl_self.meter);
 	struct gl_stream *s;
 	int kept = errno;
 	if (!m || __atomic_exchange_n(&m->closing, 1, __ATOMIC_ACQ_REL))
@@ -87,7 +88,7 @@ void gl_meter_finish(void)
 /* The last of this process, after the program's own and other libraries' cleaning up: no driver may be asked any more. */
 __attribute__((destructor)) static void end_of_process(void)
 {
-	struct gl_meter *m = gl_load(&gl_self.meter);
+	struct gl_meter *m = gl_load_acquire(&gl_self.meter);
 	struct gl_stream *s;
 	for (uint32_t i = 0; m && (s = gl_stream_next(m, &i));) {
 		if (!gl_try_lock(&s->lock))
@@ -95,7 +96,7 @@ __attribute__((destructor)) static void end_of_process(void)
 		uint64_t now = gl_now_ns(), since = gl_remains_since(s), span = now > since ? now - since : 0;
 		if (s->running && has_unfinished(s)) {
 			gl_remains_gather(s, true);
-			gl_put(&s->launches, 0);
+			gl_store_relaxed(&s->launches, 0);
 			gl_remains_end(m, s, span, span, now);
 			s->running = 0;
 		}

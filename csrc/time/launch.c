@@ -31,7 +31,7 @@ static __thread struct {
 
 bool gl_meter_start(void)
 {
-	if (GL_LIKELY(gl_load(&gl_self.meter) != NULL))
+	if (GL_LIKELY(gl_load_acquire(&gl_self.meter) != NULL))
 		return true;
 	gl_lock(&gl_self.setup_lock);
 	if (!gl_self.meter) {
@@ -39,8 +39,8 @@ bool gl_meter_start(void)
 		if (at != MAP_FAILED) {
 			struct gl_meter *m = at;
 			m->epoch = ((uint64_t)gl_self.pid << 32) ^ gl_now_ns();
-			gl_store(&gl_self.meter, m);
-			gl_store(&gl_self.look, gl_meter_look);
+			gl_store_release(&gl_self.meter, m);
+			gl_store_release(&gl_self.look, gl_meter_look);
 			(void)atexit(gl_meter_finish); /* after libcuda's own, so it runs before that */
 		}
 	}
@@ -59,7 +59,8 @@ static bool is_per_thread(CUstream handle, bool per_thread)
 static struct gl_stream *same_stream(const struct gl_meter *m, CUstream handle, bool per_thread)
 {
 	bool same = last.epoch == m->epoch && last.handle == handle && last.per_thread == per_thread && last.stream &&
-		    gl_peek(&last.stream->context) == last.context && gl_peek(&last.stream->handle) == handle;
+		    gl_load_relaxed(&last.stream->context) == last.context &&
+		    gl_load_relaxed(&last.stream->handle) == handle;
 	return GL_LIKELY(same) ? last.stream : NULL;
 }
 
@@ -77,7 +78,7 @@ static struct gl_stream *find_stream(struct gl_meter *m, CUcontext context, CUst
 	if (!s)
 		return NULL;
 	last.epoch = m->epoch;
-	last.context = gl_peek(&s->context);
+	last.context = gl_load_relaxed(&s->context);
 	last.handle = handle;
 	last.per_thread = per_thread;
 	last.sure = 0;
@@ -97,7 +98,7 @@ static CUresult context_for(const struct gl_meter *m, CUstream handle, bool per_
 
 static void look(struct gl_meter *m, struct gl_stream *s)
 {
-	if (gl_peek(&s->head) == gl_peek(&s->tail) || !gl_try_lock(&s->lock))
+	if (gl_load_relaxed(&s->head) == gl_load_relaxed(&s->tail) || !gl_try_lock(&s->lock))
 		return;
 	gl_marks_collect(m, s);
 	gl_unlock(&s->lock);
@@ -111,7 +112,7 @@ static void mark_all(struct gl_meter *m, CUcontext context)
 	uint64_t thread = 0;
 	__atomic_fetch_add(&gl_self.marking, 1, __ATOMIC_SEQ_CST);
 	for (uint32_t i = 0; (s = gl_stream_next(m, &i));)
-		if (gl_peek(&s->context) == context && gl_has_launches(s) && gl_stream_markable(s, &thread))
+		if (gl_load_relaxed(&s->context) == context && gl_has_launches(s) && gl_stream_markable(s, &thread))
 			gl_mark_now(m, s);
 	__atomic_fetch_sub(&gl_self.marking, 1, __ATOMIC_SEQ_CST);
 }
@@ -121,10 +122,10 @@ static void mark_all(struct gl_meter *m, CUcontext context)
 static void wait_for_first_sample(struct gl_meter *m, struct gl_launch *l)
 {
 	uint64_t start = gl_now_ns();
-	while (gl_peek(&l->cost->samples) == 0 && gl_peek(&l->cost->unsampled) >= UNKNOWN_AHEAD &&
+	while (gl_load_relaxed(&l->cost->samples) == 0 && gl_load_relaxed(&l->cost->unsampled) >= UNKNOWN_AHEAD &&
 	       gl_now_ns() - start < UNKNOWN_WAIT_NS) {
 		look(m, l->stream);
-		if (gl_peek(&l->cost->samples) || gl_peek(&l->cost->unsampled) < UNKNOWN_AHEAD)
+		if (gl_load_relaxed(&l->cost->samples) || gl_load_relaxed(&l->cost->unsampled) < UNKNOWN_AHEAD)
 			break;
 		struct timespec nap = {0, 50000};
 		(void)gl_syscall(SYS_nanosleep, &nap, NULL);
@@ -135,7 +136,7 @@ static void pass_gate(struct gl_meter *m, struct gl_launch *l)
 {
 	if (GL_LIKELY(gl_bucket_free(m, l->gpu)))
 		return;
-	if (l->stream && GL_UNLIKELY(gl_peek(&l->cost->samples) == 0))
+	if (l->stream && GL_UNLIKELY(gl_load_relaxed(&l->cost->samples) == 0))
 		wait_for_first_sample(m, l);
 	if (GL_LIKELY(gl_bucket_open(m, l->gpu)))
 		return;
@@ -145,14 +146,14 @@ static void pass_gate(struct gl_meter *m, struct gl_launch *l)
 
 static uint64_t charge_of(const struct gl_meter *m, const struct gl_gpu *gpu, uint64_t cost_ns)
 {
-	uint32_t overlap = gl_peek(&m->gpu[gpu->index].overlap);
+	uint32_t overlap = gl_load_relaxed(&m->gpu[gpu->index].overlap);
 	return overlap ? cost_ns * overlap / 1024 : cost_ns;
 }
 
 static void begin_interval(struct gl_stream *s, uint64_t now)
 {
-	if (gl_peek(&s->launches) == 0 && gl_peek(&s->pending) == 0)
-		gl_put(&s->first_ns, now ? now : gl_now_ns());
+	if (gl_load_relaxed(&s->launches) == 0 && gl_load_relaxed(&s->pending) == 0)
+		gl_store_relaxed(&s->first_ns, now ? now : gl_now_ns());
 }
 
 /* Asking for the current context costs a tenth of what all of this may cost.  While the process has only one, the
@@ -166,7 +167,7 @@ static bool is_current(const struct gl_meter *m, CUcontext context)
 	}
 	if (REAL(cuCtxGetCurrent)(&now) != CUDA_SUCCESS || now != context)
 		return false;
-	last.sure = gl_peek(&m->clocks) == 1 ? LIGHT_EVERY - 1 : 0;
+	last.sure = gl_load_relaxed(&m->clocks) == 1 ? LIGHT_EVERY - 1 : 0;
 	return true;
 }
 
@@ -175,16 +176,16 @@ static bool is_current(const struct gl_meter *m, CUcontext context)
 static bool begin_light(struct gl_meter *m, struct gl_launch *l, uint64_t key, CUstream stream, bool per_thread)
 {
 	struct gl_stream *s = same_stream(m, stream, is_per_thread(stream, per_thread));
-	if (!s || gl_peek(&s->seen) < MANY || gl_peek(&gl_self.capturing) ||
+	if (!s || gl_load_relaxed(&s->seen) < MANY || gl_load_relaxed(&gl_self.capturing) ||
 	    (gl_is_default_stream(stream) && !is_current(m, last.context)))
 		return false;
 	struct gl_gpu *gpu = s->clock->gpu;
 	struct gl_cost *cost = gl_cost_of(m, key);
-	uint64_t ns = gl_peek(&cost->cost_ns);
-	uint32_t countdown = gl_peek(&cost->countdown);
-	if (!gl_peek(&cost->samples) || ns >= LIGHT_NS || !countdown || !gl_bucket_free(m, gpu))
+	uint64_t ns = gl_load_relaxed(&cost->cost_ns);
+	uint32_t countdown = gl_load_relaxed(&cost->countdown);
+	if (!gl_load_relaxed(&cost->samples) || ns >= LIGHT_NS || !countdown || !gl_bucket_free(m, gpu))
 		return false;
-	gl_put(&cost->countdown, countdown - 1);
+	gl_store_relaxed(&cost->countdown, countdown - 1);
 	l->gpu = gpu;
 	l->stream = s;
 	l->light = true;
@@ -213,15 +214,16 @@ static CUresult gpu_for(const struct gl_stream *s, CUcontext context, struct gl_
 static bool is_blind(struct gl_meter *m, const struct gl_launch *l)
 {
 	const struct gl_stream *s = l->stream;
-	return GL_UNLIKELY(s && gl_peek(&s->clock->coarse) && gl_peek(&s->clock->unsaid)) && !gl_bucket_free(m, l->gpu);
+	return GL_UNLIKELY(s && gl_load_relaxed(&s->clock->coarse) && gl_load_relaxed(&s->clock->unsaid)) &&
+	       !gl_bucket_free(m, l->gpu);
 }
 
 static void charge(struct gl_meter *m, struct gl_launch *l)
 {
-	bool known = gl_peek(&l->cost->samples) != 0;
+	bool known = gl_load_relaxed(&l->cost->samples) != 0;
 	if (GL_UNLIKELY(!known))
 		gl_overhead_mark(l->gpu); /* its code may only now be loaded onto the card */
-	l->charged_ns = charge_of(m, l->gpu, known ? gl_peek(&l->cost->cost_ns) : GL_UNKNOWN_NS);
+	l->charged_ns = charge_of(m, l->gpu, known ? gl_load_relaxed(&l->cost->cost_ns) : GL_UNKNOWN_NS);
 	l->unknown = !known;
 	gl_spend(m, l->gpu, l->charged_ns);
 	if (!l->stream) {
@@ -230,7 +232,7 @@ static void charge(struct gl_meter *m, struct gl_launch *l)
 	}
 	gl_sample_begin(m, l);
 	if (!known && l->sampling)
-		gl_add(&l->cost->unsampled, 1);
+		gl_add_relaxed(&l->cost->unsampled, 1);
 	begin_interval(l->stream, l->before_ns);
 }
 
@@ -251,7 +253,7 @@ CUresult gl_launch_begin(struct gl_launch *l, enum gl_launch_kind kind, uint64_t
 	l->stream = capturing ? NULL : find_stream(m, context, stream, per_thread, true);
 	r = gpu_for(l->stream, context, &gpu);
 	if (r == CUDA_SUCCESS)
-		gl_add(&gpu->account->launches[capturing ? GL_CAPTURED : kind], 1);
+		gl_add_relaxed(&gpu->account->launches[capturing ? GL_CAPTURED : kind], 1);
 	if (r != CUDA_SUCCESS || capturing)
 		return capturing ? CUDA_SUCCESS : r;
 	l->gpu = gpu;
@@ -276,9 +278,9 @@ static void go_on(struct gl_meter *m, const struct gl_launch *l, uint64_t estima
 	struct gl_stream *s = l->stream;
 	uint64_t now = gl_now_ns();
 	(void)gl_policy_fresh(now);
-	if (estimate >= every || now - gl_peek(&s->marked_ns) >= every)
+	if (estimate >= every || now - gl_load_relaxed(&s->marked_ns) >= every)
 		gl_mark_now(m, s);
-	else if (now - gl_peek(&s->looked_ns) >= (every < FREE_LOOK_NS ? LOOK_NS : FREE_LOOK_NS))
+	else if (now - gl_load_relaxed(&s->looked_ns) >= (every < FREE_LOOK_NS ? LOOK_NS : FREE_LOOK_NS))
 		look(m, s);
 }
 
@@ -295,13 +297,13 @@ static void note_unknown(struct gl_launch *l)
 static void after_launch(struct gl_meter *m, struct gl_launch *l)
 {
 	struct gl_stream *s = l->stream;
-	uint32_t launches = gl_add(&s->launches, 1) + 1;
-	uint64_t estimate = gl_add(&s->charged_ns, l->charged_ns) + l->charged_ns;
-	if (gl_peek(&s->seen) < MANY)
-		gl_put(&s->seen, gl_peek(&s->seen) + 1);
+	uint32_t launches = gl_add_relaxed(&s->launches, 1) + 1;
+	uint64_t estimate = gl_add_relaxed(&s->charged_ns, l->charged_ns) + l->charged_ns;
+	if (gl_load_relaxed(&s->seen) < MANY)
+		gl_store_relaxed(&s->seen, gl_load_relaxed(&s->seen) + 1);
 	if (GL_UNLIKELY(l->unknown))
 		note_unknown(l);
-	if (GL_UNLIKELY(gl_peek(&s->clock->coarse)))
+	if (GL_UNLIKELY(gl_load_relaxed(&s->clock->coarse)))
 		gl_clock_say(s->clock);
 	if (l->sampling) {
 		gl_sample_end(m, l);
@@ -314,11 +316,11 @@ static void after_launch(struct gl_meter *m, struct gl_launch *l)
 
 static void after_light_launch(struct gl_meter *m, struct gl_launch *l)
 {
-	uint64_t one = GL_PENDING_ONE + l->charged_ns, pending = gl_add(&l->stream->pending, one) + one;
+	uint64_t one = GL_PENDING_ONE + l->charged_ns, pending = gl_add_relaxed(&l->stream->pending, one) + one;
 	if (GL_LIKELY(pending < LIGHT_EVERY * GL_PENDING_ONE && pending % GL_PENDING_ONE < LIGHT_NS))
 		return;
 	gl_stream_settle(m, l->stream);
-	go_on(m, l, gl_peek(&l->stream->charged_ns), gl_bucket_mark_ns(l->gpu));
+	go_on(m, l, gl_load_relaxed(&l->stream->charged_ns), gl_bucket_mark_ns(l->gpu));
 }
 
 CUresult gl_launch_end(struct gl_launch *l, CUresult result)
@@ -337,11 +339,11 @@ CUresult gl_launch_end(struct gl_launch *l, CUresult result)
 		else if (l->apart)
 			gl_sample_apart_end(m, l);
 		else
-			gl_sub(&l->gpu->account->outstanding_ns, l->charged_ns);
+			gl_sub_relaxed(&l->gpu->account->outstanding_ns, l->charged_ns);
 		return result;
 	}
 	if (l->sampling) {
-		gl_put(&l->cost->unsampled, 0);
+		gl_store_relaxed(&l->cost->unsampled, 0);
 		gl_unlock(&l->stream->lock);
 	}
 	gl_spend_correct(m, l->gpu, l->charged_ns, 0);
@@ -350,11 +352,11 @@ CUresult gl_launch_end(struct gl_launch *l, CUresult result)
 
 void gl_meter_stream_waits(CUstream stream, bool per_thread)
 {
-	struct gl_meter *m = gl_load(&gl_self.meter);
+	struct gl_meter *m = gl_load_acquire(&gl_self.meter);
 	CUcontext context;
 	if (!m || gl_captures(stream, per_thread) || context_for(m, stream, per_thread, &context) != CUDA_SUCCESS || !context)
 		return;
 	struct gl_stream *s = find_stream(m, context, stream, per_thread, false);
 	if (s)
-		gl_put(&s->waited, 1u);
+		gl_store_relaxed(&s->waited, 1u);
 }

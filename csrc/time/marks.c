@@ -22,7 +22,7 @@
 /* The sum of costs behind a sum of charges.  Not exact where the overlap has changed meanwhile, which it does slowly. */
 static uint64_t costs_of(const struct gl_gpu_meter *gpu, uint64_t charged_ns)
 {
-	uint32_t overlap = gl_peek(&gpu->overlap);
+	uint32_t overlap = gl_load_relaxed(&gpu->overlap);
 	return overlap ? charged_ns * 1024 / overlap : charged_ns;
 }
 
@@ -51,8 +51,8 @@ static bool record(struct gl_stream *stream, struct gl_mark *m)
 	m->after_ns = gl_now_ns();
 	gl_clock_recorded(stream->clock, m->after_ns - before);
 	take_launches(m, stream);
-	gl_put(&stream->marked_ns, m->after_ns);
-	gl_put(&stream->clock->gpu->account->marked_ns, m->after_ns);
+	gl_store_relaxed(&stream->marked_ns, m->after_ns);
+	gl_store_relaxed(&stream->clock->gpu->account->marked_ns, m->after_ns);
 	return true;
 }
 
@@ -63,7 +63,7 @@ static bool move_last(struct gl_stream *stream)
 	if (!record(stream, m))
 		return false;
 	if (m->cost)
-		gl_put(&m->cost->unsampled, 0);
+		gl_store_relaxed(&m->cost->unsampled, 0);
 	m->kind = GL_MARK_PLAIN;
 	m->cost = NULL;
 	return true;
@@ -72,20 +72,20 @@ static bool move_last(struct gl_stream *stream)
 bool gl_mark_put(struct gl_stream *stream, enum gl_mark_kind kind, struct gl_cost *cost, uint64_t launched_ns,
 		 uint64_t launch_took_ns)
 {
-	if (gl_peek(&stream->clock->coarse))
+	if (gl_load_relaxed(&stream->clock->coarse))
 		return false;
 	if (stream->head - stream->tail >= GL_MARKS)
 		return kind == GL_MARK_PLAIN && move_last(stream);
 	struct gl_mark *m = &stream->mark[stream->head % GL_MARKS];
 	*m = (struct gl_mark){.event = gl_clock_event(stream->clock), .kind = kind, .cost = cost, .launched_ns = launched_ns,
-			      .launch_took_ns = launch_took_ns, .first_ns = gl_peek(&stream->first_ns)};
+			      .launch_took_ns = launch_took_ns, .first_ns = gl_load_relaxed(&stream->first_ns)};
 	if (!m->event)
 		return false;
 	if (!record(stream, m)) {
 		gl_clock_give(stream->clock, m->event);
 		return false;
 	}
-	gl_put(&stream->head, stream->head + 1);
+	gl_store_relaxed(&stream->head, stream->head + 1);
 	return true;
 }
 
@@ -134,11 +134,11 @@ static bool sample(const struct gl_stream *stream, const struct gl_mark *m, uint
 
 static void reach(struct gl_meter *m, const struct gl_gpu *gpu, uint64_t t)
 {
-	uint64_t until = gl_peek(&gpu->device->busy_until_ns);
+	uint64_t until = gl_load_relaxed(&gpu->device->busy_until_ns);
 	while (t > until && !__atomic_compare_exchange_n(&gpu->device->busy_until_ns, &until, t, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED))
 		;
-	if (t > gl_peek(&m->gpu[gpu->index].own_until_ns))
-		gl_put(&m->gpu[gpu->index].own_until_ns, t);
+	if (t > gl_load_relaxed(&m->gpu[gpu->index].own_until_ns))
+		gl_store_relaxed(&m->gpu[gpu->index].own_until_ns, t);
 	gl_queue_reached(gpu, t);
 }
 
@@ -146,13 +146,14 @@ static void reach(struct gl_meter *m, const struct gl_gpu *gpu, uint64_t t)
  * rest back at the mark would be right too, but it would end every burst early and so break up the overlap. */
 static void follow_overlap(struct gl_meter *m, uint32_t gpu, uint64_t busy, uint64_t costs)
 {
-	uint64_t all_busy = gl_add(&m->gpu[gpu].busy_sum_ns, busy) + busy, all_costs = gl_add(&m->gpu[gpu].cost_sum_ns, costs) + costs;
+	uint64_t all_busy = gl_add_relaxed(&m->gpu[gpu].busy_sum_ns, busy) + busy;
+	uint64_t all_costs = gl_add_relaxed(&m->gpu[gpu].cost_sum_ns, costs) + costs;
 	if (all_costs < OVERLAP_NS)
 		return;
 	uint64_t ratio = all_busy * 1024 / all_costs;
-	gl_put(&m->gpu[gpu].overlap, (uint32_t)(ratio < 64 ? 64 : ratio > 2048 ? 2048 : ratio));
-	gl_put(&m->gpu[gpu].busy_sum_ns, all_busy / 2); /* the older half counts half */
-	gl_put(&m->gpu[gpu].cost_sum_ns, all_costs / 2);
+	gl_store_relaxed(&m->gpu[gpu].overlap, (uint32_t)(ratio < 64 ? 64 : ratio > 2048 ? 2048 : ratio));
+	gl_store_relaxed(&m->gpu[gpu].busy_sum_ns, all_busy / 2); /* the older half counts half */
+	gl_store_relaxed(&m->gpu[gpu].cost_sum_ns, all_costs / 2);
 }
 
 /* Contexts that have work get equal slices of a GPU, so whoever's queue never ran dry beside others has had its part of
@@ -161,11 +162,12 @@ static void follow_overlap(struct gl_meter *m, uint32_t gpu, uint64_t busy, uint
 static uint64_t owed_beside(struct gl_meter *m, const struct gl_gpu *gpu, uint64_t least, uint64_t busy)
 {
 	const struct gl_policy_device *p = gl_policy_of(gpu);
-	uint32_t sharers = p ? gl_peek(&p->sharers) : 0;
+	uint32_t sharers = p ? gl_load_relaxed(&p->sharers) : 0;
 	if (!sharers)
 		return 0;
-	int64_t *owed = &m->gpu[gpu->index].beside_owed_ns, sum = gl_peek(owed) + (int64_t)(least / sharers) - (int64_t)busy;
-	gl_put(owed, sum < -BESIDE_NS ? -BESIDE_NS : sum > BESIDE_NS ? BESIDE_NS : sum);
+	int64_t *owed = &m->gpu[gpu->index].beside_owed_ns;
+	int64_t sum = gl_load_relaxed(owed) + (int64_t)(least / sharers) - (int64_t)busy;
+	gl_store_relaxed(owed, sum < -BESIDE_NS ? -BESIDE_NS : sum > BESIDE_NS ? BESIDE_NS : sum);
 	return sum > BESIDE_NS ? (uint64_t)(sum - BESIDE_NS) : 0;
 }
 
@@ -185,10 +187,10 @@ static uint64_t known_costs(const struct gl_meter *m, const struct gl_gpu *gpu, 
 {
 	if (GL_LIKELY(!unknown->launches))
 		return costs_ns;
-	if (!unknown->cost || !gl_peek(&unknown->cost->samples))
+	if (!unknown->cost || !gl_load_relaxed(&unknown->cost->samples))
 		return span_ns;
 	return after(costs_ns, costs_of(&m->gpu[gpu->index], unknown->charged_ns)) +
-	       unknown->launches * gl_peek(&unknown->cost->cost_ns);
+	       unknown->launches * gl_load_relaxed(&unknown->cost->cost_ns);
 }
 
 static struct taken taken(struct gl_meter *m, struct gl_stream *stream, const struct gl_mark *mark, uint64_t raw, uint64_t t,
@@ -201,7 +203,7 @@ static struct taken taken(struct gl_meter *m, struct gl_stream *stream, const st
 	struct taken took = {costs, costs, 0, least, !ours && !mark->waited};
 	if (gl_has_waited(since, t, mark->cost_ns)) {
 		if (mark->cost)
-			gl_put(&mark->cost->unsampled, 0);
+			gl_store_relaxed(&mark->cost->unsampled, 0);
 		took.busy_ns = took.own_ns = mark->charged_ns; /* what such launches take on the whole */
 		took.forgiven_ns = after(span, mark->charged_ns);
 	} else if (mark->kind == GL_MARK_AFTER && sample(stream, mark, raw, t, &measured, &at_most)) {
@@ -221,7 +223,7 @@ static struct taken taken(struct gl_meter *m, struct gl_stream *stream, const st
 static void account(struct gl_meter *m, struct gl_stream *stream, const struct gl_mark *mark, uint64_t raw, uint64_t t)
 {
 	struct gl_gpu *gpu = stream->clock->gpu;
-	uint64_t since = later(stream->finished_ns, mark->first_ns), now = gl_peek(&stream->looked_ns);
+	uint64_t since = later(stream->finished_ns, mark->first_ns), now = gl_load_relaxed(&stream->looked_ns);
 	if (mark->launches == 0)
 		return;
 	struct taken took = taken(m, stream, mark, raw, t, since);
@@ -231,25 +233,26 @@ static void account(struct gl_meter *m, struct gl_stream *stream, const struct g
 	gl_spend_correct(m, gpu, mark->charged_ns, took.busy_ns + owed);
 	gl_gang_spend(gpu, since, t, took.busy_ns, now);
 	if (GL_UNLIKELY(took.forgiven_ns))
-		gl_add(&gl_self.usage->gang.forgiven_ns, took.forgiven_ns);
+		gl_add_relaxed(&gl_self.usage->gang.forgiven_ns, took.forgiven_ns);
 	reach(m, gpu, t);
-	if (!mark->unknown.launches && !took.forgiven_ns && (mark->kind != GL_MARK_AFTER || gl_peek(&mark->cost->samples) > 4))
+	if (!mark->unknown.launches && !took.forgiven_ns &&
+	    (mark->kind != GL_MARK_AFTER || gl_load_relaxed(&mark->cost->samples) > 4))
 		follow_overlap(m, gpu->index, took.own_ns + owed, mark->cost_ns);
 }
 
 void gl_marks_collect(struct gl_meter *m, struct gl_stream *stream)
 {
-	if (gl_peek(&stream->left))
+	if (gl_load_relaxed(&stream->left))
 		return;
-	CUstreamCaptureMode before = gl_relax(); /* always: another thread may begin a capture at any moment */
-	while (stream->tail != stream->head && !gl_peek(&stream->clock->coarse)) {
+	CUstreamCaptureMode before = gl_capture_relax(); /* always: another thread may begin a capture at any moment */
+	while (stream->tail != stream->head && !gl_load_relaxed(&stream->clock->coarse)) {
 		struct gl_mark *mark = &stream->mark[stream->tail % GL_MARKS];
 		uint64_t raw, host;
 		bool keep;
 		CUresult r = REAL(cuEventQuery)(mark->event);
 		if (r == CUDA_ERROR_NOT_READY)
 			break;
-		gl_put(&stream->looked_ns, gl_now_ns());
+		gl_store_relaxed(&stream->looked_ns, gl_now_ns());
 		if (r != CUDA_SUCCESS ||
 		    !gl_clock_read(stream->clock, mark->event, mark->before_ns, stream->looked_ns, &raw, &host, &keep)) {
 			gl_clock_degrade(stream->clock, "reading an event", r);
@@ -259,15 +262,15 @@ void gl_marks_collect(struct gl_meter *m, struct gl_stream *stream)
 		stream->finished_ns = host;
 		stream->finished_raw_ns = raw;
 		stream->finished_after_ns = mark->after_ns;
-		gl_put(&stream->tail, stream->tail + 1);
+		gl_store_relaxed(&stream->tail, stream->tail + 1);
 		if (!keep)
 			gl_clock_give(stream->clock, mark->event);
 	}
-	if (GL_UNLIKELY(gl_peek(&stream->clock->coarse))) {
+	if (GL_UNLIKELY(gl_load_relaxed(&stream->clock->coarse))) {
 		gl_remains_gather(stream, false);
 		gl_coarse_look(m, stream);
 	}
-	gl_unrelax(before);
+	gl_capture_restore(before);
 	if (GL_UNLIKELY(gl_stream_is_orphan(stream)) && !gl_has_marks(stream))
 		gl_stream_free(m, stream);
 }
@@ -278,7 +281,7 @@ void gl_mark_now(struct gl_meter *m, struct gl_stream *stream)
 		return;
 	gl_marks_collect(m, stream);
 	gl_stream_settle(m, stream);
-	if (gl_peek(&stream->launches) && !gl_peek(&stream->left))
+	if (gl_load_relaxed(&stream->launches) && !gl_load_relaxed(&stream->left))
 		gl_mark_put(stream, GL_MARK_PLAIN, NULL, 0, 0);
 	gl_unlock(&stream->lock);
 }
@@ -287,8 +290,8 @@ void gl_marks_collect_all(struct gl_meter *m, CUcontext context)
 {
 	struct gl_stream *s;
 	for (uint32_t i = 0; (s = gl_stream_next(m, &i));) {
-		bool pending = gl_has_marks(s) || (gl_peek(&s->clock->coarse) && gl_has_launches(s));
-		if (!pending || (context && gl_peek(&s->context) != context) || !gl_try_lock(&s->lock))
+		bool pending = gl_has_marks(s) || (gl_load_relaxed(&s->clock->coarse) && gl_has_launches(s));
+		if (!pending || (context && gl_load_relaxed(&s->context) != context) || !gl_try_lock(&s->lock))
 			continue;
 		gl_marks_collect(m, s);
 		gl_unlock(&s->lock);

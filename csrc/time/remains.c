@@ -8,29 +8,29 @@
 /* Launches of several costs that are all unknown are taken for those of the most frequent. */
 void gl_unknown_add(struct gl_unknown *to, const struct gl_unknown *more)
 {
-	uint32_t before = gl_peek(&to->launches);
-	if (more->cost != to->cost && gl_peek(&more->launches) > before)
+	uint32_t before = gl_load_relaxed(&to->launches);
+	if (more->cost != to->cost && gl_load_relaxed(&more->launches) > before)
 		to->cost = more->cost;
 	to->charged_ns += more->charged_ns;
-	gl_put(&to->launches, before + gl_peek(&more->launches));
+	gl_store_relaxed(&to->launches, before + gl_load_relaxed(&more->launches));
 }
 
 void gl_unknown_clear(struct gl_unknown *unknown)
 {
 	unknown->cost = NULL;
 	unknown->charged_ns = 0;
-	gl_put(&unknown->launches, 0);
+	gl_store_relaxed(&unknown->launches, 0);
 }
 
 static void end_mark(struct gl_stream *s, struct gl_mark *mark, bool events_gone)
 {
-	gl_add(&s->launches, mark->launches);
-	gl_add(&s->charged_ns, mark->charged_ns);
+	gl_add_relaxed(&s->launches, mark->launches);
+	gl_add_relaxed(&s->charged_ns, mark->charged_ns);
 	gl_unknown_add(&s->unknown, &mark->unknown);
 	if (mark->waited)
-		gl_put(&s->waited, 1u);
+		gl_store_relaxed(&s->waited, 1u);
 	if (mark->cost)
-		gl_put(&mark->cost->unsampled, 0);
+		gl_store_relaxed(&mark->cost->unsampled, 0);
 	if (!events_gone)
 		gl_clock_give(s->clock, mark->event);
 }
@@ -39,15 +39,15 @@ void gl_remains_gather(struct gl_stream *s, bool events_gone)
 {
 	gl_stream_settle(gl_self.meter, s);
 	if (s->tail != s->head)
-		gl_put(&s->first_ns, s->mark[s->tail % GL_MARKS].first_ns);
-	for (; s->tail != s->head; gl_put(&s->tail, s->tail + 1))
+		gl_store_relaxed(&s->first_ns, s->mark[s->tail % GL_MARKS].first_ns);
+	for (; s->tail != s->head; gl_store_relaxed(&s->tail, s->tail + 1))
 		end_mark(s, &s->mark[s->tail % GL_MARKS], events_gone);
 }
 
 uint64_t gl_remains_since(const struct gl_stream *s)
 {
 	const struct gl_mark *mark = s->tail == s->head ? NULL : &s->mark[s->tail % GL_MARKS];
-	uint64_t first = mark ? mark->first_ns : gl_peek(&s->first_ns);
+	uint64_t first = mark ? mark->first_ns : gl_load_relaxed(&s->first_ns);
 	return first > s->finished_ns ? first : s->finished_ns;
 }
 
@@ -56,10 +56,10 @@ static bool thought(const struct gl_unknown *unknown, uint64_t *ns)
 {
 	if (!unknown->launches)
 		return true;
-	if (!unknown->cost || !gl_peek(&unknown->cost->samples))
+	if (!unknown->cost || !gl_load_relaxed(&unknown->cost->samples))
 		return false;
 	*ns -= unknown->charged_ns < *ns ? unknown->charged_ns : *ns;
-	*ns += unknown->launches * gl_peek(&unknown->cost->cost_ns);
+	*ns += unknown->launches * gl_load_relaxed(&unknown->cost->cost_ns);
 	return true;
 }
 
@@ -78,15 +78,16 @@ void gl_remains_end(struct gl_meter *m, struct gl_stream *s, uint64_t least_ns, 
 	took = took < least_ns ? least_ns : took > most_ns ? most_ns : took;
 	gl_unknown_clear(&s->unknown);
 	s->finished_ns = now_ns;
-	gl_put(&s->marked_ns, now_ns);
+	gl_store_relaxed(&s->marked_ns, now_ns);
 	gl_spend_correct(m, gpu, charged, cover(m, gpu, since, now_ns, took));
 }
 
 void gl_remains_advance(struct gl_meter *m, struct gl_stream *s, uint64_t worked_ns, uint64_t now_ns)
 {
 	struct gl_gpu *gpu = s->clock->gpu;
-	uint64_t since = gl_remains_since(s), charged = gl_peek(&s->charged_ns), part = charged < worked_ns ? charged : worked_ns;
-	gl_sub(&s->charged_ns, part);
+	uint64_t since = gl_remains_since(s), charged = gl_load_relaxed(&s->charged_ns);
+	uint64_t part = charged < worked_ns ? charged : worked_ns;
+	gl_sub_relaxed(&s->charged_ns, part);
 	s->finished_ns = now_ns;
 	gl_spend_correct(m, gpu, part, cover(m, gpu, since, now_ns, worked_ns));
 }

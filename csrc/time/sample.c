@@ -12,12 +12,12 @@ enum { KNOWN = 4 };
 /* Where no launch is held back, costs serve statistics alone: then samples of known launches are rare in time, too. */
 static bool is_too_soon(struct gl_meter *m, const struct gl_launch *l)
 {
-	if (gl_bucket_mark_ns(l->gpu) < FREE_SAMPLE_NS || gl_peek(&l->cost->samples) < KNOWN)
+	if (gl_bucket_mark_ns(l->gpu) < FREE_SAMPLE_NS || gl_load_relaxed(&l->cost->samples) < KNOWN)
 		return false;
 	uint64_t now = gl_now_ns(), *at = &m->gpu[l->gpu->index].sampled_at_ns;
-	if (now - gl_peek(at) < FREE_SAMPLE_NS)
+	if (now - gl_load_relaxed(at) < FREE_SAMPLE_NS)
 		return true;
-	gl_put(at, now);
+	gl_store_relaxed(at, now);
 	return false;
 }
 
@@ -25,7 +25,7 @@ static bool is_too_soon(struct gl_meter *m, const struct gl_launch *l)
 static void start_coarse_sample(struct gl_meter *m, struct gl_launch *l)
 {
 	uint64_t thread = 0;
-	if (gl_peek(&gl_self.capturing) || gl_bucket_free(m, l->gpu) || !gl_stream_markable(l->stream, &thread))
+	if (gl_load_relaxed(&gl_self.capturing) || gl_bucket_free(m, l->gpu) || !gl_stream_markable(l->stream, &thread))
 		return;
 	gl_lock(&l->stream->lock);
 	if (gl_coarse_drain(m, l->stream)) {
@@ -39,11 +39,11 @@ static void start_coarse_sample(struct gl_meter *m, struct gl_launch *l)
 void gl_sample_begin(struct gl_meter *m, struct gl_launch *l)
 {
 	struct gl_stream *s = l->stream;
-	if (GL_UNLIKELY(gl_peek(&s->clock->coarse)))
+	if (GL_UNLIKELY(gl_load_relaxed(&s->clock->coarse)))
 		gl_clock_retry(m, s->clock);
 	if (!gl_cost_wants_sample(l->cost) || is_too_soon(m, l))
 		return;
-	if (GL_UNLIKELY(gl_peek(&s->clock->coarse))) {
+	if (GL_UNLIKELY(gl_load_relaxed(&s->clock->coarse))) {
 		start_coarse_sample(m, l);
 		return;
 	}
@@ -62,7 +62,7 @@ void gl_sample_end(struct gl_meter *m, const struct gl_launch *l)
 {
 	struct gl_stream *s = l->stream;
 	uint64_t now = gl_now_ns();
-	if (!gl_peek(&s->clock->coarse))
+	if (!gl_load_relaxed(&s->clock->coarse))
 		gl_mark_put(s, GL_MARK_AFTER, l->cost, now, now - l->before_ns);
 	else if (gl_coarse_drain(m, s))
 		(void)gl_cost_learn(l->cost, gl_now_ns() - l->before_ns);
@@ -71,7 +71,7 @@ void gl_sample_end(struct gl_meter *m, const struct gl_launch *l)
 
 void gl_sample_apart_begin(struct gl_meter *m, struct gl_launch *l)
 {
-	if (gl_peek(&gl_self.capturing) || gl_bucket_free(m, l->gpu) || !gl_cost_wants_sample(l->cost))
+	if (gl_load_relaxed(&gl_self.capturing) || gl_bucket_free(m, l->gpu) || !gl_cost_wants_sample(l->cost))
 		return;
 	l->apart = true;
 	l->before_ns = gl_now_ns();
@@ -87,5 +87,5 @@ void gl_sample_apart_end(struct gl_meter *m, const struct gl_launch *l)
 	if (gl_coarse_drain(m, &alone))
 		(void)gl_cost_learn(l->cost, gl_now_ns() - l->before_ns);
 	else
-		gl_sub(&l->gpu->account->outstanding_ns, alone.charged_ns);
+		gl_sub_relaxed(&l->gpu->account->outstanding_ns, alone.charged_ns);
 }

@@ -9,8 +9,9 @@ enum { PROBES = 16 };
 
 static bool matches(const struct gl_stream *s, CUcontext context, CUstream handle, uint64_t thread)
 {
-	return gl_load(&s->state) == 2 && gl_peek(&s->handle) == handle && gl_peek(&s->thread) == thread &&
-	       (!gl_is_default_stream(handle) || gl_peek(&s->context) == context);
+	return gl_load_acquire(&s->state) == 2 && gl_load_relaxed(&s->handle) == handle &&
+	       gl_load_relaxed(&s->thread) == thread &&
+	       (!gl_is_default_stream(handle) || gl_load_relaxed(&s->context) == context);
 }
 
 /* Field by field, under the lock: another thread may still be looking at what the entry was before. */
@@ -19,27 +20,27 @@ static void begin(struct gl_meter *m, struct gl_stream *s, CUcontext context, CU
 {
 	uint32_t at = (uint32_t)(s - m->stream);
 	gl_lock(&s->lock);
-	gl_put(&s->context, context);
-	gl_put(&s->handle, handle);
-	gl_put(&s->thread, thread);
+	gl_store_relaxed(&s->context, context);
+	gl_store_relaxed(&s->handle, handle);
+	gl_store_relaxed(&s->thread, thread);
 	s->clock = clock;
-	gl_put(&s->launches, 0);
-	gl_put(&s->charged_ns, 0);
-	gl_put(&s->pending, 0);
-	gl_put(&s->seen, 0);
-	gl_put(&s->waited, 0);
-	gl_put(&s->first_ns, 0);
-	gl_put(&s->marked_ns, 0);
-	gl_put(&s->looked_ns, 0);
+	gl_store_relaxed(&s->launches, 0);
+	gl_store_relaxed(&s->charged_ns, 0);
+	gl_store_relaxed(&s->pending, 0);
+	gl_store_relaxed(&s->seen, 0);
+	gl_store_relaxed(&s->waited, 0);
+	gl_store_relaxed(&s->first_ns, 0);
+	gl_store_relaxed(&s->marked_ns, 0);
+	gl_store_relaxed(&s->looked_ns, 0);
 	s->finished_ns = s->finished_raw_ns = s->finished_after_ns = 0;
 	s->left_ns = 0;
 	s->left = s->running = 0;
-	gl_put(&s->unknown.launches, 0);
+	gl_store_relaxed(&s->unknown.launches, 0);
 	s->unknown.cost = NULL;
 	s->unknown.charged_ns = 0;
-	gl_put(&s->tail, s->head);
+	gl_store_relaxed(&s->tail, s->head);
 	gl_unlock(&s->lock);
-	gl_store(&s->state, 2u);
+	gl_store_release(&s->state, 2u);
 	__atomic_fetch_or(&m->live[at / 64], UINT64_C(1) << at % 64, __ATOMIC_RELEASE);
 }
 
@@ -47,22 +48,22 @@ void gl_stream_free(struct gl_meter *m, struct gl_stream *s)
 {
 	uint32_t at = (uint32_t)(s - m->stream);
 	gl_stream_orphan(s);
-	gl_put(&s->context, NULL);
+	gl_store_relaxed(&s->context, NULL);
 	__atomic_fetch_and(&m->live[at / 64], ~(UINT64_C(1) << at % 64), __ATOMIC_RELAXED);
-	gl_store(&s->state, 0u);
+	gl_store_release(&s->state, 0u);
 }
 
 struct gl_stream *gl_stream_next(struct gl_meter *m, uint32_t *index)
 {
 	while (*index < GL_STREAMS) {
-		uint64_t word = gl_load(&m->live[*index / 64]) >> *index % 64;
+		uint64_t word = gl_load_acquire(&m->live[*index / 64]) >> *index % 64;
 		if (!word) {
 			*index = (*index / 64 + 1) * 64;
 			continue;
 		}
 		*index += (uint32_t)__builtin_ctzll(word);
 		struct gl_stream *s = &m->stream[(*index)++];
-		if (gl_load(&s->state) == 2)
+		if (gl_load_acquire(&s->state) == 2)
 			return s;
 	}
 	return NULL;
@@ -70,12 +71,12 @@ struct gl_stream *gl_stream_next(struct gl_meter *m, uint32_t *index)
 
 void gl_stream_settle(struct gl_meter *m, struct gl_stream *s)
 {
-	if (GL_LIKELY(!gl_peek(&s->pending)))
+	if (GL_LIKELY(!gl_load_relaxed(&s->pending)))
 		return;
 	uint64_t pending = __atomic_exchange_n(&s->pending, 0, __ATOMIC_RELAXED), ns = pending % GL_PENDING_ONE;
-	gl_add(&s->clock->gpu->account->launches[GL_KERNEL], pending / GL_PENDING_ONE);
-	gl_add(&s->launches, (uint32_t)(pending / GL_PENDING_ONE));
-	gl_add(&s->charged_ns, ns);
+	gl_add_relaxed(&s->clock->gpu->account->launches[GL_KERNEL], pending / GL_PENDING_ONE);
+	gl_add_relaxed(&s->launches, (uint32_t)(pending / GL_PENDING_ONE));
+	gl_add_relaxed(&s->charged_ns, ns);
 	gl_spend(m, s->clock->gpu, ns);
 }
 
@@ -87,7 +88,7 @@ static struct gl_stream *make_stream(struct gl_meter *m, uint64_t hash, CUcontex
 		struct gl_stream *s = &m->stream[(hash + i) % GL_STREAMS];
 		if (matches(s, context, handle, thread))
 			return s;
-		if (gl_load(&s->state) == 0) {
+		if (gl_load_acquire(&s->state) == 0) {
 			begin(m, s, context, handle, thread, clock);
 			return s;
 		}
@@ -128,13 +129,13 @@ static bool asks_capturing(CUstream stream, bool per_thread, bool otherwise)
 
 bool gl_captures(CUstream stream, bool per_thread)
 {
-	return GL_UNLIKELY(gl_peek(&gl_self.capturing)) && asks_capturing(stream, per_thread, false);
+	return GL_UNLIKELY(gl_load_relaxed(&gl_self.capturing)) && asks_capturing(stream, per_thread, false);
 }
 
 bool gl_stream_markable(const struct gl_stream *s, uint64_t *thread)
 {
-	uint64_t owner = gl_peek(&s->thread);
-	CUstream handle = gl_peek(&s->handle);
+	uint64_t owner = gl_load_relaxed(&s->thread);
+	CUstream handle = gl_load_relaxed(&s->handle);
 	if (owner && !*thread)
 		*thread = (uint64_t)gl_syscall(SYS_gettid);
 	if ((owner && owner != *thread) || handle == GL_NO_HANDLE)

@@ -21,7 +21,7 @@
  * pace is no debt to it.
  *
  * Whoever waits counts itself in account->waiting and sleeps on the policy's futex (without a policy, the device's),
- * never longer than LONGEST_SLEEP_NS.  If it waits for a grant, it rings the usage segment's doorbell.  While it has
+ * never longer than MAX_SLEEP_NS.  If it waits for a grant, it rings the usage segment's doorbell.  While it has
  * work unfinished it looks at its marks in between, and rings when all of it is done, since the next tenant's turn may
  * depend on that.  The doorbell also rings when a process launches that has no unfinished work or has not launched for a
  * millisecond: of work that nobody waits for, it is not known when it finished.
@@ -39,10 +39,10 @@
 #define KEEP_NS UINT64_C(100000000)
 #define MARK_NS UINT64_C(1000000)      /* between marks where launches are held back */
 #define FREE_MARK_NS UINT64_C(4000000) /* and where not: only statistics depend on them */
-#define SHORTEST_MARK_NS UINT64_C(250000)
-#define LONGEST_START_NS UINT64_C(1000000000) /* further off is nonsense */
+#define MIN_MARK_NS UINT64_C(250000)
+#define MAX_START_AHEAD_NS UINT64_C(1000000000) /* further off is nonsense */
 #define STUCK_NS UINT64_C(200000000)   /* unfinished work that does not get less for so long is not waited for */
-enum { LONGEST_SLEEP_NS = 50000000, SHORTEST_LOOK_NS = 50000, LONGEST_LOOK_NS = 500000,
+enum { MAX_SLEEP_NS = 50000000, MIN_LOOK_NS = 50000, MAX_LOOK_NS = 500000,
        OWN_LOOK_NS = 2000000, SIBLING_LOOK_NS = 500000 };
 
 /* ---- the rules in force ---- */
@@ -55,9 +55,9 @@ static bool has_own(const struct gl_gpu *gpu, uint32_t percent)
 uint64_t gl_bucket_mark_ns(const struct gl_gpu *gpu)
 {
 	const struct gl_policy_device *p = gl_policy_of(gpu);
-	uint64_t ahead = gl_shared(p) ? gl_peek(&p->run_ahead_ns) : 0;
+	uint64_t ahead = gl_shared(p) ? gl_load_relaxed(&p->run_ahead_ns) : 0;
 	if (ahead && ahead < 4 * MARK_NS)
-		return ahead / 4 > SHORTEST_MARK_NS ? ahead / 4 : SHORTEST_MARK_NS;
+		return ahead / 4 > MIN_MARK_NS ? ahead / 4 : MIN_MARK_NS;
 	uint32_t percent = gl_limit_percent(gpu, p);
 	return gl_shared(p) || percent < 100 || has_own(gpu, percent) ? MARK_NS : FREE_MARK_NS;
 }
@@ -84,19 +84,20 @@ static bool clocked_open(struct gl_meter *m, struct gl_gpu *gpu, struct gl_clock
 	gl_clocked_refill(b);
 	int64_t hand = gl_clocked_in_hand(b);
 	/* Those already waiting come first: a newcomer does not live on what they are waiting for. */
-	return gl_peek(&m->gpu[gpu->index].waiting) ? hand >= (int64_t)b.resume_ns : hand > 0;
+	return gl_load_relaxed(&m->gpu[gpu->index].waiting) ? hand >= (int64_t)b.resume_ns : hand > 0;
 }
 
 static void goes_unpaced(struct gl_meter *m, struct gl_gpu *gpu)
 {
-	if (GL_UNLIKELY(!gl_peek(&m->gpu[gpu->index].unpaced)))
-		gl_put(&m->gpu[gpu->index].unpaced, 1);
+	if (GL_UNLIKELY(!gl_load_relaxed(&m->gpu[gpu->index].unpaced)))
+		gl_store_relaxed(&m->gpu[gpu->index].unpaced, 1);
 }
 
 /* The wall clock takes over: it begins with an even account. */
 static void begin_pacing(struct gl_meter *m, struct gl_gpu *gpu)
 {
-	if (GL_LIKELY(!gl_peek(&m->gpu[gpu->index].unpaced)) || !__atomic_exchange_n(&m->gpu[gpu->index].unpaced, 0, __ATOMIC_RELAXED))
+	if (GL_LIKELY(!gl_load_relaxed(&m->gpu[gpu->index].unpaced)) ||
+	    !__atomic_exchange_n(&m->gpu[gpu->index].unpaced, 0, __ATOMIC_RELAXED))
 		return;
 	gl_clocked_settle(tenants_bucket(gpu, 100));
 	gl_gang_settle();
@@ -107,10 +108,10 @@ static bool is_of_gang(struct gl_meter *m, const struct gl_gpu *gpu)
 {
 	uint32_t *in_gang = &m->gpu[gpu->index].in_gang;
 	if (GL_UNLIKELY(gl_gang_has(gpu))) {
-		gl_put(in_gang, 1u);
+		gl_store_relaxed(in_gang, 1u);
 		return true;
 	}
-	if (GL_UNLIKELY(gl_peek(in_gang)) && __atomic_exchange_n(in_gang, 0, __ATOMIC_RELAXED))
+	if (GL_UNLIKELY(gl_load_relaxed(in_gang)) && __atomic_exchange_n(in_gang, 0, __ATOMIC_RELAXED))
 		gl_clocked_settle(tenants_bucket(gpu, 100));
 	return false;
 }
@@ -119,7 +120,7 @@ static bool is_of_gang(struct gl_meter *m, const struct gl_gpu *gpu)
 
 static bool granted(const struct gl_gpu *gpu, const struct gl_policy_device *p)
 {
-	return gl_really_spent(&gpu->device->spent_ns, &gpu->device->refund_ns) < gl_peek(&p->granted_ns);
+	return gl_really_spent(&gpu->device->spent_ns, &gpu->device->refund_ns) < gl_load_relaxed(&p->granted_ns);
 }
 
 /* How long the work submitted lasts still, if the GPU does nothing else; UINT64_MAX: nobody knows.  That can be relied
@@ -127,38 +128,38 @@ static bool granted(const struct gl_gpu *gpu, const struct gl_policy_device *p)
 static uint64_t queued(const struct gl_meter *m, const struct gl_gpu *gpu, const struct gl_policy_device *p, uint64_t now)
 {
 	const struct gl_gpu_meter *meter = &m->gpu[gpu->index];
-	uint64_t from = gl_peek(&p->exclusive_from_ns), end = gl_peek(&gpu->account->queue_end_ns);
-	if (!from || now < from || gl_peek(&meter->trusted_ns) == gl_peek(&meter->own_until_ns))
+	uint64_t from = gl_load_relaxed(&p->exclusive_from_ns), end = gl_load_relaxed(&gpu->account->queue_end_ns);
+	if (!from || now < from || gl_load_relaxed(&meter->trusted_ns) == gl_load_relaxed(&meter->own_until_ns))
 		return UINT64_MAX;
 	return end > now ? end - now : 0;
 }
 
 static bool within_run_ahead(struct gl_meter *m, const struct gl_gpu *gpu, const struct gl_policy_device *p)
 {
-	uint64_t ahead = gl_peek(&p->run_ahead_ns);
-	if (ahead == 0 || gl_peek(&gpu->account->outstanding_ns) < ahead)
+	uint64_t ahead = gl_load_relaxed(&p->run_ahead_ns);
+	if (ahead == 0 || gl_load_relaxed(&gpu->account->outstanding_ns) < ahead)
 		return true;
 	if (queued(m, gpu, p, gl_now_ns()) >= ahead)
 		return false;
-	gl_put(&m->gpu[gpu->index].trusted_ns, gl_peek(&m->gpu[gpu->index].own_until_ns));
+	gl_store_relaxed(&m->gpu[gpu->index].trusted_ns, gl_load_relaxed(&m->gpu[gpu->index].own_until_ns));
 	return true;
 }
 
 /* How long until what is granted may be used. */
 static uint64_t until_start(const struct gl_policy_device *p, uint64_t now)
 {
-	uint64_t start = gl_peek(&p->start_ns);
-	return start > now && start - now < LONGEST_START_NS ? start - now : 0;
+	uint64_t start = gl_load_relaxed(&p->start_ns);
+	return start > now && start - now < MAX_START_AHEAD_NS ? start - now : 0;
 }
 
 static bool has_started(const struct gl_policy_device *p)
 {
-	return !gl_peek(&p->start_ns) || !until_start(p, gl_now_ns());
+	return !gl_load_relaxed(&p->start_ns) || !until_start(p, gl_now_ns());
 }
 
 static uint64_t look_again(uint64_t ns)
 {
-	return ns < SHORTEST_LOOK_NS ? SHORTEST_LOOK_NS : ns > LONGEST_LOOK_NS ? LONGEST_LOOK_NS : ns;
+	return ns < MIN_LOOK_NS ? MIN_LOOK_NS : ns > MAX_LOOK_NS ? MAX_LOOK_NS : ns;
 }
 
 /* ---- the gate ---- */
@@ -204,9 +205,9 @@ struct wait {
 /* Looks at the marks; tells the daemon when the last work is done. */
 static void collect(struct gl_meter *m, struct gl_gpu *gpu, CUcontext context, struct wait *w)
 {
-	uint64_t before = gl_peek(&gpu->account->outstanding_ns);
+	uint64_t before = gl_load_relaxed(&gpu->account->outstanding_ns);
 	gl_marks_collect_all(m, gl_self.daemon.registered ? NULL : context);
-	uint64_t after = gl_peek(&gpu->account->outstanding_ns);
+	uint64_t after = gl_load_relaxed(&gpu->account->outstanding_ns);
 	if (before && !after && gl_self.daemon.registered)
 		gl_doorbell_ring();
 	if (after < w->outstanding_ns || !w->progress_ns)
@@ -219,12 +220,12 @@ static void collect(struct gl_meter *m, struct gl_gpu *gpu, CUcontext context, s
 static uint64_t policy_sleep(struct gl_meter *m, const struct gl_gpu *gpu, const struct gl_policy_device *p, uint64_t now,
 			     struct wait *w)
 {
-	uint64_t outstanding = w->outstanding_ns, half = gl_peek(&p->run_ahead_ns) / 2, left;
+	uint64_t outstanding = w->outstanding_ns, half = gl_load_relaxed(&p->run_ahead_ns) / 2, left;
 	if (!granted(gpu, p)) {
 		if (!w->throttled)
 			gl_doorbell_ring(); /* the daemon can do something about it, which it cannot about our own work */
 		w->throttled = true;
-		return outstanding ? look_again(outstanding / 2) : LONGEST_SLEEP_NS;
+		return outstanding ? look_again(outstanding / 2) : MAX_SLEEP_NS;
 	}
 	if ((left = until_start(p, now))) {
 		w->throttled = true;
@@ -236,14 +237,14 @@ static uint64_t policy_sleep(struct gl_meter *m, const struct gl_gpu *gpu, const
 		return look_again(outstanding - half);
 	if (left > half)
 		return look_again(left - half);
-	gl_put(&m->gpu[gpu->index].trusted_ns, gl_peek(&m->gpu[gpu->index].own_until_ns));
+	gl_store_relaxed(&m->gpu[gpu->index].trusted_ns, gl_load_relaxed(&m->gpu[gpu->index].own_until_ns));
 	return 0;
 }
 
 /* How long to sleep before looking again; 0: the launch may go. */
 static uint64_t sleep_for(struct gl_meter *m, struct gl_gpu *gpu, const struct gl_policy_device *p, struct wait *w)
 {
-	uint64_t now = gl_now_ns(), ns = gl_suspended(gpu, p) ? LONGEST_SLEEP_NS : 0;
+	uint64_t now = gl_now_ns(), ns = gl_suspended(gpu, p) ? MAX_SLEEP_NS : 0;
 	bool by_daemon = gl_shared(p) && gl_policy_fresh(now);
 	uint32_t percent = gl_limit_percent(gpu, p);
 	if (!ns && has_own(gpu, percent))
@@ -262,12 +263,12 @@ void gl_bucket_wait(struct gl_meter *m, struct gl_gpu *gpu, const struct gl_stre
 {
 	struct gl_device *d = gpu->device;
 	struct wait w = {.start_ns = gl_now_ns()};
-	gl_add(&m->gpu[gpu->index].waiting, 1);
-	gl_add(&gpu->account->waiting, 1);
+	gl_add_relaxed(&m->gpu[gpu->index].waiting, 1);
+	gl_add_relaxed(&gpu->account->waiting, 1);
 	for (;;) {
 		const struct gl_policy_device *p = gl_policy_of(gpu);
 		/* A read-only mapping is enough to sleep on; the kernel only reads the word. */
-		uint32_t *word = p ? (uint32_t *)(uintptr_t)&p->change : &d->wake, seen = gl_load(word);
+		uint32_t *word = p ? (uint32_t *)(uintptr_t)&p->change : &d->wake, seen = gl_load_acquire(word);
 		collect(m, gpu, stream ? stream->context : NULL, &w);
 		uint64_t ns = sleep_for(m, gpu, p, &w);
 		if (ns == 0)
@@ -280,10 +281,10 @@ void gl_bucket_wait(struct gl_meter *m, struct gl_gpu *gpu, const struct gl_stre
 			ns = SIBLING_LOOK_NS;
 		gl_futex_wait(word, seen, ns); /* a signal handler runs, and we look again */
 	}
-	gl_sub(&gpu->account->waiting, 1);
-	gl_sub(&m->gpu[gpu->index].waiting, 1);
+	gl_sub_relaxed(&gpu->account->waiting, 1);
+	gl_sub_relaxed(&m->gpu[gpu->index].waiting, 1);
 	if (w.throttled) {
-		gl_add(&d->throttled_ns, gl_now_ns() - w.start_ns);
-		gl_add(&d->throttled_count, 1);
+		gl_add_relaxed(&d->throttled_ns, gl_now_ns() - w.start_ns);
+		gl_add_relaxed(&d->throttled_count, 1);
 	}
 }

@@ -11,8 +11,8 @@
  *   cover     which time on the clock has been charged (coverage.c)
  *   coarse    of a clock: the driver refuses it timing events, so that work is measured by the wall clock (coarse.c)
  */
-#ifndef GL_METER_H
-#define GL_METER_H
+#ifndef GL_TIME_TYPES_H
+#define GL_TIME_TYPES_H
 
 #include "base/testpoint.h"
 #include "process/process.h"
@@ -253,11 +253,11 @@ void gl_stream_free(struct gl_meter *m, struct gl_stream *stream);
 #define GL_NO_HANDLE ((CUstream)~(uintptr_t)0)
 static inline void gl_stream_orphan(struct gl_stream *stream)
 {
-	gl_put(&stream->handle, GL_NO_HANDLE);
+	gl_store_relaxed(&stream->handle, GL_NO_HANDLE);
 }
 static inline bool gl_stream_is_orphan(const struct gl_stream *stream)
 {
-	return gl_peek(&stream->handle) == GL_NO_HANDLE;
+	return gl_load_relaxed(&stream->handle) == GL_NO_HANDLE;
 }
 /* Whether a stream of this process captures. */
 bool gl_captures(CUstream stream, bool per_thread);
@@ -267,11 +267,11 @@ bool gl_captures(CUstream stream, bool per_thread);
 bool gl_stream_markable(const struct gl_stream *stream, uint64_t *thread);
 static inline bool gl_has_launches(const struct gl_stream *stream)
 {
-	return gl_peek(&stream->launches) || gl_peek(&stream->pending);
+	return gl_load_relaxed(&stream->launches) || gl_load_relaxed(&stream->pending);
 }
 static inline bool gl_has_marks(const struct gl_stream *stream)
 {
-	return gl_peek(&stream->head) != gl_peek(&stream->tail);
+	return gl_load_relaxed(&stream->head) != gl_load_relaxed(&stream->tail);
 }
 
 /* ---- coarse.c: without events; the caller holds stream->lock ---- */

@@ -23,13 +23,13 @@
 
 static bool is_late(const struct gl_account *account, uint64_t now, uint64_t by_ns, uint32_t sharers)
 {
-	uint64_t left = gl_peek(&account->outstanding_ns), end = gl_peek(&account->queue_end_ns);
+	uint64_t left = gl_load_relaxed(&account->outstanding_ns), end = gl_load_relaxed(&account->queue_end_ns);
 	return left && end && now > end && now - end > by_ns + (sharers - 1) * (left + by_ns);
 }
 
 static bool slot_is_late(const struct gl_slot *slot, uint32_t but, uint64_t now, uint32_t sharers)
 {
-	uint32_t devices = gl_peek(&gl_self.usage->gang.devices);
+	uint32_t devices = gl_load_relaxed(&gl_self.usage->gang.devices);
 	for (uint32_t d = 0; d < GL_MAX_DEVICES && devices >> d; d++)
 		if (devices >> d & 1 && d != but && is_late(&slot->account[d], now, RANK_LATE_NS, sharers))
 			return true;
@@ -38,11 +38,11 @@ static bool slot_is_late(const struct gl_slot *slot, uint32_t but, uint64_t now,
 
 static bool is_another_late(const struct gl_gpu *gpu, uint64_t now)
 {
-	uint32_t used = gl_peek(&gl_self.usage->header.slots_used), sharers = gl_sharers(gpu);
+	uint32_t used = gl_load_relaxed(&gl_self.usage->header.slots_used), sharers = gl_sharers(gpu);
 	for (uint32_t i = 0; i < used && i < GL_MAX_SLOTS; i++) {
 		const struct gl_slot *slot = &gl_self.usage->slot[i];
 		uint32_t but = (int)i == gl_self.slot ? gpu->index : GL_MAX_DEVICES;
-		if ((gl_load(&slot->generation) & 1) && slot_is_late(slot, but, now, sharers))
+		if ((gl_load_acquire(&slot->generation) & 1) && slot_is_late(slot, but, now, sharers))
 			return true;
 	}
 	return false;
@@ -59,17 +59,17 @@ static bool has_another_stream(struct gl_meter *m, const struct gl_gpu *gpu, con
 
 static bool is_due(const struct gl_gpu_meter *meter, uint64_t now)
 {
-	return now - gl_peek(&meter->released_ns) >= STREAM_LATE_NS;
+	return now - gl_load_relaxed(&meter->released_ns) >= STREAM_LATE_NS;
 }
 
 static bool is_behind(struct gl_gpu_meter *meter, const struct gl_gpu *gpu, uint64_t now)
 {
-	if (!gl_gang_has(gpu) || gl_peek(&gpu->account->outstanding_ns) >= CATCH_UP_AHEAD_NS ||
+	if (!gl_gang_has(gpu) || gl_load_relaxed(&gpu->account->outstanding_ns) >= CATCH_UP_AHEAD_NS ||
 	    is_late(gpu->account, now, RANK_LATE_NS, gl_sharers(gpu)) || !is_another_late(gpu, now))
 		return false;
-	if (!gl_peek(&meter->behind_since_ns))
-		gl_put(&meter->behind_since_ns, now);
-	return now - gl_peek(&meter->behind_since_ns) < CATCH_UP_NS || is_due(meter, now);
+	if (!gl_load_relaxed(&meter->behind_since_ns))
+		gl_store_relaxed(&meter->behind_since_ns, now);
+	return now - gl_load_relaxed(&meter->behind_since_ns) < CATCH_UP_NS || is_due(meter, now);
 }
 
 bool gl_is_waited_for(struct gl_meter *m, const struct gl_gpu *gpu, const struct gl_stream *stream)
@@ -80,31 +80,32 @@ bool gl_is_waited_for(struct gl_meter *m, const struct gl_gpu *gpu, const struct
 			    has_another_stream(m, gpu, stream);
 	if (!other_stream && !is_behind(meter, gpu, now))
 		return false;
-	gl_put(&meter->released_ns, now);
-	gl_add(&gl_self.usage->gang.released, 1);
-	gl_put(&gl_self.usage->gang.released_at_ns, now);
+	gl_store_relaxed(&meter->released_ns, now);
+	gl_add_relaxed(&gl_self.usage->gang.released, 1);
+	gl_store_relaxed(&gl_self.usage->gang.released_at_ns, now);
 	return true;
 }
 
 void gl_goes_by_itself(struct gl_meter *m, const struct gl_gpu *gpu)
 {
-	gl_put(&m->gpu[gpu->index].behind_since_ns, 0);
+	gl_store_relaxed(&m->gpu[gpu->index].behind_since_ns, 0);
 }
 
 bool gl_is_sibling_at_work(const struct gl_gpu *gpu)
 {
-	uint32_t used = gl_peek(&gl_self.usage->header.slots_used), devices = gl_peek(&gl_self.usage->gang.devices);
+	uint32_t used = gl_load_relaxed(&gl_self.usage->header.slots_used);
+	uint32_t devices = gl_load_relaxed(&gl_self.usage->gang.devices);
 	if (!gl_gang_has(gpu))
 		return false;
 	for (uint32_t i = 0; i < used && i < GL_MAX_SLOTS; i++)
 		for (uint32_t d = 0; d < GL_MAX_DEVICES && devices >> d; d++)
-			if (devices >> d & 1 && gl_peek(&gl_self.usage->slot[i].account[d].outstanding_ns))
+			if (devices >> d & 1 && gl_load_relaxed(&gl_self.usage->slot[i].account[d].outstanding_ns))
 				return true;
 	return false;
 }
 
 bool gl_has_waited(uint64_t from_ns, uint64_t to_ns, uint64_t cost_ns)
 {
-	uint64_t released = gl_peek(&gl_self.usage->gang.released_at_ns);
+	uint64_t released = gl_load_relaxed(&gl_self.usage->gang.released_at_ns);
 	return GL_UNLIKELY(released > from_ns) && released <= to_ns && to_ns - released <= ENDED_SOON_NS + 2 * cost_ns;
 }
