@@ -129,7 +129,7 @@ def test_the_library_is_instrumented(instrumented: Instrumented, kind: str) -> N
     assert f"__{kind[0]}san_" in symbols
 
 
-SIM_PROGRAMS = ["capture_graph", "contexts", "events", "memory_granules", "shared_memory", "host_function"]
+SIM_PROGRAMS = ["capture_graph", "contexts", "events", "memory_granules", "shared_memory", "host_function", "waiting"]
 
 
 @pytest.mark.slow
@@ -155,5 +155,6 @@ def test_the_simulated_driver_is_clean(
         name=f"sim-driver-{name}",
     )
     env = sim_env | SETTINGS | {"LD_LIBRARY_PATH": str(folder), "LD_PRELOAD": str(runtime)}
+    env |= {"GPULIMIT_SIM_GPUS": "2"}
     ended = run_process([binary], env=env, timeout=60)
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, "", "")

@@ -34,6 +34,7 @@ PROGRAMS: dict[str, dict[str, str]] = {
     "slicing": {},
     "stream_contexts": {},
     "utilisation": {},
+    "waiting": {"GPULIMIT_SIM_GPUS": "2"},
     "xid_events": {},
 }
 
