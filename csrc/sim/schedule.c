@@ -60,6 +60,12 @@ static void choose_lanes(struct turn *t)
 		t->lanes[t->n++] = working[i];
 }
 
+/* No two cards keep step for long: the slices of neighbours differ by a 64th, so that they drift. */
+static uint64_t slice_of(uint32_t gpu)
+{
+	return sim_machine->gpus[gpu].model.timeslice_ns * (64 + gpu % 8) / 64;
+}
+
 /* The queue at hand, or the next one at the end of its slice or work. */
 static void choose(struct turn *t)
 {
@@ -68,7 +74,7 @@ static void choose(struct turn *t)
 
 	if (!holding || g->clock_ns >= g->slice_end_ns) {
 		g->serving = sim_next_runnable(t->gpu, g->serving);
-		g->slice_end_ns = g->clock_ns + g->model.timeslice_ns;
+		g->slice_end_ns = g->clock_ns + slice_of(t->gpu);
 	}
 	t->q = g->serving == SIM_NO_QUEUE ? NULL : &sim_machine->queues[g->serving];
 	t->n = 0;

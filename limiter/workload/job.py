@@ -107,10 +107,10 @@ class Job:
         return [rank.seen["result"]["result"] for rank in self._ranks]
 
     def _run(self) -> None:
-        if not self._await(lambda: "handle" in self._ranks[0].seen, SET_UP_S):
+        if not self._set_up(lambda: "handle" in self._ranks[0].seen):
             return
         self._tell_all(self._ranks[0].seen["handle"])
-        if not self._await(lambda: self._all_have("ready"), SET_UP_S):
+        if not self._set_up(lambda: self._all_have("ready")):
             return
         self._tell_all({"go": True})
         if not self.settings.steps:
@@ -122,6 +122,11 @@ class Job:
         self._await(lambda: self._all_have("result"), float("inf"))
         self._tell_all({"end": True})
         self._await(lambda: all(rank.over for rank in self._ranks), float("inf"))
+
+    def _set_up(self, condition: Callable[[], bool]) -> bool:
+        """Wait for what comes before the first step; False as soon as a rank has failed."""
+        self._await(lambda: condition() or self._lost_at > 0, SET_UP_S)
+        return condition() and not self._lost_at
 
     def _check(self) -> None:
         failures = [rank.failed for rank in self._ranks if rank.failed]

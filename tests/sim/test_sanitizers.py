@@ -129,7 +129,15 @@ def test_the_library_is_instrumented(instrumented: Instrumented, kind: str) -> N
     assert f"__{kind[0]}san_" in symbols
 
 
-SIM_PROGRAMS = ["capture_graph", "contexts", "events", "memory_granules", "shared_memory", "host_function", "waiting"]
+SIM_PROGRAMS = [
+    "capture_graph",
+    "contexts",
+    "events",
+    "memory_granules",
+    "shared_memory",
+    "host_function",
+    "waiting",
+]
 
 
 @pytest.mark.slow
