@@ -154,8 +154,10 @@ class Api:
             raise Refused(404, f"no tenant {name!a} here, and no quota waits for it")
         shown = quota_data(effective) if effective is not None else {"source": None, "quota": {}}
         suspended = {"suspended": True} if is_suspended else {}
+        said_by = effective.gang_source if effective is not None else None
+        gang = {"gang_source": said_by} if said_by is not None else {}
         is_present = tenant is not None and tenant.is_occupied
-        return {"tenant": name, "present": is_present, **shown, **suspended}
+        return {"tenant": name, "present": is_present, **shown, **gang, **suspended}
 
     def set_quota(self, name: TenantName, said: Quota | None) -> dict[str, Any]:
         """Set a whole quota, or remove it (None); return the quota that is then in force."""

@@ -201,6 +201,8 @@ def describe(answer: dict[str, Any]) -> str:
         lines[0] += f" (no process now; {kept})"
     lines.append(f"source    {answer['source'] or 'none'}")
     lines += [f"{name:<9} {readable(name, text)}" for name, text in answer["quota"].items()]
+    if answer.get("gang_source", answer["source"]) != answer["source"]:
+        lines.append(f"the gang is by {answer['gang_source']}")
     if not answer["quota"]:
         lines.append("no limits")
     if answer.get("suspended"):

@@ -60,6 +60,38 @@ def test_a_call_with_a_gang_that_cannot_be_read_is_refused_by_name(daemon, tenan
     assert shown["error"].startswith("gang")
 
 
+@pytest.fixture
+def gpulimit(run_process, run_dir):
+    """Run the command line against the test's daemon, whether it runs or not."""
+    env = clean_environ() | {"GPULIMIT_SOCKET": str(run_dir / "daemon.sock")}
+
+    def run(*arguments: str, **options: object):
+        return run_process([sys.executable, "-m", "limiter", *arguments], env=env, **options)
+
+    return run
+
+
+def test_the_command_line_sets_and_shows_a_gang(daemon, client, tenant, gpulimit) -> None:
+    here = daemon()
+    one = client(gang="job")
+    shown = gpulimit("quota", "show", tenant, expect=0).stdout.splitlines()
+    assert shown == [
+        f"tenant    {tenant}",
+        "source    default",
+        "gang      job",
+        "the gang is by environment",
+    ]
+    shown = gpulimit("quota", "set", tenant, "--gang", "OFF", expect=0).stdout.splitlines()
+    assert shown == [f"tenant    {tenant}", "source    api", "gang      off"]
+    assert mode(one) == GangMode.OFF
+    assert "no limits" in gpulimit("quota", "set", tenant, "--gang", "none", expect=0).stdout
+    refused = gpulimit("quota", "set", tenant, "--gang", "a/b", expect=2)
+    assert '--gang: "a/b" at character 2' in refused.stderr
+    here.stop()
+    refused = gpulimit("quota", "set", tenant, "--gang", "job", expect=1)
+    assert "--gang needs the daemon" in refused.stderr
+
+
 def test_a_gang_outlives_the_daemon(daemon, client, tenant) -> None:
     here = daemon()
     one = client(memory="1GiB")
@@ -134,7 +166,7 @@ def test_the_state_shows_a_tenant_whose_processes_wait_for_each_other(daemon, cl
 
 
 def test_the_state_shows_tenants_of_one_name_as_one_gang(
-    daemon, client, tenant, other_tenant, run_process
+    daemon, client, tenant, other_tenant, gpulimit
 ) -> None:
     here = daemon(env=TWO_CARDS)
     one, other = client(gang="job"), client(other_tenant, gang="job")
@@ -147,7 +179,6 @@ def test_the_state_shows_tenants_of_one_name_as_one_gang(
     (gang,) = here.state()["gangs"]
     assert gang["id"] == f"uid:{os.getuid()}/job"
     assert (gang["mode"], gang["members"], gang["gpus"]) == ("named", [tenant, other_tenant], sorted(gpus))
-    argv = [sys.executable, "-m", "limiter", "status", "--over", "0"]
-    shown = run_process(argv, env=clean_environ() | {"GPULIMIT_SOCKET": here.socket}, expect=0).stdout
+    shown = gpulimit("status", "--over", "0", expect=0).stdout
     names = ", ".join(gpu[:12] for gpu in sorted(gpus))
     assert f"gang uid:{os.getuid()}/job: {tenant}, {other_tenant} on {names}" in shown.splitlines()

@@ -53,6 +53,21 @@ def test_a_run_without_a_quota_says_so(gpulimit, sim_env) -> None:
     assert gpulimit("run", "--", "true", env=by_daemon, expect=0).stderr == ""
 
 
+def test_a_gang_is_no_quota_and_its_name_joins_nothing_without_a_daemon(gpulimit, sim_env) -> None:
+    env = {k: v for k, v in sim_env.items() if k != "GPULIMIT_TENANT"}
+    alone = "gpulimit: no daemon here, so --gang job joins this tenant with no other\n"
+    done = gpulimit("run", "--gang", "job", "--memory", "4GiB", "--", "true", env=env, expect=0)
+    assert done.stderr == alone
+    for word in ("off", "AUTO"):
+        done = gpulimit("run", "--gang", word, "--memory", "4GiB", "--", "true", env=env, expect=0)
+        assert done.stderr == ""
+    done = gpulimit("run", "--gang", "off", "--", "true", env=env, expect=0)
+    assert "no quota is given" in done.stderr
+    refused = gpulimit("run", "--gang", "my job", "--", "echo", "started", env=env, expect=2)
+    assert (refused.stdout, len(refused.stderr.splitlines())) == ("", 1)
+    assert '--gang: "my job" at character 3' in refused.stderr
+
+
 def test_a_run_without_a_driver_says_so(gpulimit, sim_env) -> None:
     if any(Path(node).exists() for node in DRIVER_NODES):
         pytest.skip("SKIPPED: there is a driver")
