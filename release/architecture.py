@@ -21,26 +21,26 @@ WIDTH = 94
 MARKS = "<!-- {name}: begin -->\n(.*?)<!-- {name}: end -->"
 # Folders that are no Python packages.
 TEXTS = {
-    "csrc": "libgpulimit.so: `hooks.def` (calls taken over), `layout.h` (shared memory), "
+    "csrc": "libgpulimit.so: `hooks.def` (replaced calls), `layout.h` (shared memory), "
     "`protocol.h` (bounds), `shim.h` (terms)",
-    "csrc/base": "system calls, locks, places where tests stop a process",
-    "csrc/container": "preload-hook: has an image's /etc/ld.so.preload merged with ours",
-    "csrc/daemon": "the library's side of the daemon: finding it, registering, the tenant's policy, commands",
-    "csrc/hooks": "what programs get instead of the driver's and NVML's calls",
-    "csrc/lookup": "how calls are taken over: programs' look-ups, the driver's own functions",
-    "csrc/memory": "what a process holds and is charged: allocations, pools, graphs, contexts, overhead",
-    "csrc/node": "what the daemon needs of C: hostile segments, policies, doorbells",
+    "csrc/base": "system calls, locks, points where tests stop a process",
+    "csrc/container": "preload-hook: merges an image's /etc/ld.so.preload with gpulimit's",
+    "csrc/daemon": "the library's side of the daemon: finding it, registration, policy, commands",
+    "csrc/hooks": "the functions that programs call instead of the driver's and NVML's",
+    "csrc/lookup": "replacing calls: programs' symbol lookups, the driver's own functions",
+    "csrc/memory": "charged memory of a process: allocations, pools, graphs, contexts, overhead",
+    "csrc/node": "the daemon's C code: hostile segments, policies, doorbells",
     "csrc/path": "libgpupath.so",
     "csrc/process": "this process: its devices, the limits in force, forks",
-    "csrc/quota": "quotas as people write them",
-    "csrc/segment": "the tenant's books and slots in shared memory; the daemon and the command line use them",
+    "csrc/quota": "the parser of quotas",
+    "csrc/segment": "the tenant's counters and slots in shared memory, also for the daemon and the command line",
     "csrc/state": "this process: its state, identity, log lines; the daemon it is registered with",
     "csrc/sim": "the simulated libcuda.so.1 and libnvidia-ml.so.1",
-    "csrc/time": "GPU time: what launches take, and whether one may go now",
+    "csrc/time": "GPU time: measuring launches, and deciding if one may go now",
     "bench": "measurements on a real card",
-    "deploy": "what puts it on machines: systemd, Debian, images, Kubernetes, Prometheus, Grafana",
-    "docs": "for users",
-    "tests": "by part; see development.md",
+    "deploy": "deployment: systemd, Debian, images, Kubernetes, Prometheus, Grafana",
+    "docs": "pages for users and developers",
+    "tests": "tests by package; see development.md",
 }
 TOP = ("csrc", "limiter", "hypervisor", "release", "deploy", "bench", "tests", "docs")
 DEEP = ("csrc", "limiter", "hypervisor")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The pods of this node: which there are, which quota each names, which tenants they make.
+"""The pods of this node, their quotas, and the tenants made from them.
 
 Belongs here: annotations and pod identity. Does not: the API server's protocol (`k8s`).
 Begin with `tenants`; `quota` reads annotations and is pure.

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Shared-memory segments as the daemon makes, opens and hands them over.
+"""Shared-memory segments: the daemon makes, opens and passes them.
 
-Belongs here: files in /dev/shm and their descriptors. Does not: the layout (csrc/layout.h), what is counted.
+Belongs here: files in /dev/shm and their descriptors. Does not: the layout (csrc/layout.h), the counting.
 Begin with `segments`.
 """
 

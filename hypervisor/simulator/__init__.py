@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Simulated nodes for `gpulimit sim node`: figures without a driver, pages by the daemon's own code.
+"""Simulated nodes for `gpulimit sim node`: invented values without a driver, rendered by the daemon's code.
 
-Belongs here: making figures up. Does not: how they are aggregated and shown.
-Begin with `node`; twenty of them are one small process.
+Belongs here: inventing values. Does not: aggregating and rendering them.
+Begin with `node`; one small process serves twenty nodes.
 """
 
 from __future__ import annotations

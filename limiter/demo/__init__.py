@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`gpulimit demo`: a daemon and tenants of one GPU with unequal parts, each getting what it was
-promised, also when one of them is killed and when the daemon is.
+"""`gpulimit demo`: a daemon and tenants with unequal shares of one GPU; a tenant and the daemon are killed.
 
-`cast` says who takes part and starts them, `host` is the daemon, `stage` the books of all tenants, `screen`
-draws, `story` is what happens in order, and `verdict` compares what was promised with what was seen.
+`tenants` defines and starts the tenants, `daemon` runs the daemon, `sampler` reads all usage segments,
+`display` draws, `scenario` is the sequence of events, and `verdict` compares each share with its due.
 """
 
 from __future__ import annotations
