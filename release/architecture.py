@@ -33,7 +33,7 @@ TEXTS = {
     "csrc/path": "libgpupath.so",
     "csrc/process": "this process: its devices, the limits in force, forks",
     "csrc/quota": "the parser of quotas",
-    "csrc/segment": "the tenant's counters and slots in shared memory, also for the daemon and the command line",
+    "csrc/segment": "the tenant's counters and slots in shared memory, for library, daemon and commands",
     "csrc/state": "this process: its state, identity, log lines; the daemon it is registered with",
     "csrc/sim": "the simulated libcuda.so.1 and libnvidia-ml.so.1",
     "csrc/time": "GPU time: measuring launches, and deciding if one may go now",
