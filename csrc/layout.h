@@ -21,7 +21,7 @@
 #define GL_USAGE_MAGIC 0x55544d4c555047
 #define GL_POLICY_MAGIC 0x594c4f504c5047
 #define GL_STATE_MAGIC 0x544154534c5047
-#define GL_LAYOUT_VERSION 4
+#define GL_LAYOUT_VERSION 5
 #define GL_MAX_HEARTBEAT_AGE_NS 500000000
 #define GL_MAX_DEVICES 16      /* GPUs that one tenant uses */
 #define GL_MAX_NODE_DEVICES 64 /* cards and MIG devices of a node */
@@ -237,6 +237,9 @@ struct gl_share {
 	uint32_t in_pool;            /* 1: it lies in a pool of the payer's, which is charged as a whole */
 	uint32_t adopted;            /* 1: the payer is not the process that made it */
 	uint32_t taken;              /* 0: the entry is free */
+	uint32_t place;              /* 0: a process of this tenant made it; else the tenant's place among importers (loans.h) */
+	uint32_t reserved0;
+	uint64_t common;             /* by which other tenants know it */
 	uint64_t holder[8];          /* a bit for each slot that holds it, the payer's too */
 };
 

@@ -29,6 +29,7 @@
 #include "process/process.h"
 #include "quota/quota.h"
 #include "segment/ledger.h"
+#include "segment/loan_file.h"
 #include "segment/segment.h"
 
 #endif

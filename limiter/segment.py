@@ -9,6 +9,7 @@ locks, which a tenant cannot forge. Read-only; csrc/layout.h is the layout.
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import re
@@ -49,6 +50,10 @@ SLOTS_OFFSET = ffi.offsetof("struct gl_usage", "slot")
 SLOT_SIZE = ffi.sizeof("struct gl_slot")
 GANG_OFFSET = ffi.offsetof("struct gl_usage", "gang")
 GANG_SIZE = ffi.offsetof("struct gl_gang", "cover")
+SHARES_OFFSET = ffi.offsetof("struct gl_usage", "share")
+SHARE_SIZE = ffi.sizeof("struct gl_share")
+STATE_NAME = "gpulimit.state"
+"""Name of the node's segment, unless its daemon says otherwise."""
 FLOCK = struct.Struct("hhqqi4x")
 
 
@@ -216,18 +221,32 @@ def read_file(path: Path) -> Usage:
     record locks that the process holds on it.
     """
     # O_NONBLOCK: opening a FIFO put there must not hang.
-    fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
-    try:
-        return read_open(fd, path)
-    finally:
-        os.close(fd)
+    with contextlib.ExitStack() as opened:
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
+        opened.callback(os.close, fd)
+        return read_open(fd, path, loans=loan_files(opened))
 
 
-def read_open(fd: int, path: Path, holders: Collection[int] | None = None) -> Usage:
+def loan_files(opened: contextlib.ExitStack) -> tuple[int, ...]:
+    """Return descriptors of the files that say which tenant is charged for memory that several hold: that of
+    tenants without a daemon, and the daemon's. `opened` closes them.
+    """
+    fds = []
+    for place in (DIRECTORY, DIRECTORY / STATE_NAME):
+        with contextlib.suppress(OSError):
+            fds.append(os.open(place, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK))
+            opened.callback(os.close, fds[-1])
+    return tuple(fds)
+
+
+def read_open(
+    fd: int, path: Path, holders: Collection[int] | None = None, *, loans: Collection[int] = ()
+) -> Usage:
     """Return the usage in a segment file that is open already, and stays open.
 
     `holders`: of all processes only these, by pid, and one slot of each. So a tenant that writes hundreds of
-    slots costs its reader no more than the processes that it has.
+    slots costs its reader no more than the processes that it has. `loans`: files that say which tenant is
+    charged for memory that several hold; without any, each is.
     """
     status = os.fstat(fd)
     check_file(path, status)
@@ -236,8 +255,8 @@ def read_open(fd: int, path: Path, holders: Collection[int] | None = None) -> Us
         tenant=path.name.removeprefix(PREFIX),
         owner_uid=status.st_uid,
         created_ns=usage.header.created_ns,
-        devices=devices_of(usage),
-        processes=processes_of(usage, fd, holders),
+        devices=devices_of(usage, loans),
+        processes=processes_of(usage, fd, holders, loans),
         gang=gang_of(usage),
     )
 
@@ -263,6 +282,8 @@ def copy(path: Path, fd: int) -> Any:
     # Slots that were never used need not be copied: they are nearly all of the file.
     read_part(path, fd, raw, SLOTS_OFFSET, min(header.slots_used, lib.GL_MAX_SLOTS) * SLOT_SIZE)
     read_part(path, fd, raw, GANG_OFFSET, GANG_SIZE)
+    if header.shares_used:
+        read_part(path, fd, raw, SHARES_OFFSET, min(header.shares_used, lib.GL_MAX_SHARES) * SHARE_SIZE)
     return usage
 
 
@@ -285,7 +306,12 @@ def gang_of(usage: Any) -> GangUsage:
     return GangUsage(entries, usage.gang.released)
 
 
-def devices_of(usage: Any) -> tuple[Device, ...]:
+def lent_bytes(usage: Any, entry: int, slot: int, loans: Collection[int]) -> int:
+    """Return what is in the books of a device, of one slot or all, and charged to another tenant now."""
+    return sum(lib.gl_share_lent(usage, entry, slot, fd) for fd in loans) if usage.header.shares_used else 0
+
+
+def devices_of(usage: Any, loans: Collection[int]) -> tuple[Device, ...]:
     """Return the entries in use."""
     return tuple(
         Device(
@@ -294,7 +320,9 @@ def devices_of(usage: Any) -> tuple[Device, ...]:
             is_mig=bool(device.mig),
             card_bytes=device.card_bytes,
             memory_limit_bytes=device.memory_limit_bytes,
-            used_bytes=lib.gl_ledger_total(usage, entry),
+            used_bytes=max(
+                0, lib.gl_ledger_total(usage, entry) - lent_bytes(usage, entry, lib.GL_MAX_SLOTS, loans)
+            ),
             context_bytes=device.context_bytes,
             refused=device.refused,
             refused_by_card=device.refused_by_card,
@@ -314,7 +342,9 @@ def devices_of(usage: Any) -> tuple[Device, ...]:
     )
 
 
-def processes_of(usage: Any, fd: int, holders: Collection[int] | None = None) -> tuple[Process, ...]:
+def processes_of(
+    usage: Any, fd: int, holders: Collection[int] | None, loans: Collection[int]
+) -> tuple[Process, ...]:
     """Return the slots in use, dead ones too: their memory is still booked."""
     used = min(usage.header.slots_used, lib.GL_MAX_SLOTS)
     rows: list[Process] = []
@@ -339,18 +369,20 @@ def processes_of(usage: Any, fd: int, holders: Collection[int] | None = None) ->
                 start_ticks=slot.start_ticks,
                 pid_namespace=slot.pid_namespace,
                 name=clean(slot.name),
-                accounts=accounts_of(usage, index),
+                accounts=accounts_of(usage, index, loans),
             )
         )
     return tuple(rows)
 
 
-def accounts_of(usage: Any, slot: int) -> tuple[Account, ...]:
+def accounts_of(usage: Any, slot: int, loans: Collection[int]) -> tuple[Account, ...]:
     """Return a process's accounts on the devices that the tenant has."""
     return tuple(
         Account(
             entry=entry,
-            used_bytes=lib.gl_ledger_account(usage, entry, slot),
+            used_bytes=max(
+                0, lib.gl_ledger_account(usage, entry, slot) - lent_bytes(usage, entry, slot, loans)
+            ),
             kind_bytes=dict(zip(MEMORY_KINDS, account.kind_bytes, strict=True)),
             contexts=account.contexts,
             spent_ns=account.spent_ns,

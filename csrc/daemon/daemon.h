@@ -39,7 +39,7 @@ int gl_register_whole(void);
 
 /* Files that came with an answer, in the order in which the daemon hands them over; -1: did not come.  A process that
  * has joined its segment wants the policy alone: to close a second descriptor of the segment would drop its locks. */
-enum gl_file { GL_FILE_POLICY, GL_FILE_USAGE, GL_FILES };
+enum gl_file { GL_FILE_POLICY, GL_FILE_USAGE, GL_FILE_STATE, GL_FILES };
 struct gl_files {
 	int wanted; /* the first so many; what is not wanted never enters this process */
 	int fd[GL_FILES];

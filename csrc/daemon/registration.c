@@ -171,6 +171,8 @@ static int take_in(const struct gl_answer *a, struct gl_files *files)
 		return r;
 	d->usage_fd = files->fd[GL_FILE_USAGE];
 	files->fd[GL_FILE_USAGE] = -1;
+	gl_loan_file_keep(files->fd[GL_FILE_STATE]);
+	files->fd[GL_FILE_STATE] = -1;
 	memcpy(d->tenant, a->tenant, sizeof d->tenant);
 	memcpy(d->worker, a->worker, sizeof d->worker);
 	d->proposed = strcmp(a->source, "environment") == 0;
@@ -244,7 +246,7 @@ int gl_register(bool view)
 {
 	struct gl_daemon *d = &gl_self.daemon;
 	struct gl_answer answer;
-	struct gl_files files = {GL_FILES, {-1, -1}};
+	struct gl_files files = {GL_FILES, {-1, -1, -1}};
 	*d = (struct gl_daemon){.view = view, .usage_fd = -1};
 	int there = gl_address_find(&d->address);
 	if (there != GL_DAEMON_THERE)
@@ -295,7 +297,7 @@ static int take_back(const struct gl_answer *a, struct gl_files *files)
 int gl_register_again(uint64_t deadline_ns)
 {
 	struct gl_answer answer;
-	struct gl_files files = {GL_FILE_POLICY + 1, {-1, -1}};
+	struct gl_files files = {GL_FILE_POLICY + 1, {-1, -1, -1}};
 	int r = ask(deadline_ns, &answer, &files);
 	if (r == 0)
 		r = take_back(&answer, &files);

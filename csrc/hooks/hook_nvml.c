@@ -95,7 +95,7 @@ static struct view view_of(nvmlDevice_t handle, uint64_t card_bytes, uint64_t ca
 		view.total = card_bytes;
 	if (card.device) {
 		gl_segment_reap();
-		view.used = gl_ledger_total(gl_self.usage, card.entry);
+		view.used = gl_charged_bytes(card.entry);
 	} else {
 		view.used = 0;
 	}

@@ -46,7 +46,7 @@ static bool opened(enum gl_space space, CUdeviceptr at, uint64_t name)
 		return true;
 	block.ordinal = (uint32_t)gpu->ordinal;
 	(void)REAL(cuCtxGetCurrent)(&block.context);
-	if (!gl_shared_join(name, &block) && !gl_imported_begin(gpu, &block, size_at(at, &base)))
+	if (!gl_shared_join(name, &block) && !gl_imported_begin(gpu, &block, name, size_at(at, &base)))
 		return false;
 	if (gl_block_put(&block, &old) != 0) {
 		gl_uncharge_block(&block);

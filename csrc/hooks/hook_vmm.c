@@ -14,7 +14,7 @@
 #include "shim.h"
 
 #define GRANULE ((size_t)2 << 20)
-#define FOREIGN 1 /* in `other` of memory: imported from outside the tenant */
+#define FOREIGN 1 /* in `other` of memory: imported from outside the tenant; or its common name, which is another number */
 
 /* One reference to the memory is gone; with the last its charge. */
 static void memory_unreferenced(uint64_t id)
@@ -122,11 +122,28 @@ CUresult cuMemRelease(CUmemGenericAllocationHandle handle)
 	return result;
 }
 
-static bool grow_import(struct gl_block *memory, void *to)
+static bool grow_import(struct gl_block *memory, void *arg)
 {
-	const struct gl_block *grown = to;
-	memory->bytes += grown->bytes;
-	memory->imported = 1;
+	struct gl_block *more = arg;
+	memory->bytes += more->bytes;
+	memory->imported |= more->imported;
+	if (more->share && !memory->share) {
+		memory->share = more->share;
+		more->share = 0;
+	}
+	return false;
+}
+
+/* An entry of the tenant's that covers the memory from its start to `end`, or a charge as far as none does. */
+static bool import_more(struct gl_gpu *gpu, const struct gl_block *memory, struct gl_block *more, uint64_t end)
+{
+	bool first = !memory->share && !memory->bytes && memory->other != FOREIGN;
+	if (first && !gl_shared_join(memory->other, more))
+		return gl_imported_begin(gpu, more, memory->other, end);
+	uint64_t covered = memory->bytes + gl_shared_bytes(first ? more->share : memory->share);
+	if (end <= covered || gl_imported_begin(gpu, more, 0, end - covered))
+		return true;
+	gl_shared_leave(more->share);
 	return false;
 }
 
@@ -134,13 +151,15 @@ static bool grow_import(struct gl_block *memory, void *to)
 static bool charge_import(uint64_t id, uint64_t end)
 {
 	struct gl_block memory, more;
-	if (GL_LIKELY(!gl_block_get(GL_SPACE_VMM_MEMORY, id, &memory) || memory.other != FOREIGN || end <= memory.bytes))
+	if (GL_LIKELY(!gl_block_get(GL_SPACE_VMM_MEMORY, id, &memory) || !memory.other ||
+		      end <= memory.bytes + gl_shared_bytes(memory.share)))
 		return true;
 	struct gl_gpu *gpu = gl_gpu_of((CUdevice)memory.ordinal);
 	more = (struct gl_block){.kind = GL_MEM_VMM};
-	if (!gpu || !gl_imported_begin(gpu, &more, end - memory.bytes))
+	if (!gpu || !import_more(gpu, &memory, &more, end))
 		return !gpu;
 	(void)gl_block_update(GL_SPACE_VMM_MEMORY, id, grow_import, &more);
+	gl_shared_leave(more.share); /* another thread has mapped it meanwhile */
 	return true;
 }
 
@@ -228,7 +247,7 @@ static struct gl_gpu *gpu_of_import(CUmemGenericAllocationHandle handle)
 }
 
 /* Writes imported memory down.  False: there is no room for it. */
-static bool import_keep(CUmemGenericAllocationHandle handle, uint64_t name)
+static bool import_keep(CUmemGenericAllocationHandle handle, uint64_t name, uint64_t common)
 {
 	uint64_t id = gl_add_relaxed(&gl_self.next_id, 1) + 1;
 	struct gl_gpu *gpu = gpu_of_import(handle);
@@ -237,7 +256,7 @@ static bool import_keep(CUmemGenericAllocationHandle handle, uint64_t name)
 		return true; /* on the host */
 	memory.ordinal = (uint32_t)gpu->ordinal;
 	if (!gl_shared_join(name, &memory))
-		memory.other = FOREIGN;
+		memory.other = common ? common : FOREIGN;
 	if (gl_block_put(&memory, NULL) != 0) {
 		gl_shared_leave(memory.share);
 		return false;
@@ -257,8 +276,9 @@ CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle, vo
 	CUresult result = REAL(cuMemImportFromShareableHandle)(handle, os_handle, type);
 	if (result != CUDA_SUCCESS || !handle || gl_block_add_reference(GL_SPACE_VMM_HANDLE, *handle))
 		return result;
-	uint64_t name = type == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR ? gl_shared_name_of_fd((int)(intptr_t)os_handle) : 0;
-	if (import_keep(*handle, name))
+	bool by_fd = type == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+	int fd = (int)(intptr_t)os_handle;
+	if (import_keep(*handle, by_fd ? gl_shared_name_of_fd(fd) : 0, by_fd ? gl_shared_common_name_of_fd(fd) : 0))
 		return result;
 	REAL(cuMemRelease)(*handle);
 	return CUDA_ERROR_OUT_OF_MEMORY;

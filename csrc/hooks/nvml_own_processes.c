@@ -39,7 +39,8 @@ static bool next_row(const struct gl_card *card, uint32_t *at, struct row *row)
 		return false;
 	for (; *at < slots_used(); ++*at) {
 		struct gl_account *account = &gl_self.usage->slot[*at].account[card->entry];
-		row->bytes = gl_ledger_account(gl_self.usage, card->entry, *at);
+		uint64_t bytes = gl_ledger_account(gl_self.usage, card->entry, *at), lent = gl_lent_bytes(card->entry, *at);
+		row->bytes = bytes > lent ? bytes - lent : 0;
 		if ((row->bytes || gl_load_relaxed(&account->contexts)) && read_slot(*at, &row->pid, &host_pid)) {
 			++*at;
 			return true;

@@ -37,7 +37,8 @@ void gl_uncharge_block(const struct gl_block *block)
 {
 	if (block->share) {
 		gl_shared_leave(block->share);
-		return;
+		if (!block->imported)
+			return;
 	}
 	if (block->space == GL_SPACE_POINTER && (block->kind == GL_MEM_POOL || block->kind == GL_MEM_GRAPH))
 		return; /* its bytes are in its pool's or graph's charge */

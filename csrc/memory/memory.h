@@ -243,6 +243,8 @@ bool gl_pools_ask_others(struct gl_gpu *gpu);
 /* The name of memory: in an opaque handle of 64 bytes, or on a descriptor (0: it has none). */
 uint64_t gl_shared_name(const void *opaque);
 uint64_t gl_shared_name_of_fd(int fd);
+/* The same as other tenants know it; 0: the exporter is dead, or not seen from here. */
+uint64_t gl_shared_common_name_of_fd(int fd);
 /* The driver has exported the block's memory as such a handle (bytes: its size, where it is a pool's), or by fd. */
 void gl_shared_export(enum gl_space space, uint64_t key, const void *opaque, uint64_t bytes);
 void gl_shared_export_fd(enum gl_space space, uint64_t key, int fd);
@@ -250,6 +252,11 @@ void gl_shared_export_fd(enum gl_space space, uint64_t key, int fd);
  * it is not the tenant's. */
 bool gl_shared_join(uint64_t name, struct gl_block *block);
 void gl_shared_leave(uint32_t share);
+/* Memory of that common name is from outside the tenant, and this process has been charged for it: *block refers to an
+ * entry that others of the tenant can join.  False: there is no room, or no way to tell other tenants. */
+bool gl_shared_import(struct gl_gpu *gpu, struct gl_block *block, uint64_t common, uint64_t bytes);
+/* Bytes of the entry; 0: none. */
+uint64_t gl_shared_bytes(uint32_t share);
 /* Charged to this process for memory that others made; NVML may show it here or not. */
 uint64_t gl_imported_bytes(const struct gl_gpu *gpu);
 
@@ -291,8 +298,9 @@ void gl_graph_memory_launch_end(CUgraphExec exec, const struct gl_graph_launch *
 
 /* ---- imported.c: memory of processes outside the tenant ---- */
 
-/* Charges so many bytes (more) of it to the block.  False: the quota refuses. */
-bool gl_imported_begin(struct gl_gpu *gpu, struct gl_block *block, uint64_t bytes);
+/* Charges so many bytes (more) of it to the block; common: by which other tenants know it, 0 if that is not known or these
+ * are more bytes of what is charged already.  False: the quota refuses. */
+bool gl_imported_begin(struct gl_gpu *gpu, struct gl_block *block, uint64_t common, uint64_t bytes);
 
 #pragma GCC visibility pop
 

@@ -129,7 +129,7 @@ bool gl_overhead_measure(struct gl_gpu *gpu)
 void gl_overhead_refresh(struct gl_gpu *gpu)
 {
 	uint64_t now = charged(gpu), lowest = gl_load_relaxed(&gpu->overhead_at_bytes);
-	uint64_t limit = gl_limit_bytes(gpu), total = gl_ledger_total(gl_self.usage, gpu->index);
+	uint64_t limit = gl_limit_bytes(gpu), total = gl_charged_bytes(gpu->index);
 	uint64_t left = limit > total ? limit - total : 0;
 	/* A lost increment between threads does no harm. */
 	uint32_t reserves = gl_load_relaxed(&gpu->overhead_reserves) + 1;
@@ -154,7 +154,7 @@ void gl_overhead_refresh(struct gl_gpu *gpu)
 uint64_t gl_overhead_watch(struct gl_gpu *gpu)
 {
 	/* Far from the quota a stale figure does: if the call goes over it, it was large indeed. */
-	uint64_t limit = gl_limit_bytes(gpu), total = gl_ledger_total(gl_self.usage, gpu->index);
+	uint64_t limit = gl_limit_bytes(gpu), total = gl_charged_bytes(gpu->index);
 	if (total > limit || limit - total < 4 * NEARLY_FULL)
 		(void)gl_overhead_measure(gpu);
 	return gl_load_relaxed(&gpu->overhead_bytes);
@@ -162,7 +162,7 @@ uint64_t gl_overhead_watch(struct gl_gpu *gpu)
 
 bool gl_overhead_fits_rounded(struct gl_gpu *gpu)
 {
-	uint64_t limit = gl_limit_bytes(gpu), total = gl_ledger_total(gl_self.usage, gpu->index);
+	uint64_t limit = gl_limit_bytes(gpu), total = gl_charged_bytes(gpu->index);
 	if (GL_LIKELY(total <= limit && limit - total >= PIECE))
 		return true;
 	/* The figure is fresh: with so little left, the reservation measured. */

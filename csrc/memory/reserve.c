@@ -6,23 +6,33 @@
  */
 #include "shim.h"
 
+/* What another tenant is charged for does not count. */
+static int try_once(struct gl_gpu *gpu, enum gl_memory_kind kind, uint64_t bytes)
+{
+	uint64_t limit = gl_limit_bytes(gpu), lent;
+	int r = gl_account_add(gpu, kind, (int64_t)bytes, limit);
+	if (r == -ENOMEM && (lent = gl_lent_bytes(gpu->index, GL_MAX_SLOTS)) != 0)
+		r = gl_account_add(gpu, kind, (int64_t)bytes, limit + lent);
+	return r;
+}
+
 static int change_trying_hard(struct gl_gpu *gpu, enum gl_memory_kind kind, uint64_t bytes)
 {
 	if (bytes > INT64_MAX)
 		return -ENOMEM;
-	int r = gl_account_add(gpu, kind, (int64_t)bytes, gl_limit_bytes(gpu));
+	int r = try_once(gpu, kind, bytes);
 	if (r != -ENOMEM || bytes > gl_limit_bytes(gpu))
 		return r;
 	if (gl_segment_reap() > 0)
-		r = gl_account_add(gpu, kind, (int64_t)bytes, gl_limit_bytes(gpu));
+		r = try_once(gpu, kind, bytes);
 	if (r == -ENOMEM) {
 		(void)gl_overhead_measure(gpu); /* refreshes the pools too */
-		r = gl_account_add(gpu, kind, (int64_t)bytes, gl_limit_bytes(gpu));
+		r = try_once(gpu, kind, bytes);
 	}
 	if (r == -ENOMEM && gl_pools_trim(gpu))
-		r = gl_account_add(gpu, kind, (int64_t)bytes, gl_limit_bytes(gpu));
+		r = try_once(gpu, kind, bytes);
 	if (r == -ENOMEM && gl_pools_ask_others(gpu))
-		r = gl_account_add(gpu, kind, (int64_t)bytes, gl_limit_bytes(gpu));
+		r = try_once(gpu, kind, bytes);
 	return r;
 }
 

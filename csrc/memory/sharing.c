@@ -9,12 +9,15 @@
  *     which do nothing without O_ASYNC.  The exporter leaves its pid and a number of its own there; the kernel
  *     tells the importer that pid in the importer's namespace, and no pid once the exporter is dead.
  *
- * Memory that is found in no entry comes from outside the tenant, or from a process without the library, and is
- * charged to the importer.
+ * Memory that is found in no entry comes from outside the tenant, or from a process without the library.  The importer
+ * makes an entry for it, is charged, and is relieved for as long as another tenant that holds it is charged (loans.h).
+ * That name is the opaque handle's too, or says whose descriptor it was, with the pid that this namespace knows.
  *
  * Lock: share_lock, then ledger_lock.  A block's shard may be locked when share_lock is taken, never the other way.
  */
 #include "process/gang.h"
+#include "segment/loan_file.h"
+#include "segment/loans.h"
 #include "segment/shares.h"
 #include "segment/slots.h"
 #include "shim.h"
@@ -82,6 +85,20 @@ uint64_t gl_shared_name_of_fd(int fd)
 	return 0;
 }
 
+/* By which other tenants know what a process exported by descriptor.  Only those of its pid namespace can tell. */
+static uint64_t common_name(uint32_t tag, uint32_t pid, uint64_t start_ticks)
+{
+	uint64_t parts[8] = {gl_self.own->pid_namespace, pid, start_ticks, tag};
+	return gl_shared_name(parts);
+}
+
+uint64_t gl_shared_common_name_of_fd(int fd)
+{
+	long owner = gl_syscall(SYS_fcntl, fd, F_GETOWN), tag = gl_syscall(SYS_fcntl, fd, F_GETSIG);
+	uint64_t start_ticks = owner > 0 && tag > 0 ? gl_identity_start_ticks((uint32_t)owner) : 0;
+	return start_ticks ? common_name((uint32_t)tag, (uint32_t)owner, start_ticks) : 0;
+}
+
 /* ---- entries ---- */
 
 /* All the devices' at once: an entry's is not known before it is looked at, and this is rare. */
@@ -99,9 +116,12 @@ static void unlock(void)
 	gl_unlock(&gl_self.share_lock);
 }
 
-static int add(const struct gl_gpu *gpu, const struct gl_block *block, uint64_t name, uint64_t bytes, bool in_pool)
+static int add(const struct gl_gpu *gpu, const struct gl_block *block, uint64_t name, uint64_t common, uint64_t bytes,
+	       uint32_t place)
 {
-	struct gl_share share = {.key = name, .bytes = bytes, .device = gpu->index, .kind = block->kind, .in_pool = in_pool};
+	struct gl_share share = {.key = name, .bytes = bytes, .device = gpu->index, .kind = block->kind, .place = place,
+				 .in_pool = !place && block->kind == GL_MEM_POOL,
+				 .adopted = place || block->imported, .common = common};
 	int entry = gl_segment_room_for_shares();
 	lock();
 	if (entry == 0)
@@ -109,27 +129,33 @@ static int add(const struct gl_gpu *gpu, const struct gl_block *block, uint64_t 
 	if (entry >= 0)
 		gl_self.share_count[entry] = 1;
 	unlock();
+	if (entry >= 0)
+		(void)gl_loan_hold(gl_loan_file(), common, place);
 	return entry;
 }
 
 static bool mark(struct gl_block *block, void *entry)
 {
 	block->share = *(uint32_t *)entry;
+	block->imported = 0; /* the entry says it from now on */
 	return false;
 }
 
 /* Writes the block's memory down under the name.  False: importers will be charged, too. */
-static bool export(const struct gl_block *block, uint64_t name, uint64_t bytes, bool in_pool)
+static bool export(const struct gl_block *block, uint64_t name, uint64_t common, uint64_t bytes)
 {
 	struct gl_gpu *gpu = gl_gpu_of((CUdevice)block->ordinal);
-	int entry = gpu && name ? add(gpu, block, name, bytes, in_pool) : -ENOSPC;
+	int entry = gpu && name ? add(gpu, block, name, common, bytes, 0) : -ENOSPC;
 	if (entry < 0) {
 		gl_log(GL_WARN, "there is no room to write down exported memory: its importers are charged, too");
 		return false;
 	}
 	uint32_t share = (uint32_t)entry + 1;
-	if (gl_block_update((enum gl_space)block->space, block->key, mark, &share))
+	if (gl_block_update((enum gl_space)block->space, block->key, mark, &share)) {
+		if (block->imported)
+			gl_sub_relaxed(&gpu->imported_bytes, block->bytes);
 		return true;
+	}
 	gl_shared_leave(share); /* freed meanwhile */
 	return false;
 }
@@ -143,8 +169,8 @@ void gl_shared_export(enum gl_space space, uint64_t key, const void *opaque, uin
 		gl_store_release(&gl_self.usage->share[block.share - 1].key, gl_shared_name(opaque));
 		return;
 	}
-	bool in_pool = block.kind == GL_MEM_POOL;
-	(void)export(&block, gl_shared_name(opaque), in_pool ? bytes : block.bytes, in_pool);
+	uint64_t name = gl_shared_name(opaque);
+	(void)export(&block, name, name, block.kind == GL_MEM_POOL ? bytes : block.bytes);
 }
 
 void gl_shared_export_fd(enum gl_space space, uint64_t key, int fd)
@@ -154,7 +180,7 @@ void gl_shared_export_fd(enum gl_space space, uint64_t key, int fd)
 		return;
 	if (!block.share) {
 		uint64_t name = block.bytes ? new_name() : 0;
-		if (export(&block, name, block.bytes, false))
+		if (export(&block, name, common_name((uint32_t)name & TAGS, gl_self.pid, gl_self.own->start_ticks), block.bytes))
 			(void)write_on(fd, name);
 		return;
 	}
@@ -190,6 +216,7 @@ bool gl_shared_join(uint64_t name, struct gl_block *block)
 	if (entry < 0)
 		return false;
 	const struct gl_share *share = &gl_self.usage->share[entry];
+	(void)gl_loan_hold(gl_loan_file(), gl_load_relaxed(&share->common), gl_load_relaxed(&share->place));
 	block->share = (uint32_t)entry + 1;
 	block->bytes = 0;
 	for (int i = 0; i < gl_self.gpu_count; i++)
@@ -199,6 +226,28 @@ bool gl_shared_join(uint64_t name, struct gl_block *block)
 	return true;
 }
 
+bool gl_shared_import(struct gl_gpu *gpu, struct gl_block *block, uint64_t common, uint64_t bytes)
+{
+	int fd = common ? gl_loan_file() : -1;
+	if (fd < 0)
+		return false;
+	uint32_t place = gl_loan_next_place(fd, common, (uint8_t)gl_shared_name(gl_self.usage->header.tenant));
+	int entry = add(gpu, block, common, common, bytes, place);
+	if (entry < 0)
+		return false;
+	block->share = (uint32_t)entry + 1;
+	block->ordinal = (uint32_t)gpu->ordinal;
+	return true;
+}
+
+/* The next tenant is charged before this one gives back. */
+static void leave(uint32_t entry)
+{
+	const struct gl_share *share = &gl_self.usage->share[entry];
+	(void)gl_loan_end(gl_loan_file(), gl_load_relaxed(&share->common), gl_load_relaxed(&share->place));
+	gl_share_leave(gl_self.usage, entry, (uint32_t)gl_self.slot);
+}
+
 void gl_shared_leave(uint32_t share)
 {
 	if (!share || share > GL_MAX_SHARES)
@@ -206,7 +255,7 @@ void gl_shared_leave(uint32_t share)
 	uint32_t device = gl_load_relaxed(&gl_self.usage->share[share - 1].device);
 	lock();
 	if (gl_self.share_count[share - 1] && --gl_self.share_count[share - 1] == 0)
-		gl_share_leave(gl_self.usage, share - 1, (uint32_t)gl_self.slot);
+		leave(share - 1);
 	unlock();
 	for (int i = 0; i < gl_self.gpu_count; i++)
 		if (gl_self.gpu[i].index == device)
@@ -219,4 +268,9 @@ uint64_t gl_imported_bytes(const struct gl_gpu *gpu)
 				   ? 0
 				   : gl_share_adopted(gl_self.usage, gpu->index, (uint32_t)gl_self.slot);
 	return gl_load_relaxed(&gpu->imported_bytes) + adopted;
+}
+
+uint64_t gl_shared_bytes(uint32_t share)
+{
+	return share && share <= GL_MAX_SHARES ? gl_load_relaxed(&gl_self.usage->share[share - 1].bytes) : 0;
 }

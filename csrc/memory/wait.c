@@ -76,7 +76,7 @@ void gl_count_refusal(struct gl_gpu *gpu, uint64_t bytes)
 		return;
 	gl_add_relaxed(&gpu->device->refused, 1);
 	gl_log(GL_WARN, "device %d: %llu bytes refused: %llu of %llu in use", gpu->ordinal, (unsigned long long)bytes,
-	       (unsigned long long)gl_ledger_total(gl_self.usage, gpu->index), (unsigned long long)gl_limit_bytes(gpu));
+	       (unsigned long long)gl_charged_bytes(gpu->index), (unsigned long long)gl_limit_bytes(gpu));
 }
 
 void gl_count_card_refusal(struct gl_gpu *gpu)

@@ -161,5 +161,5 @@ bool gl_uuid_bytes(const char *text, uint8_t out[16])
 uint64_t gl_used_bytes(const struct gl_gpu *gpu)
 {
 	gl_segment_reap();
-	return gl_ledger_total(gl_self.usage, gpu->index);
+	return gl_charged_bytes(gpu->index);
 }

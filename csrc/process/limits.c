@@ -16,7 +16,7 @@ uint64_t gl_limit_bytes(const struct gl_gpu *gpu)
 
 bool gl_over_limit(const struct gl_gpu *gpu)
 {
-	return gl_ledger_total(gl_self.usage, gpu->index) > gl_limit_bytes(gpu);
+	return gl_charged_bytes(gpu->index) > gl_limit_bytes(gpu);
 }
 
 uint32_t gl_compute_percent(const struct gl_gpu *gpu)

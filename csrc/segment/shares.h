@@ -23,6 +23,11 @@ void gl_share_leave(struct gl_usage *usage, uint32_t entry, uint32_t slot);
 void gl_share_leave_all(struct gl_usage *usage, uint32_t slot);
 /* Bytes of a device that the process in `slot` is charged for without having made them. */
 uint64_t gl_share_adopted(const struct gl_usage *usage, uint32_t device, uint32_t slot);
+/* cffi: begin */
+/* Bytes in the books of a device, of one slot or (GL_MAX_SLOTS) of the tenant, that another tenant is charged for now: it
+ * made the memory, or imported it earlier, and holds it.  `fd`: the file of loans.h. */
+uint64_t gl_share_lent(const struct gl_usage *usage, uint32_t device, uint32_t slot, int fd);
+/* cffi: end */
 
 #pragma GCC visibility pop
 

@@ -44,6 +44,28 @@ static int namespace_inode(const char *path, uint64_t *inode)
 	return r < 0 && r != -ENOENT ? (int)r : 0;
 }
 
+/* Field 22, after the name, which may hold anything. */
+static uint64_t start_ticks_in(const char *stat)
+{
+	const char *close = strrchr(stat, ')');
+	for (int field = 2; close && *close && field < 22; close++)
+		field += *close == ' ';
+	return close ? number(close) : 0;
+}
+
+uint64_t gl_identity_start_ticks(uint32_t pid)
+{
+	char path[] = "/proc/4294967295/stat", digits[10], stat[1024];
+	size_t n = 0, at = sizeof "/proc/" - 1;
+	do
+		digits[n++] = (char)('0' + pid % 10);
+	while (pid /= 10);
+	while (n)
+		path[at++] = digits[--n];
+	memcpy(path + at, "/stat", sizeof "/stat");
+	return read_file(path, stat, sizeof stat) > 0 ? start_ticks_in(stat) : 0;
+}
+
 struct gl_identity gl_identity_read(void)
 {
 	struct gl_identity id = {0};
@@ -53,10 +75,8 @@ struct gl_identity gl_identity_read(void)
 	if (open && close && close > open) {
 		size_t length = (size_t)(close - open - 1);
 		memcpy(id.name, open + 1, length < sizeof id.name - 1 ? length : sizeof id.name - 1);
-		for (int field = 2; *close && field < 22; close++)
-			field += *close == ' ';
-		id.start_ticks = number(close);
 	}
+	id.start_ticks = start_ticks_in(stat);
 	(void)namespace_inode("/proc/self/ns/pid", &id.pid_namespace);
 	return id;
 }

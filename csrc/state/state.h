@@ -129,6 +129,9 @@ struct gl_process {
 	struct gl_lock reap_lock;
 	struct gl_lock share_lock;
 	uint16_t share_count[GL_MAX_SHARES]; /* blocks of this process, by entry (sharing.c) */
+	struct gl_lock loan_lock;
+	int loan_fd;          /* valid if loan_inode is not 0 (loan_file.c) */
+	uint64_t loan_inode, loan_device;
 	struct gl_lock nvml_lock;
 	uint32_t listed_pid;   /* by which NVML lists this process, if not by its own */
 	bool nvml_starved;     /* it was said that NVML has no descriptor to start with */
@@ -160,6 +163,8 @@ struct gl_identity {
 	char name[16];
 };
 struct gl_identity gl_identity_read(void);
+/* When the process of that pid, in this pid namespace, started; 0: that cannot be read. */
+uint64_t gl_identity_start_ticks(uint32_t pid);
 /* The tenant of a process that names none.  0 or negative errno. */
 int gl_default_tenant(char out[GL_TENANT_NAME_BYTES]);
 

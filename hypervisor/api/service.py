@@ -136,7 +136,7 @@ class Api:
         opened = self._node.tenant_segments.open_tenants.get(tenant.name)
         workers = {worker.key.host_pid for worker in tenant.workers.values()}
         try:
-            return opened.usage.read(workers) if opened is not None else None
+            return self._node.tenant_segments.read(opened, workers) if opened is not None else None
         except (LayoutMismatch, OSError):
             return None
 

@@ -139,7 +139,7 @@ class TenantCollector:
     def _usage(self, opened: OpenSegments, workers: Mapping[int, Worker]) -> Usage | None:
         """Return a tenant's usage with its registered processes; None if the segment cannot be read."""
         try:
-            return opened.usage.read(workers)
+            return self._node.tenant_segments.read(opened, workers)
         except (LayoutMismatch, OSError, ValueError):
             self.errors["unreadable"] += 1
             return None

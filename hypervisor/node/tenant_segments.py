@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -31,6 +31,7 @@ from hypervisor.shm.segments import (
     uuid_bytes,
 )
 from limiter.quota import PriorityClass
+from limiter.segment import Usage
 
 logger = logging.getLogger(__name__)
 ROOT = 0
@@ -170,9 +171,19 @@ class TenantSegments:
         if policy is None:
             return
         try:
-            fd_passing.send(connection, (policy, opened.usage.tenants_fd))
+            state = self._view.open(self._state.name, self._state.fd)
+            try:
+                files = (policy, opened.usage.tenants_fd)
+                fd_passing.send(connection, files if state is None else (*files, state))
+            finally:
+                if state is not None:
+                    os.close(state)
         finally:
             os.close(policy)
+
+    def read(self, opened: OpenSegments, workers: Collection[int]) -> Usage:
+        """Return a tenant's usage with its registered processes. Raises as `UsageSegment.read`."""
+        return opened.usage.read(self._state, workers)
 
     def reap(self, name: TenantName) -> None:
         """Give back what the tenant's dead processes hold: in a thread, since its books may be a trap."""

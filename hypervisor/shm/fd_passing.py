@@ -22,7 +22,7 @@ AT_FDCWD, AT_EMPTY_PATH, OPEN_TREE_CLONE, MOUNT_ATTR_RDONLY = -100, 0x1000, 1, 1
 
 
 def send(connection: Any, files: tuple[int, ...]) -> None:
-    """Send descriptors to a peer in the expected order: the policy, then the usage segment.
+    """Send descriptors to a peer in the expected order: the policy, the usage segment, the node's state.
 
     Raises OSError if the peer cannot receive them now.
     """

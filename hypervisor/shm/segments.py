@@ -140,9 +140,11 @@ class UsageSegment(Segment):
         """Reap the slots of dead processes; return their number."""
         return self.check(lib.gl_node_reap(self.view, self.fd))
 
-    def read(self, holders: Collection[int] | None = None) -> segment.Usage:
-        """Return the segment's usage; `holders` restricts it to these processes. Raises LayoutMismatch."""
-        return segment.read_open(self.fd, DIRECTORY / self.name, holders)
+    def read(self, state: StateSegment, holders: Collection[int] | None = None) -> segment.Usage:
+        """Return the segment's usage; `holders` restricts it to these processes. `state` says which tenant is
+        charged for memory that several hold. Raises LayoutMismatch.
+        """
+        return segment.read_open(self.fd, DIRECTORY / self.name, holders, loans=(state.fd,))
 
 
 class PolicySegment(Segment):

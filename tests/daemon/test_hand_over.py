@@ -101,19 +101,20 @@ def used_bytes(node: Any, tenant: str) -> int:
     return sum(gpu.get("memory_used_bytes", 0) for gpu in found["gpus"]) if found else 0
 
 
-def test_root_cannot_write_to_the_policy_that_it_was_given(daemon, run_dir: Path, tenant) -> None:
+def test_root_cannot_write_to_the_daemon_s_files_that_it_was_given(daemon, run_dir: Path, tenant) -> None:
     daemon()
-    policy, usage = files_of(run_dir / "daemon.sock", tenant)
-    with pytest.raises(OSError) as refused:
-        os.open(f"/proc/self/fd/{policy}", os.O_RDWR)
-    if refused.value.errno != errno.EROFS:
-        pytest.skip("the daemon may not make mounts here")
-    with pytest.raises(PermissionError):
-        mmap.mmap(policy, os.fstat(policy).st_size)
+    policy, usage, state = files_of(run_dir / "daemon.sock", tenant)
+    for given in (policy, state):
+        with pytest.raises(OSError) as refused:
+            os.open(f"/proc/self/fd/{given}", os.O_RDWR)
+        if refused.value.errno != errno.EROFS:
+            pytest.skip("the daemon may not make mounts here")
+        with pytest.raises(PermissionError):
+            mmap.mmap(given, os.fstat(given).st_size)
     os.close(os.open(f"/proc/self/fd/{usage}", os.O_RDWR))
     os.lseek(usage, 77, os.SEEK_SET)
     other = files_of(run_dir / "daemon.sock", tenant)
-    for fd in (policy, usage, *other):
+    for fd in (policy, usage, state, *other):
         os.close(fd)
 
 
@@ -135,7 +136,7 @@ def files_of(path: Path, tenant: str) -> list[int]:
     while b"Gpulimit-Worker" not in data:
         data += connection.sock.recv(4096)
     connection.close()
-    assert len(fds) == 2
+    assert len(fds) == 3
     return fds
 
 

@@ -6,11 +6,13 @@ It obeys lines of JSON, [command, arguments…], and answers each with one.  It 
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import json
 import os
 import socket
 import sys
+from pathlib import Path
 from typing import Any
 
 cuda: Any = None
@@ -204,13 +206,22 @@ def pool_open(fd: int, name: str) -> list[int]:
     return [result, at.value]
 
 
+def close_all() -> int:
+    """Close every descriptor of shared memory, as a program that becomes a daemon does with all it finds."""
+    for link in list(Path("/proc/self/fd").iterdir()):
+        with contextlib.suppress(OSError):
+            if int(link.name) > 2 and str(link.readlink()).startswith("/dev/shm"):
+                os.close(int(link.name))
+    return 0
+
+
 def pid() -> int:
     return os.getpid()
 
 
 COMMANDS = (
     *(start, alloc, free, alloc_async, free_async, keep_all, wait, waiting, info, create, release, send),
-    *(listen, take, map_, unmap, ipc_name, ipc_open, ipc_close, pool_name, pool_open, pid),
+    *(listen, take, map_, unmap, ipc_name, ipc_open, ipc_close, pool_name, pool_open, close_all, pid),
 )
 
 

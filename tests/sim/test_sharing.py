@@ -15,6 +15,8 @@ from typing import Any
 
 import pytest
 
+from limiter import segment
+
 from ..conftest import remove_segments
 from .conftest import wait_until
 from .sharing import MIB, Member
@@ -164,35 +166,158 @@ def test_an_importer_that_lets_go_first_changes_nothing(member: Start, way: Any)
     assert importer.used() == 0
 
 
-def test_memory_from_outside_the_tenant_is_charged_to_the_importer(
-    member: Start, way: Any, tenant: str
+@pytest.fixture
+def tenants(member: Start, tenant: str) -> Iterator[Callable[[str], Member]]:
+    """Return a function that starts a process of another tenant."""
+    names = set()
+
+    def start(suffix: str) -> Member:
+        names.add(name := f"{tenant}-{suffix}")
+        return member(GPULIMIT_TENANT=name)
+
+    yield start
+    for name in names:
+        remove_segments(name)
+
+
+@pytest.mark.parametrize("end", ["killed", "given back"])
+def test_memory_of_another_tenant_is_charged_to_it_until_it_lets_go(
+    tenants: Callable[[str], Member], way: Any, end: str
 ) -> None:
-    """The first payer's books are another tenant's: both are charged while both hold it, never neither."""
-    exporter = member(GPULIMIT_TENANT=f"{tenant}-b")
-    importer = member()
-    try:
-        memory = way.make(exporter)
-        result, held = way.hand(exporter, memory, importer)
-        assert result == 0
-        assert exporter.used() == importer.used() == SIZE
+    exporter, importer = tenants("a"), tenants("b")
+    memory = way.make(exporter)
+    result, held = way.hand(exporter, memory, importer)
+    assert result == 0
+    assert (exporter.used(), importer.used()) == (SIZE, 0)
+    result, own = importer("alloc", 900 * MIB)
+    assert result == 0
+    assert importer("alloc", 200 * MIB)[0] == 2
+    assert importer("free", own) == 0
+    if end == "killed":
         exporter.kill()
-        assert importer.used() == SIZE
+    else:
+        way.drop(exporter, memory)
+        assert exporter.used() == 0
+    assert importer.used() == SIZE
+    assert importer("alloc", 500 * MIB)[0] == 2
+    way.let_go(importer, held)
+    assert importer.used() == 0
+
+
+def test_another_process_of_the_exporting_tenant_pays_before_an_importer_outside(
+    tenants: Callable[[str], Member], way: Any
+) -> None:
+    exporter, heir, importer = tenants("a"), tenants("a"), tenants("b")
+    memory = way.make(exporter)
+    held = [way.hand(exporter, memory, one) for one in (heir, importer)]
+    assert [result for result, _ in held] == [0, 0]
+    exporter.kill()
+    assert (heir.used(), importer.used()) == (SIZE, 0)
+    way.let_go(heir, held[0][1])
+    assert (heir.used(), importer.used()) == (0, SIZE)
+
+
+def test_of_the_processes_of_an_importing_tenant_one_is_charged(
+    tenants: Callable[[str], Member], way: Any
+) -> None:
+    exporter, one, two = tenants("a"), tenants("b"), tenants("b")
+    memory = way.make(exporter)
+    held = [way.hand(exporter, memory, importer) for importer in (one, two)]
+    assert [result for result, _ in held] == [0, 0]
+    assert one.used() == 0
+    exporter.kill()
+    assert one.used() == two.used() == SIZE
+    one.kill()
+    assert two.used() == SIZE
+    way.let_go(two, held[1][1])
+    assert two.used() == 0
+
+
+@pytest.mark.parametrize("first", ["killed", "given back", "lasts"])
+def test_of_two_importing_tenants_the_first_is_charged_and_then_the_other(
+    tenants: Callable[[str], Member], way: Any, first: str
+) -> None:
+    exporter, one, two = tenants("a"), tenants("b"), tenants("c")
+    memory = way.make(exporter)
+    held = [way.hand(exporter, memory, importer) for importer in (one, two)]
+    assert [result for result, _ in held] == [0, 0]
+    exporter.kill()
+    assert (one.used(), two.used()) == (SIZE, 0)
+    if first == "lasts":
+        way.let_go(two, held[1][1])
+        assert (one.used(), two.used()) == (SIZE, 0)
+        return
+    if first == "killed":
+        one.kill()
+    else:
+        way.let_go(one, held[0][1])
+        assert one.used() == 0
+    assert two.used() == SIZE
+    assert two("alloc", 500 * MIB)[0] == 2
+
+
+def test_an_importer_outside_that_lets_go_first_changes_nothing(
+    tenants: Callable[[str], Member], way: Any
+) -> None:
+    exporter, importer = tenants("a"), tenants("b")
+    memory = way.make(exporter)
+    for _ in range(3):
+        _, held = way.hand(exporter, memory, importer)
         way.let_go(importer, held)
-        assert importer.used() == 0
-    finally:
-        remove_segments(f"{tenant}-b")
+        assert (exporter.used(), importer.used()) == (SIZE, 0)
+    way.drop(exporter, memory)
+    assert exporter.used() == 0
 
 
-def test_memory_from_outside_that_does_not_fit_is_refused(member: Start, way: Any, tenant: str) -> None:
-    exporter = member(GPULIMIT_TENANT=f"{tenant}-b")
-    importer = member()
-    try:
-        assert importer("alloc", 600 * MIB)[0] == 0
-        memory = way.make(exporter)
-        assert way.hand(exporter, memory, importer)[0] == 2
-        assert importer.used() == 600 * MIB
-    finally:
-        remove_segments(f"{tenant}-b")
+def test_a_tenant_that_imports_what_another_pays_for_needs_no_room_for_it(
+    tenants: Callable[[str], Member], way: Any
+) -> None:
+    """Once it does have to pay, nothing more is given to it."""
+    exporter, importer = tenants("a"), tenants("b")
+    result, _ = importer("alloc", 600 * MIB)
+    assert result == 0
+    memory = way.make(exporter)
+    result, held = way.hand(exporter, memory, importer)
+    assert result == 0
+    assert importer.used() == 600 * MIB
+    exporter.kill()
+    assert importer.used() == 1024 * MIB  # all of its quota, and more
+    assert importer("alloc", 50 * MIB)[0] == 2
+    way.let_go(importer, held)
+    assert importer.used() == 600 * MIB
+
+
+def test_status_shows_memory_of_several_tenants_once(
+    tenants: Callable[[str], Member], way: Any, tenant: str
+) -> None:
+    exporter, importer = tenants("a"), tenants("b")
+    result, _ = way.hand(exporter, way.make(exporter), importer)
+    assert result == 0
+    names = [f"{tenant}-a", f"{tenant}-b"]
+    assert [segment.read(name).devices[0].used_bytes for name in names] == [SIZE, 0]
+    assert [sum(a.used_bytes for p in segment.read(n).processes for a in p.accounts) for n in names] == [
+        SIZE,
+        0,
+    ]
+    exporter.kill()
+    assert segment.read(names[1]).devices[0].used_bytes == SIZE
+
+
+@pytest.mark.parametrize("who", ["exporter", "importer"])
+def test_a_process_that_closes_all_descriptors_leaves_no_memory_without_a_tenant_to_pay(
+    tenants: Callable[[str], Member], way: Any, who: str
+) -> None:
+    exporter, importer = tenants("a"), tenants("b")
+    memory = way.make(exporter)
+    result, held = way.hand(exporter, memory, importer)
+    assert result == 0
+    (exporter if who == "exporter" else importer)("close_all")
+    assert exporter.used() == SIZE
+    assert importer.used() in ((0,) if who == "importer" else (0, SIZE))
+    exporter.kill()
+    assert importer.used() == SIZE
+    way.let_go(importer, held)
+    assert importer.used() == 0
 
 
 @pytest.mark.parametrize("end", ["killed", "given back"])
