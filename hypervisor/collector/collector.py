@@ -65,7 +65,7 @@ class PodSource(Protocol):
 
     def pod_of(self, tenant: Tenant) -> PodRef | None: ...
     def view(self) -> KubeView | None: ...
-    def on_collected(self, looks: Iterable[TenantObservation]) -> None: ...
+    def on_collected(self, observations: Iterable[TenantObservation]) -> None: ...
 
 
 class PluginSource(Protocol):
@@ -101,13 +101,13 @@ class Collector:
         self._registrations = registrations
         self._add_guests = add_guests
         self._publish = publish
-        self._survey = TenantCollector(node, dispatcher, RatioFile(options.ratio_file), pods.pod_of)
+        self._tenants = TenantCollector(node, dispatcher, RatioFile(options.ratio_file), pods.pod_of)
         self._pods = pods
         self._plugin = plugin
         self._clients = ClientAggregator(ttl_ns=options.ttl_ns)
         self._schedulers = Schedulers()
         self._energy: dict[str, float] = {}
-        self._looked_at_ns: int | None = None
+        self._collected_at_ns: int | None = None
         self._last_success_at_s: float | None = None
         self._duration_s: float | None = None
         self._errors: Counter[str] = Counter()
@@ -120,7 +120,7 @@ class Collector:
         while True:
             begin = time.monotonic()
             try:
-                await self.step()
+                await self.collect_once()
             except Exception:
                 self._errors["failed"] += 1
                 logger.exception("cannot look at everything for metrics")
@@ -128,7 +128,7 @@ class Collector:
                 max(self._options.period_s / 2, begin + self._options.period_s - time.monotonic())
             )
 
-    async def step(self) -> None:
+    async def collect_once(self) -> None:
         """Collect once, and publish the snapshot."""
         begin = time.monotonic()
         cards = self.cards()
@@ -137,38 +137,38 @@ class Collector:
             for card in cards
             if card.is_fresh and not card.sample.error
         }
-        looks: list[TenantObservation] = []
+        observations: list[TenantObservation] = []
         own = frozenset(self._node.tenant_segments.open_tenants)
         names = await asyncio.to_thread(standalone_names, own)
-        for of_tenant in self._survey.tenants(nvml, names):
-            looks += of_tenant
+        for of_tenant in self._tenants.tenants(nvml, names):
+            observations += of_tenant
             await asyncio.sleep(0)
-        self._pods.on_collected(looks)
-        snapshot = self._snapshot(looks, cards)
+        self._pods.on_collected(observations)
+        snapshot = self._snapshot(observations, cards)
         self._last_success_at_s = time.time()
         self._duration_s = time.monotonic() - begin
         self._publish(self._add_guests(snapshot))
 
-    def _snapshot(self, looks: list[TenantObservation], cards: list[GpuObservation]) -> Snapshot:
+    def _snapshot(self, observations: list[TenantObservation], cards: list[GpuObservation]) -> Snapshot:
         now_ns = time.monotonic_ns()
-        elapsed_ns = now_ns - self._looked_at_ns if self._looked_at_ns is not None else 0
-        self._looked_at_ns = now_ns
+        elapsed_ns = now_ns - self._collected_at_ns if self._collected_at_ns is not None else 0
+        self._collected_at_ns = now_ns
         views = self._clients.step(
-            looks, now_ns=now_ns, elapsed_ns=elapsed_ns, energy=self._energy_since(cards)
+            observations, now_ns=now_ns, elapsed_ns=elapsed_ns, energy=self._energy_since(cards)
         )
-        known = {held.host_pid for look in looks for held in look.held}
+        known = {process.host_pid for observation in observations for process in observation.processes}
         known |= {worker.key.host_pid for worker in self._node.registry.workers.values()}
         listed = {pid for card in cards for pid in card.sample.readings.processes or ()}
         known |= self._node.exits.departed.among(listed - known)
         whole, node = [card for card in cards if card.sample.gpu.mig is None], self._options.node
         return Snapshot(
-            gpus=tuple(gpu_view(card, looks, known) for card in whole),
+            gpus=tuple(gpu_view(card, observations, known) for card in whole),
             clients=views,
-            processes=self._clients.processes(looks, views) if self._options.has_debug_labels else (),
-            schedulers=tuple(self._scheduler(card, looks) for card in cards),
+            processes=self._clients.processes(observations, views) if self._options.has_debug_labels else (),
+            schedulers=tuple(self._scheduler(card, observations) for card in cards),
             vgpu_hosts=known_of(vgpu_host_view(card, node) for card in whole),
-            mig_gpus=known_of(mig_view(card, looks, node) for card in whole),
-            parts=self.parts(),
+            mig_gpus=known_of(mig_view(card, observations, node) for card in whole),
+            components=self.components(),
             values=self._own_values(),
             messages=dict(self._messages),
             counts=self._counts(),
@@ -178,12 +178,12 @@ class Collector:
             node=node,
         )
 
-    def _scheduler(self, card: GpuObservation, looks: list[TenantObservation]) -> SchedulerView:
+    def _scheduler(self, card: GpuObservation, observations: list[TenantObservation]) -> SchedulerView:
         turns = self._dispatcher.turns.get(card.sample.gpu.uuid)
         queue = self._dispatcher.memory.get(card.sample.gpu.uuid)
         return self._schedulers.view(
             card,
-            looks,
+            observations,
             self._clients.windows,
             self._clients.entitled,
             overcommit_percent=self._options.overcommit_percent,
@@ -227,7 +227,9 @@ class Collector:
     def _own_values(self) -> dict[str, float | None]:
         registry = self._node.registry
         return {
-            "up": int(any(part.name == "arbitration" and part.is_up for part in self.parts())),
+            "up": int(
+                any(component.name == "arbitration" and component.is_up for component in self.components())
+            ),
             "nvml_up": int(self._nvml.is_fresh()),
             "gpus_failed": len(self._nvml.health.failed),
             "workers": len(registry.workers),
@@ -244,7 +246,7 @@ class Collector:
             "shm_rejected_total": {**self._rejected, "spoiled": events["books_spoiled"]},
         }
 
-    def parts(self) -> tuple[ComponentStatus, ...]:
+    def components(self) -> tuple[ComponentStatus, ...]:
         """Return the status of each component."""
         health, store = self._nvml.health, self._node.recovery.store
         stepped_ago_s = (time.monotonic_ns() - self._dispatcher.stepped_at_ns) / 1e9
@@ -263,7 +265,7 @@ class Collector:
                 at_s is not None and time.time() - at_s <= max_age_s(period_s),
                 at_s,
                 self._duration_s,
-                dict(self._errors + self._survey.errors),
+                dict(self._errors + self._tenants.errors),
             ),
             ComponentStatus(
                 "arbitration",
@@ -276,7 +278,7 @@ class Collector:
 
     def reasons_not_ready(self) -> list[str]:
         """Return one line for each component that does not work."""
-        silent = [part.name for part in self.parts() if not part.is_up]
+        silent = [component.name for component in self.components() if not component.is_up]
         reasons = {"state": "; ".join(self._node.warnings())}
         return [f"{name}: {reasons.get(name) or 'has not done its work lately'}" for name in silent]
 

@@ -29,9 +29,9 @@ from limiter import segment
 from limiter.errors import LayoutMismatch
 from limiter.segment import Account, Device, Process, Usage
 
-MAX_STANDALONE = 64
-MAX_LOOKED_AT = 1024
-MAX_STANDALONE_OF_USER = 64
+MAX_STANDALONE_TENANTS = 64
+MAX_INSPECTED_NAMES = 1024
+MAX_STANDALONE_TENANTS_OF_USER = 64
 SOURCES = {"pod": "annotation", "environment": "env"}
 NvmlBytes = Mapping[GpuUuid, Mapping[int, int | None]]
 """Bytes that processes hold according to NVML, by card and host pid."""
@@ -56,33 +56,33 @@ class TenantCollector:
         self._names = Names()
         self._ratios = ratios
         self._pod_of = pod_of
-        self._strangers: list[UnregisteredProcess] = []
+        self._unregistered: list[UnregisteredProcess] = []
         self._nvml: NvmlBytes = {}
         self.errors: Counter[str] = Counter()
 
     def tenants(self, nvml: NvmlBytes, names: Iterable[str]) -> Iterator[list[TenantObservation]]:
         """Yield each tenant's observations. The registry may change between two of them."""
         self._nvml = nvml
-        self._strangers = self._find_strangers()
+        self._unregistered = self._find_unregistered()
         for name in list(self._node.registry.tenants):
             tenant = self._node.registry.tenants.get(name)
             if tenant is not None:
                 yield list(self._tenant(tenant))
         shown = 0
         for path_name in names:
-            looks = list(self._standalone(path_name))
-            shown += bool(looks)  # a tenant without a living process does not count against the bound
-            yield looks
-            if shown == MAX_STANDALONE:
+            observations = list(self._standalone(path_name))
+            shown += bool(observations)  # a tenant without a living process does not count against the bound
+            yield observations
+            if shown == MAX_STANDALONE_TENANTS:
                 break
 
-    def _find_strangers(self) -> list[UnregisteredProcess]:
+    def _find_unregistered(self) -> list[UnregisteredProcess]:
         """Return the GPU processes that are not registered."""
         known = {worker.key.host_pid for worker in self._node.registry.workers.values()}
         groups = self._node.peers.control_groups
         pids = {pid for processes in self._nvml.values() for pid in processes} - known
         pids -= self._node.exits.departed.among(pids)
-        return [stranger for pid in sorted(pids) if (stranger := inspect(pid, groups)) is not None]
+        return [process for pid in sorted(pids) if (process := inspect(pid, groups)) is not None]
 
     def _tenant(self, tenant: Tenant) -> Iterable[TenantObservation]:
         opened = self._node.tenant_segments.open_tenants.get(tenant.name)
@@ -100,15 +100,15 @@ class TenantCollector:
             if quota is None or (device is None and gpu.uuid not in tenant.gpus):
                 continue
             share = self._dispatcher.shares.get(gpu.uuid, {}).get(tenant.name)
-            yield look_of(
+            yield observation_of(
                 who,
                 gpu,
                 quota,
                 sched_params_of(quota, gang_of(tenant), tenant.is_suspended),
                 source=source_of(tenant),
                 state=state_of(state, usage, device),
-                books=books_of(usage, device) if usage is not None and device is not None else None,
-                held=self._held(usage, device, gpu, workers),
+                counters=counters_of(usage, device) if usage is not None and device is not None else None,
+                processes=self._processes(usage, device, gpu, workers),
                 share=share,
                 gang=membership(usage, device, gang_of(tenant), tenant.name),
                 ratio=self._ratios.read().of(
@@ -122,15 +122,15 @@ class TenantCollector:
             return
         for gpu in self._node.inventory.gpus:
             quota = device_quota(tenant.effective.quota, gpu)
-            yield look_of(
+            yield observation_of(
                 self._identity(tenant),
                 gpu,
                 quota,
                 sched_params_of(quota, gang_of(tenant), tenant.is_suspended),
                 source=source_of(tenant),
                 state="degraded",
-                books=None,
-                held=[],
+                counters=None,
+                processes=[],
                 share=None,
                 gang=membership(None, None, gang_of(tenant), tenant.name),
                 ratio=None,
@@ -145,13 +145,13 @@ class TenantCollector:
             return None
 
     def _state(self, tenant: Tenant, usage: Usage | None) -> State:
-        if any(is_member(stranger, tenant) for stranger in self._strangers):
+        if any(is_member(process, tenant) for process in self._unregistered):
             return "off"
         if usage is None or self._node.health.problem_of(tenant.name) or not tenant.workers:
             return "degraded"
         return "enforced"
 
-    def _held(
+    def _processes(
         self, usage: Usage | None, device: Device | None, gpu: Gpu, workers: Mapping[int, Worker]
     ) -> list[ProcessObservation]:
         if usage is None or device is None:
@@ -164,7 +164,7 @@ class TenantCollector:
                 continue
             account = next((a for a in process.accounts if a.entry == device.entry), None)
             if account is not None:
-                rows.append(held_of(process, pid, account, workers.get(pid), nvml.get(pid)))
+                rows.append(process_observation(process, pid, account, workers.get(pid), nvml.get(pid)))
         return rows
 
     def _identity(self, tenant: Tenant) -> Identity:
@@ -203,9 +203,9 @@ class TenantCollector:
             gpu = next((g for g in self._node.inventory.gpus if g.digits == device.uuid), None)
             if gpu is None:
                 continue
-            held = self._held(usage, device, gpu, {})
+            processes = self._processes(usage, device, gpu, {})
             # NVML must list its processes: the segment alone may come from another machine.
-            if not self._nvml.get(gpu.uuid, {}).keys() & {process.host_pid for process in held}:
+            if not self._nvml.get(gpu.uuid, {}).keys() & {process.host_pid for process in processes}:
                 continue
             is_limited = device.memory_limit_bytes < device.card_bytes
             yield TenantObservation(
@@ -215,8 +215,8 @@ class TenantCollector:
                 memory_quota_bytes=device.memory_limit_bytes if is_limited else 0,
                 source="env",
                 state="standalone",
-                books=books_of(usage, device),
-                held=held,
+                counters=counters_of(usage, device),
+                processes=processes,
                 is_counted=False,
                 gang=membership(usage, device, TenantGang(), name),
             )
@@ -246,14 +246,14 @@ def standalone_names(own: Container[str], directory: Path = segment.DIRECTORY) -
         except OSError:
             continue
         of_user[uid] += 1
-        if of_user[uid] <= MAX_STANDALONE_OF_USER:
+        if of_user[uid] <= MAX_STANDALONE_TENANTS_OF_USER:
             found.append(name)
-        if len(found) == MAX_LOOKED_AT:
+        if len(found) == MAX_INSPECTED_NAMES:
             break
     return found
 
 
-def look_of(
+def observation_of(
     who: Identity,
     gpu: Gpu,
     quota: DeviceQuota,
@@ -261,8 +261,8 @@ def look_of(
     *,
     source: str,
     state: State,
-    books: UsageCounters | None,
-    held: list[ProcessObservation],
+    counters: UsageCounters | None,
+    processes: list[ProcessObservation],
     share: TenantShare | None,
     gang: GangMembership,
     ratio: float | None,
@@ -276,8 +276,8 @@ def look_of(
         memory_quota_bytes=quota.memory_bytes if quota.is_memory_limited else 0,
         source=source,
         state=state,
-        books=books,
-        held=held,
+        counters=counters,
+        processes=processes,
         waiting=share.seen.waiting if share is not None else 0,
         outstanding_ns=share.seen.outstanding_ns if share is not None else 0,
         granted_ns=share.grant.granted_ns if share is not None and is_held else None,
@@ -294,7 +294,7 @@ def state_of(state: State, usage: Usage | None, device: Device | None) -> State:
     return "degraded" if any(account.is_coarse for account in usage.accounts(device)) else state
 
 
-def books_of(usage: Usage, device: Device) -> UsageCounters:
+def counters_of(usage: Usage, device: Device) -> UsageCounters:
     return UsageCounters(
         usage.created_ns,
         device.used_bytes,
@@ -316,7 +316,7 @@ def pid_of(process: Process, workers: Mapping[int, Worker]) -> int | None:
     return process.host_pid if process.host_pid in workers else None
 
 
-def held_of(
+def process_observation(
     process: Process, pid: int, account: Account, worker: Worker | None, nvml: int | None
 ) -> ProcessObservation:
     overhead = account.kind_bytes.get("overhead", 0)
@@ -333,12 +333,12 @@ def held_of(
     )
 
 
-def is_member(stranger: UnregisteredProcess, tenant: Tenant) -> bool:
+def is_member(process: UnregisteredProcess, tenant: Tenant) -> bool:
     """True if an unregistered process belongs to a tenant: same pod or container, or its user names the
     tenant.
     """
-    if stranger.pod_uid or tenant.pod_uid:
-        return stranger.pod_uid == tenant.pod_uid
-    if stranger.container_id is not None:
-        return tenant.name == f"container-{stranger.container_id[:12]}"
-    return stranger.tenant == tenant.name and stranger.uid == tenant.uid
+    if process.pod_uid or tenant.pod_uid:
+        return process.pod_uid == tenant.pod_uid
+    if process.container_id is not None:
+        return tenant.name == f"container-{process.container_id[:12]}"
+    return process.tenant == tenant.name and process.uid == tenant.uid

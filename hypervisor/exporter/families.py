@@ -45,8 +45,8 @@ def families_of(snapshot: Snapshot, *, has_debug_labels: bool) -> list[Family]:
         partitions.add_mig_gpu(sheet, card)
     for guest in snapshot.guests:
         add_guest(sheet, guest)
-    for part in snapshot.parts:
-        add_part(sheet, part)
+    for component in snapshot.components:
+        add_component(sheet, component)
     if snapshot.kubernetes is not None:
         add_kubernetes(sheet, snapshot.kubernetes)
     if snapshot.plugin is not None:
@@ -106,12 +106,12 @@ def add_scheduler(sheet: SampleSet, view: SchedulerView) -> None:
         sheet.put("scheduler_release_seconds", labels, tally.release)
 
 
-def add_part(sheet: SampleSet, part: ComponentStatus) -> None:
-    labels = NONE.plus("sampler", part.name)
-    sheet.put("sampler_up", labels, int(part.is_up))
-    sheet.put("sampler_last_success_timestamp_seconds", labels, part.last_success_at_s)
-    sheet.put("sampler_duration_seconds", labels, part.duration_s)
-    sheet.put_each("sampler_errors_total", labels, "code", part.errors)
+def add_component(sheet: SampleSet, component: ComponentStatus) -> None:
+    labels = NONE.plus("sampler", component.name)
+    sheet.put("sampler_up", labels, int(component.is_up))
+    sheet.put("sampler_last_success_timestamp_seconds", labels, component.last_success_at_s)
+    sheet.put("sampler_duration_seconds", labels, component.duration_s)
+    sheet.put_each("sampler_errors_total", labels, "code", component.errors)
 
 
 def add_kubernetes(sheet: SampleSet, view: KubeView) -> None:

@@ -30,7 +30,7 @@ class Baselines:
         self._average[key] = sample if before is None else before + ALPHA * (sample - before)
 
     def of(self, key: Key) -> float | None:
-        """Return a process's baseline; None: it held much from the first look on."""
+        """Return a process's baseline; None: it held much at its first observation."""
         average = self._average.get(key)
         return None if average is None else min(MAX_BYTES, max(MIN_BYTES, average))
 

@@ -40,7 +40,7 @@ def gpu_view(
     gpu = card.sample.gpu
     is_good = card.is_fresh and not card.sample.error and card.is_listed
     now = card.sample.readings if is_good else NONE
-    here = [look for look in observations if look.is_counted and is_on(look, gpu)]
+    here = [observation for observation in observations if observation.is_counted and is_on(observation, gpu)]
     is_parted = card.sample.mig is not None and card.sample.mig.is_enabled
     requested = None if is_parted else requested_of(here)
     pids = now.processes
@@ -65,7 +65,7 @@ def gpu_view(
             "gpu_temperature_celsius": now.temperature_celsius,
             "gpu_last_xid_timestamp_seconds": card.last_xid_at_s,
             "gpu_compute_requested_ratio": requested,
-            "gpu_memory_reserved_bytes": sum(look.memory_quota_bytes for look in here),
+            "gpu_memory_reserved_bytes": sum(observation.memory_quota_bytes for observation in here),
             "gpu_compute_unallocated_ratio": None if requested is None else max(0.0, 1 - requested),
         },
         clocks_hertz=now.clocks_hertz,
@@ -75,13 +75,16 @@ def gpu_view(
     )
 
 
-def is_on(look: TenantObservation, card: Gpu) -> bool:
+def is_on(observation: TenantObservation, card: Gpu) -> bool:
     """True if a tenant is on a card or on a MIG device of it."""
-    return card.uuid in (look.gpu.uuid, look.gpu.mig.card if look.gpu.mig is not None else "")
+    return card.uuid in (
+        observation.gpu.uuid,
+        observation.gpu.mig.card if observation.gpu.mig is not None else "",
+    )
 
 
 def requested_of(observations: Iterable[TenantObservation]) -> float:
-    return sum(look.terms.request_percent for look in observations) / PERCENT
+    return sum(observation.terms.request_percent for observation in observations) / PERCENT
 
 
 def vgpu_host_view(card: GpuObservation, node: str) -> VgpuHost | None:
@@ -96,13 +99,15 @@ def mig_view(card: GpuObservation, observations: Sequence[TenantObservation], no
     if mig is None:
         return None
     here: dict[str, list[TenantObservation]] = {}
-    for look in observations:
-        if look.is_counted and look.gpu.mig is not None:
-            here.setdefault(look.gpu.uuid, []).append(look)
+    for observation in observations:
+        if observation.is_counted and observation.gpu.mig is not None:
+            here.setdefault(observation.gpu.uuid, []).append(observation)
     instances = tuple(
         replace(
             instance,
-            memory_reserved_bytes=sum(look.memory_quota_bytes for look in here.get(instance.uuid, ())),
+            memory_reserved_bytes=sum(
+                observation.memory_quota_bytes for observation in here.get(instance.uuid, ())
+            ),
             compute_requested_ratio=requested_of(here.get(instance.uuid, ())),
         )
         for instance in mig.instances
@@ -129,21 +134,21 @@ class Schedulers:
     ) -> SchedulerView:
         """Return how a card's time and memory are divided."""
         gpu = card.sample.gpu
-        here = [look for look in observations if look.gpu.uuid == gpu.uuid]
-        memory = sum(tracked_by(look) or 0 for look in here)
-        held = sum(in_use(look) or 0 for look in here)
+        here = [observation for observation in observations if observation.gpu.uuid == gpu.uuid]
+        memory = sum(tracked_by(observation) or 0 for observation in here)
+        used_bytes = sum(in_use(observation) or 0 for observation in here)
         peak = self._peak_bytes[gpu.uuid] = max(memory, self._peak_bytes.get(gpu.uuid, 0))
         safe = gpu.memory_bytes * overcommit_percent // PERCENT
         values = {
             "scheduler_running_clients": sum(bool(windows[x.key].spent_ns) for x in here),
-            "scheduler_request_queue_clients": sum(is_held_back(look) for look in here),
+            "scheduler_request_queue_clients": sum(is_held_back(observation) for observation in here),
             "scheduler_wait_queue_clients": sum(
                 windows[x.key].is_starved or is_waiting_for_memory(x) for x in here
             ),
             "scheduler_running_memory_bytes": memory,
             "scheduler_peak_running_memory_bytes": peak,
             "scheduler_memory_safe_limit_bytes": safe,
-            "scheduler_memory_overloaded": int(held > min(safe, gpu.memory_bytes)),
+            "scheduler_memory_overloaded": int(used_bytes > min(safe, gpu.memory_bytes)),
             "scheduler_wait_for_mem_total": memory_tally.waits,
             "scheduler_mem_available_total": memory_tally.notified,
             "scheduler_jain_index": jain(here, windows, entitled),
@@ -151,16 +156,20 @@ class Schedulers:
         return SchedulerView(gpu.uuid, gpu.index, values, tally)
 
 
-def is_waiting_for_memory(look: TenantObservation) -> bool:
+def is_waiting_for_memory(observation: TenantObservation) -> bool:
     """An allocation of the tenant waits."""
-    return any(held.memory_waiting for held in look.held)
+    return any(process.memory_waiting for process in observation.processes)
 
 
-def is_held_back(look: TenantObservation) -> bool:
+def is_held_back(observation: TenantObservation) -> bool:
     """True if a process of the tenant waits, and not only for its own work to end."""
-    if not look.waiting or look.books is None:
+    if not observation.waiting or observation.counters is None:
         return False
-    return look.terms.is_suspended or look.granted_ns is None or look.books.spent_ns >= look.granted_ns
+    return (
+        observation.terms.is_suspended
+        or observation.granted_ns is None
+        or observation.counters.spent_ns >= observation.granted_ns
+    )
 
 
 def jain(
@@ -170,9 +179,11 @@ def jain(
 ) -> float | None:
     """Return Jain's index of achieved over entitled among tenants that wanted more; None: there were none."""
     parts = [
-        windows[look.key].spent_ns / entitled[look.key]
-        for look in observations
-        if windows[look.key].is_throttled and not look.terms.is_suspended and entitled.get(look.key)
+        windows[observation.key].spent_ns / entitled[observation.key]
+        for observation in observations
+        if windows[observation.key].is_throttled
+        and not observation.terms.is_suspended
+        and entitled.get(observation.key)
     ]
     squares = sum(part * part for part in parts)
     return sum(parts) ** 2 / (len(parts) * squares) if squares else None

@@ -47,7 +47,7 @@ class UsageCounters:
 
 @dataclass(frozen=True, slots=True)
 class TenantObservation:
-    """One tenant on one card, now. `books` None: they cannot be read."""
+    """One tenant on one card, now. `counters` is None if its segment cannot be read."""
 
     who: Identity
     gpu: Gpu
@@ -56,8 +56,8 @@ class TenantObservation:
     """0: none."""
     source: str
     state: State
-    books: UsageCounters | None = None
-    held: Sequence[ProcessObservation] = ()
+    counters: UsageCounters | None = None
+    processes: Sequence[ProcessObservation] = ()
     waiting: int = 0
     outstanding_ns: int = 0
     granted_ns: int | None = None
@@ -77,7 +77,7 @@ class TenantObservation:
 
 @dataclass(frozen=True, slots=True)
 class RateWindow:
-    """Activity of a tenant on a card since the last look."""
+    """Activity of a tenant on a card since the last observation."""
 
     spent_ns: int = 0
     is_throttled: bool = False
@@ -85,25 +85,31 @@ class RateWindow:
     """It waited all the time and got nothing."""
 
 
-def tracked_by(look: TenantObservation) -> int | None:
+def tracked_by(observation: TenantObservation) -> int | None:
     """Return what a tenant's processes have asked for and hold, if that can be true."""
-    return bounded(sum(held.tracked_bytes for held in look.held), look.gpu.memory_bytes)
+    return bounded(
+        sum(process.tracked_bytes for process in observation.processes), observation.gpu.memory_bytes
+    )
 
 
-def in_use(look: TenantObservation) -> int | None:
+def in_use(observation: TenantObservation) -> int | None:
     """Return what the books say that a tenant holds, overhead included."""
-    return bounded(look.books.used_bytes, look.gpu.memory_bytes) if look.books is not None else None
+    return (
+        bounded(observation.counters.used_bytes, observation.gpu.memory_bytes)
+        if observation.counters is not None
+        else None
+    )
 
 
-def promised_memory(look: TenantObservation) -> float | None:
+def promised_memory(observation: TenantObservation) -> float | None:
     """Return what memory a tenant may count on: its quota, or its part of the card."""
-    if look.memory_quota_bytes:
-        return look.memory_quota_bytes
-    return look.gpu.memory_bytes / look.ratio if look.ratio else None
+    if observation.memory_quota_bytes:
+        return observation.memory_quota_bytes
+    return observation.gpu.memory_bytes / observation.ratio if observation.ratio else None
 
 
-def nvml_of(held: Iterable[ProcessObservation]) -> int | None:
-    known = [h.nvml_bytes for h in held if h.nvml_bytes is not None]
+def nvml_of(processes: Iterable[ProcessObservation]) -> int | None:
+    known = [one.nvml_bytes for one in processes if one.nvml_bytes is not None]
     return sum(known) if known else None
 
 
@@ -123,8 +129,8 @@ def launches_of(counts: Mapping[str, int]) -> dict[str, int]:
     return {kind: n for kind in LAUNCHES if 0 <= (n := counts.get(kind, 0)) < MAX_COUNT}
 
 
-def denied_of(books: UsageCounters | None) -> dict[str, int]:
-    if books is None:
+def refusals_by_reason(counters: UsageCounters | None) -> dict[str, int]:
+    if counters is None:
         return {}
-    counts = {"quota": books.refused, "card": books.refused_by_card}
+    counts = {"quota": counters.refused, "card": counters.refused_by_card}
     return {reason: count for reason, count in counts.items() if count < MAX_COUNT}

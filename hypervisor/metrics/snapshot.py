@@ -181,7 +181,7 @@ class Snapshot:
     vgpu_hosts: tuple[VgpuHost, ...] = ()
     mig_gpus: tuple[MigGpu, ...] = ()
     guests: tuple[GuestView, ...] = ()
-    parts: tuple[ComponentStatus, ...] = ()
+    components: tuple[ComponentStatus, ...] = ()
     kubernetes: KubeView | None = None
     """None: not in a cluster."""
     plugin: PluginView | None = None

@@ -84,18 +84,20 @@ class PodController:
                     case Gone(item):
                         self.cluster.removed(item)
 
-    def on_collected(self, looks: Iterable[TenantObservation]) -> None:
+    def on_collected(self, observations: Iterable[TenantObservation]) -> None:
         """Tell the owners of pods whose processes were refused memory since the last look."""
         before, self._refused = self._refused, {}
-        for look in looks:
-            if look.books is None:
+        for observation in observations:
+            if observation.counters is None:
                 continue
-            self._refused[look.key] = look.books.refused
-            tenant = self._node.registry.tenants.get(TenantName(look.who.tenant))
+            key, refused = observation.key, observation.counters.refused
+            self._refused[key] = refused
+            tenant = self._node.registry.tenants.get(TenantName(observation.who.tenant))
             pod = self.cluster.pods.get(tenant.pod_uid or "") if tenant is not None else None
-            if pod is not None and look.books.refused > before.get(look.key, look.books.refused):
-                quota = show_bytes(look.memory_quota_bytes)
-                text = f"asked for more than its {quota} of memory on GPU {look.gpu.index}, and was refused"
+            if pod is not None and refused > before.get(key, refused):
+                quota = show_bytes(observation.memory_quota_bytes)
+                gpu = observation.gpu.index
+                text = f"asked for more than its {quota} of memory on GPU {gpu}, and was refused"
                 self._post_event(pod, "MemoryRefused", text)
 
     def sweep(self) -> None:

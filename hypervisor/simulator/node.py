@@ -95,14 +95,14 @@ class SimulatedNode:
         views = self._clients.step(
             looks, now_ns=int(now_s * 1e9), elapsed_ns=int(elapsed_s * 1e9), energy=energy
         )
-        known = {held.host_pid for look in looks for held in look.held}
+        known = {process.host_pid for look in looks for process in look.processes}
         return Snapshot(
             gpus=tuple(gpu_view(card, looks, known) for card in whole),
             clients=views,
             schedulers=tuple(self._scheduler(card, looks) for card in (*whole, *parts)),
             vgpu_hosts=tuple(filter(None, (vgpu_host_view(card, self.plan.name) for card in whole))),
             mig_gpus=tuple(filter(None, (mig_view(card, looks, self.plan.name) for card in whole))),
-            parts=self._daemon_parts(now_s),
+            components=self._components(now_s),
             values=self._values(),
             counts={"registrations_total": {"accepted": len(self.tenants)}},
             node=self.plan.name,
@@ -125,7 +125,7 @@ class SimulatedNode:
         part = 1.04 if self._has("over-quota") and tenant is self.tenants[0] else wish.memory.at(now_s)
         tracked = max(0, int(part * tenant.quota_bytes) - CONTEXT)
         launches = {"kernel": tenant.spent_ns // 150_000, "graph": tenant.spent_ns // 9_000_000}
-        held = ProcessObservation(
+        process = ProcessObservation(
             f"w-{tenant.pid}", tenant.pid, 1, "python", tracked, tenant.spent_ns, launches, tracked + CONTEXT
         )
         is_short = wish.wanted(now_s) > tenant.got + 0.01
@@ -136,8 +136,8 @@ class SimulatedNode:
             memory_quota_bytes=tenant.quota_bytes,
             source="annotation",
             state="enforced",
-            books=UsageCounters(1, tracked + CONTEXT, tenant.spent_ns, tenant.throttled_ns, 0, 0),
-            held=[held],
+            counters=UsageCounters(1, tracked + CONTEXT, tenant.spent_ns, tenant.throttled_ns, 0, 0),
+            processes=[process],
             waiting=int(is_short),
             granted_ns=tenant.spent_ns if is_short else None,
         )
@@ -176,7 +176,7 @@ class SimulatedNode:
         windows, entitled = self._clients.windows, self._clients.entitled
         return self._schedulers.view(card, looks, windows, entitled, overcommit_percent=100, tally=None)
 
-    def _daemon_parts(self, now_s: float) -> tuple[ComponentStatus, ...]:
+    def _components(self, now_s: float) -> tuple[ComponentStatus, ...]:
         has_nvml = not self._has("nvml-down")
         errors = {} if has_nvml else {"timeout": 1}
         return (
@@ -197,5 +197,5 @@ class SimulatedNode:
 def use_of(gpu: Gpu, looks: list[TenantObservation], tenants: list[SimulatedTenant]) -> Use:
     """Return what tenants make of a GPU."""
     busy = min(1.0, sum(t.got for t in tenants if t.gpu is gpu))
-    here = [held for look in looks if look.gpu is gpu for held in look.held]
-    return Use(busy, {held.host_pid: held.nvml_bytes or 0 for held in here})
+    here = [process for look in looks if look.gpu is gpu for process in look.processes]
+    return Use(busy, {process.host_pid: process.nvml_bytes or 0 for process in here})

@@ -51,7 +51,7 @@ def sample(gpu: Gpu = GPU, **changed: object) -> GpuSample:
     return GpuSample(gpu, 6 * GIB, 87, ((11, GIB), (12, 3 * GIB), (99, GIB)), readings=readings)
 
 
-def held(
+def process(
     pid: int, *, tracked: int, nvml: int | None, spent_ns: int = 0, name: str = "python"
 ) -> ProcessObservation:
     return ProcessObservation(f"w-{pid}", pid, 7, name, tracked, spent_ns, {"kernel": 10, "graph": 2}, nvml)
@@ -65,7 +65,7 @@ def look(
         "memory_quota_bytes": 4 * GIB,
         "source": "env",
         "state": "enforced",
-        "books": UsageCounters(1, 2 * GIB, spent_ns, throttled_ns, 3, 1),
+        "counters": UsageCounters(1, 2 * GIB, spent_ns, throttled_ns, 3, 1),
         "waiting": 1,
         "granted_ns": spent_ns,
     }
@@ -82,7 +82,7 @@ def looks(spent_ns: int, throttled_ns: int) -> list[TenantObservation]:
             POD,
             spent_ns=spent_ns,
             throttled_ns=throttled_ns,
-            held=[held(11, tracked=100 * MIB, nvml=GIB, spent_ns=spent_ns)],
+            processes=[process(11, tracked=100 * MIB, nvml=GIB, spent_ns=spent_ns)],
             source="annotation",
             gang=GangMembership("research/train", "named", 5),
         ),
@@ -90,7 +90,7 @@ def looks(spent_ns: int, throttled_ns: int) -> list[TenantObservation]:
             PLAIN,
             spent_ns=2 * spent_ns,
             throttled_ns=throttled_ns,
-            held=[held(12, tracked=200 * MIB, nvml=3 * GIB, spent_ns=2 * spent_ns)],
+            processes=[process(12, tracked=200 * MIB, nvml=3 * GIB, spent_ns=2 * spent_ns)],
         ),
     ]
 
@@ -139,7 +139,7 @@ def snapshot() -> Snapshot:
         vgpu_hosts=(partitioned.HOST,),
         mig_gpus=(partitioned.CARD,),
         guests=(guests.UP, guests.DOWN),
-        parts=(
+        components=(
             ComponentStatus(
                 "nvml", is_up=True, last_success_at_s=1_700_000_000.5, duration_s=0.002, errors={"15": 1}
             ),

@@ -11,7 +11,7 @@ from hypervisor.metrics.gpus import jain
 from hypervisor.metrics.observations import TenantObservation, UsageCounters
 from hypervisor.metrics.snapshot import ClientView, Identity
 from hypervisor.scheduler.types import MS, SchedParams
-from tests.metrics.full import GIB, GPU, MIB, SECOND_NS, held, look
+from tests.metrics.full import GIB, GPU, MIB, SECOND_NS, look, process
 
 WHO = Identity(tenant="a")
 OTHER = Identity(tenant="b")
@@ -55,9 +55,9 @@ def test_books_begun_anew_and_clocks_that_run_back_are_no_usage() -> None:
     watch = Watch()
     watch.step(look(WHO, spent_ns=SECOND_NS))
     anew = UsageCounters(2, 0, SECOND_NS * 9, 0, 0, 0)
-    assert watch.step(look(WHO, spent_ns=0, books=anew))[0].values["client_share_achieved_ratio"] == 0
+    assert watch.step(look(WHO, spent_ns=0, counters=anew))[0].values["client_share_achieved_ratio"] == 0
     back = UsageCounters(2, 0, SECOND_NS, 0, 0, 0)
-    assert watch.step(look(WHO, spent_ns=0, books=back))[0].values["client_share_achieved_ratio"] == 0
+    assert watch.step(look(WHO, spent_ns=0, counters=back))[0].values["client_share_achieved_ratio"] == 0
 
 
 def test_nobody_has_more_than_the_whole_card() -> None:
@@ -70,8 +70,8 @@ def test_nobody_has_more_than_the_whole_card() -> None:
 
 def test_numbers_that_cannot_be_true_are_not_served() -> None:
     books = UsageCounters(1, 1 << 63, 1 << 63, 1 << 63, 1 << 63, 1 << 63)
-    processes = [held(1, tracked=1 << 47, nvml=None)]
-    view = Watch().step(look(WHO, spent_ns=0, books=books, held=processes))[0]
+    processes = [process(1, tracked=1 << 47, nvml=None)]
+    view = Watch().step(look(WHO, spent_ns=0, counters=books, processes=processes))[0]
     for name in ("gpu_seconds_total", "throttled_seconds_total", "managed_allocated_bytes"):
         assert view.values[f"client_{name}"] is None
     assert view.denied == {}
@@ -122,8 +122,8 @@ def test_a_suspended_tenant_may_have_nothing() -> None:
 
 def test_peaks_stay_and_launches_outlive_their_process() -> None:
     watch = Watch()
-    watch.step(look(WHO, spent_ns=0, held=[held(1, tracked=GIB, nvml=GIB)]))
-    view = watch.step(look(WHO, spent_ns=0, held=[held(2, tracked=MIB, nvml=GIB)]))[0]
+    watch.step(look(WHO, spent_ns=0, processes=[process(1, tracked=GIB, nvml=GIB)]))
+    view = watch.step(look(WHO, spent_ns=0, processes=[process(2, tracked=MIB, nvml=GIB)]))[0]
     assert view.values["client_managed_allocated_bytes"] == MIB
     assert view.values["client_managed_allocated_peak_bytes"] == GIB
     assert view.launches == {"kernel": 20, "cooperative": 0, "graph": 4}
@@ -135,14 +135,20 @@ def test_peaks_stay_and_launches_outlive_their_process() -> None:
 )
 def test_a_quota_is_exceeded_by_books_or_by_the_drivers_word(used, nvml, quota, is_exceeded) -> None:
     books = UsageCounters(1, used, 0, 0, 0, 0)
-    seen = look(WHO, spent_ns=0, books=books, held=[held(1, tracked=0, nvml=nvml)], memory_quota_bytes=quota)
+    seen = look(
+        WHO,
+        spent_ns=0,
+        counters=books,
+        processes=[process(1, tracked=0, nvml=nvml)],
+        memory_quota_bytes=quota,
+    )
     assert Watch().step(seen)[0].values["client_memory_quota_exceeded"] == is_exceeded
 
 
 def test_the_last_figures_of_books_that_cannot_be_read_are_served_for_a_while() -> None:
     watch = Watch(ttl_s=2)
     watch.step(look(WHO, spent_ns=3 * SECOND_NS))
-    gone = look(WHO, spent_ns=0, books=None, state="degraded")
+    gone = look(WHO, spent_ns=0, counters=None, state="degraded")
     view = watch.step(gone)[0]
     assert (view.values["client_gpu_seconds_total"], view.state) == (3, "degraded")
     watch.step(gone)
@@ -170,8 +176,8 @@ def test_the_baseline_is_a_slow_average_taken_while_little_is_held() -> None:
 
 def test_processes_of_a_tenant_have_their_own_memory_and_time() -> None:
     watch = Watch()
-    rows = [held(1, tracked=GIB, nvml=2 * GIB, spent_ns=SECOND_NS), held(2, tracked=0, nvml=None)]
-    looks = [look(WHO, spent_ns=3 * SECOND_NS, held=rows)]
+    rows = [process(1, tracked=GIB, nvml=2 * GIB, spent_ns=SECOND_NS), process(2, tracked=0, nvml=None)]
+    looks = [look(WHO, spent_ns=3 * SECOND_NS, processes=rows)]
     one, two = watch.clients.processes(looks, watch.step(*looks))
     assert (one.host_pid, one.values["client_nvml_used_bytes"]) == (1, 2 * GIB)
     assert one.values["client_gpu_seconds_total"] == 1

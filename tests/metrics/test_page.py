@@ -146,7 +146,7 @@ HOSTILE = [
 @pytest.mark.parametrize("name", HOSTILE, ids=ascii)
 def test_no_name_can_spoil_a_page(name) -> None:
     who = Identity(tenant="t", namespace=name, pod=name, container=name, user=name, command=name, unit=name)
-    looks = [full.look(who, spent_ns=1, held=[full.held(11, tracked=1, nvml=1, name=name)])]
+    looks = [full.look(who, spent_ns=1, processes=[full.process(11, tracked=1, nvml=1, name=name)])]
     clients = ClientAggregator(ttl_ns=0)
     views = clients.step(looks, now_ns=0, elapsed_ns=0, energy={})
     snapshot = Snapshot(clients=views, processes=clients.processes(looks, views))
