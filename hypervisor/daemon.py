@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Puts the daemon together, runs its parts, and ends them in order. The only file that knows them all.
+"""Builds the daemon's components, runs them, and ends them in order. Only this file knows all of them.
 
-Every part gets what it needs when it is made. A part that is off is an object that does nothing.
+Each component gets its dependencies in its constructor. A component that is off is an object that does
+nothing.
 """
 
 from __future__ import annotations
@@ -70,11 +71,11 @@ NICE = -10
 MAX_JOIN_S = 2.0
 """Longest wait for the dispatcher thread to end."""
 SWITCH_S = 0.0005
-"""How long one thread may keep another from the interpreter; the default of 5 ms is half a turn."""
+"""Longest time for which one thread keeps the interpreter; Python's default of 5 ms is half a turn."""
 
 
 class Daemon:
-    """All parts. Each is made from those above it."""
+    """All components. Each is built from those above it."""
 
     def __init__(self, told: Config, limits: CallerLimits) -> None:
         settings = told.settings
@@ -158,7 +159,7 @@ class Daemon:
         self.reports.on_loop(self.stopping.set)
 
     async def run(self) -> None:
-        """Run until a signal, or until a part that is needed has failed."""
+        """Run until a signal, or until a required component has failed."""
         self.node.recovery.load()
         self.thread.start()
         try:
@@ -171,7 +172,7 @@ class Daemon:
                     group.create_task(self.guests.run(), name="guests"),
                 ]
                 await self.endpoints.open()
-                # After the socket is there: containers are given its folder.
+                # Only now that the socket exists: containers get its folder.
                 tasks.append(group.create_task(self.plugin.run(), name="device plugin"))
                 notify.notify("READY=1")
                 logger.info("listening on %s", self.config.settings.socket)
@@ -185,7 +186,7 @@ class Daemon:
             raise self.failure
 
     def reasons_not_ready(self) -> list[str]:
-        """Return what keeps the daemon from doing its work: the first part's that has reasons."""
+        """Return the reasons of the first component that does not work; empty if all work."""
         return (
             self.node.reasons_not_ready()
             or self.pods.reasons_not_ready()
@@ -193,7 +194,7 @@ class Daemon:
         )
 
     async def _sweep(self) -> None:
-        """Do what is due every second."""
+        """Run the periodic work, once a second."""
         watchdog_s = notify.watchdog_s()
         while True:
             await asyncio.sleep(min(SWEEP_S, watchdog_s or SWEEP_S))
@@ -203,7 +204,7 @@ class Daemon:
                 notify.notify("WATCHDOG=1")
 
     def reread(self) -> None:
-        """SIGHUP: take the quotas of the configuration file; one that cannot be read changes nothing."""
+        """Handle SIGHUP: read the quotas of the configuration file. After a failure nothing changes."""
         notify.notify("RELOADING=1")
         try:
             self.node.quotas.reread(config.reread_quotas(self.config.path))
@@ -239,7 +240,7 @@ def registry_of(told: Config) -> Registry:
 
 
 def read_only_view(settings: Settings) -> ReadOnlyView:
-    """Return the view by which policies are handed over. Raises ConfigError."""
+    """Return the read-only view through which policies are passed to processes. Raises ConfigError."""
     view = ReadOnlyView(DIRECTORY, settings.shm_read_only)
     if not view.is_read_only:
         logger.warning("no read-only mount to hand policies over by: containers' root can change its own")
@@ -313,7 +314,7 @@ def main(arguments: Sequence[str]) -> int:
             bytes_per_hour=told.settings.log_limit,
         )
         sys.setswitchinterval(SWITCH_S)
-        with contextlib.suppress(OSError):  # where it may not, other processes can starve it
+        with contextlib.suppress(OSError):  # without the right to do so, other processes can starve it
             os.setpriority(os.PRIO_PROCESS, 0, min(NICE, os.getpriority(os.PRIO_PROCESS, 0)))
         asyncio.run(serve(told))
 

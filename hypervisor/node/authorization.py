@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rights of callers: which may change quotas, and which are processes of the node itself."""
+"""Rights of callers: identifies operators, and processes of the node itself."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Authorization:
     def is_of_the_node(self, peer: Peer) -> bool:
         """True if a peer runs in no pod and no container but the daemon's own.
 
-        In a cluster a control group of no known layout may be an unknown runtime's container.
+        In a cluster, a cgroup of unknown layout may belong to a container of an unknown runtime.
         """
         is_known = not (self._is_in_cluster and peer.origin.unknown_group)
         return peer.is_of_the_node and is_known

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Commands to workers: numbered, given at least once, dropped when acknowledged by the next question."""
+"""Commands to workers: numbered, delivered at least once, dropped when the next request acknowledges them."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import Literal, get_args
 CommandName = Literal["suspend", "resume", "refresh", "drain", "checkpoint", "restore"]
 NAMES: tuple[str, ...] = get_args(CommandName)
 MAX_COMMANDS = 64
-"""A worker that never asks must not fill the daemon's memory; the oldest go first."""
+"""Bound on waiting commands: a worker that never asks must not fill memory. The oldest are dropped first."""
 
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """One thing for a worker to do; doing it twice must do no harm."""
+    """One command for a worker. It must be harmless if executed twice."""
 
     number: int
     name: CommandName
@@ -30,7 +30,7 @@ class CommandQueue:
         self._waiting: deque[Command] = deque(maxlen=MAX_COMMANDS)
 
     def post(self, name: CommandName, argument: str = "") -> Command:
-        """Add a command; one that says again what the newest waiting one says takes its place."""
+        """Add a command; it replaces the newest waiting one if both are the same."""
         if self._waiting and (self._waiting[-1].name, self._waiting[-1].argument) == (name, argument):
             self._waiting.pop()
         self._last += 1

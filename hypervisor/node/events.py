@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What happened lately, for people; and how often each kind did, for metrics."""
+"""Keeps recent events for operators, and counts events by kind for metrics."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class EventLog:
         return event
 
     def may_log(self, kind: str, tenant: str, *, now_ns: int) -> bool:
-        """Whether such an event may be logged: not if one was within the last minute."""
+        """True if no such event was logged within the last minute."""
         if now_ns - self._logged_ns.get((kind, tenant), -MINUTE_NS) < MINUTE_NS:
             return False
         if len(self._logged_ns) >= MAX_EVENTS:
@@ -58,7 +58,7 @@ class EventLog:
 def record_event(
     events: EventLog, kind: str, text: str, *, tenant: str = "", level: int = logging.INFO
 ) -> None:
-    """Write an event down, for people and metrics, and log it; trouble that comes again, once a minute."""
+    """Record an event for operators and metrics, and log it; a repeated problem is logged once a minute."""
     now_ns = time.time_ns()
     events.add(kind, text, now_ns=now_ns, tenant=tenant)
     if level < logging.WARNING or events.may_log(kind, tenant, now_ns=now_ns):

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gangs by name: which tenants a name joins. Pure.
+"""Gangs by name: the tenants that a name joins. Pure.
 
-A name joins only tenants that may be trusted to be of one job, since members have their turns together: pods
-of one namespace, and outside pods and containers tenants of one user. A container's user tells nothing about
-its owner, so the name in a container's environment joins no other container; an operator's word does.
+Members have their turns together, so a name only joins tenants that are trusted to be of one job. These are
+pods of one namespace and, outside pods and containers, tenants of one user. A container's user does not
+identify its owner. So the name in a container's environment joins no other container; an operator's quota
+does.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from limiter.quota import GangMode
 OPERATORS: tuple[Source, ...] = ("api", "config")
 ANY_CONTAINER = "container:*"
 MIN_GPUS = 2
-"""GPUs on which a tenant's processes wait for each other from which it is a gang by itself."""
+"""Number of GPUs with waiting processes from which on a tenant is a gang by itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,8 +28,9 @@ class TenantGang:
 
     mode: GangMode = GangMode.AUTO
     id: str = ""
-    """Scope and name, as in "namespace/name"; empty unless named. The scope of a user has a colon, which no
-    namespace has, and no tenant's name has a slash.
+    """Scope and name, as in "namespace/name"; empty unless named. A user's scope has a colon, which no
+    namespace
+    has. No tenant's name has a slash.
     """
 
     @property
@@ -55,7 +57,7 @@ def gang_in_force(gang: TenantGang, tenant: TenantName, waits_on: int) -> str:
 
 
 def scope_of(tenant: Tenant) -> str:
-    """Return the name of the tenants among which a gang's name is one name."""
+    """Return the scope within which a gang's name is unique."""
     namespace = tenant.pod.partition("/")[0]
     if tenant.pod_uid is not None and namespace:
         return namespace

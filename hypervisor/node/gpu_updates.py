@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""NVML's answers, brought to the node: its GPUs, its tenants and their quotas. Event loop only."""
+"""Applies NVML's answers to the node's GPUs, tenants and quotas. Event loop only."""
 
 from __future__ import annotations
 

@@ -1,7 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The node's GPUs: which there are, and what NVML last said of each; shown to everybody in the state
-segment.
-"""
+"""The node's GPUs and NVML's last sample of each, which the state segment shows to every process."""
 
 from __future__ import annotations
 
@@ -27,8 +25,9 @@ MEMORY_SOURCES = {
 
 
 class Inventory:
-    """All GPUs seen since the start; one that NVML no longer shows keeps its place, but for MIG devices whose
-    place is needed.
+    """All GPUs seen since the start. A GPU that NVML no longer lists keeps its entry. Only a MIG device loses
+    it
+    if the entry is needed.
     """
 
     def __init__(self, state: StateSegment, events: EventLog) -> None:
@@ -36,18 +35,18 @@ class Inventory:
         """Cards and MIG devices. Their order is that of the entries in policies."""
         self.samples: dict[GpuUuid, GpuSample] = {}
         self.nvml_error = ""
-        """Why NVML does not answer."""
+        """Reason that NVML does not answer, or ""."""
         self.failed_cards: tuple[FailedCard, ...] = ()
-        """Cards that NVML counts and nothing can be had of."""
+        """Cards that NVML counts but cannot sample."""
         self._state = state
         self._events = events
         self._listed: frozenset[GpuUuid] = frozenset()
-        """In NVML's last answer."""
+        """GPUs in NVML's last answer."""
         self._unsupported: set[GpuUuid] = set()
         self._mig_errors: dict[GpuUuid, str] = {}
 
     def update(self, samples: tuple[GpuSample, ...], *, in_use: Set[GpuUuid] = frozenset()) -> bool:
-        """NVML has answered; True if there is a GPU that was not known. Those `in_use` keep their places."""
+        """Take NVML's answer; return True if there is a new GPU. GPUs `in_use` keep their entries."""
         self.nvml_error = ""
         known = {gpu.uuid for gpu in self.gpus}
         listed = self._listed = frozenset(sample.gpu.uuid for sample in samples)
@@ -67,7 +66,7 @@ class Inventory:
         return bool(assigned)
 
     def update_failed_cards(self, cards: tuple[FailedCard, ...]) -> None:
-        """Cards that cannot be used, by NVML's last answer: say so when that changes."""
+        """Take the unusable cards of NVML's last answer, and report changes."""
         before = {card.index: card for card in self.failed_cards}
         self.failed_cards = cards
         for card in cards:
@@ -79,14 +78,14 @@ class Inventory:
             record_event(self._events, "gpu_recovered", f"card {index} answers, or is not there any more")
 
     def _report_memory_source(self, sample: GpuSample, before: GpuSample | None) -> None:
-        """Say once that a card's memory is known by another way than NVML."""
+        """Report once that a card's memory total does not come from NVML."""
         if sample.memory_source != (before.memory_source if before is not None else "nvml"):
             source = MEMORY_SOURCES.get(sample.memory_source, sample.memory_source)
             text = f"{sample.gpu.uuid}: {sample.gpu.memory_bytes >> 20} MiB of memory by {source}"
             record_event(self._events, "memory_total", text, level=logging.WARNING)
 
     def _assign_entry(self, gpu: Gpu, kept: Set[GpuUuid]) -> bool:
-        """Give a GPU a place; False if there is none, and then nobody gets anything of it."""
+        """Give a GPU an entry. Return False if there is none; then no tenant can use the GPU."""
         if not UUID.fullmatch(gpu.uuid):
             self._reject(gpu, "its UUID is of a form that CUDA does not give")
             return False
@@ -111,7 +110,7 @@ class Inventory:
             )
 
     def _report_mig_error(self, sample: GpuSample) -> None:
-        """Say once why MIG devices of a card cannot be read, and when they can."""
+        """Report once the reason that a card's MIG devices cannot be read, and once that they can again."""
         before = self._mig_errors.get(sample.gpu.uuid, "")
         if sample.mig_error != before:
             kind = "mig_failed" if sample.mig_error else "mig_recovered"
@@ -121,17 +120,17 @@ class Inventory:
 
     @property
     def present(self) -> list[Gpu]:
-        """Cards ever seen, and the MIG devices that there are."""
+        """Return all cards ever seen, and the current MIG devices."""
         return [gpu for gpu in self.gpus if gpu.mig is None or gpu.uuid in self._listed]
 
     def on_nvml_failure(self, reason: str) -> None:
-        """NVML has not answered."""
+        """Note that NVML has not answered."""
         if reason != self.nvml_error:
             record_event(self._events, "nvml_failed", reason, level=logging.WARNING)
         self.nvml_error = reason
 
     def publish(self, tenants: Mapping[GpuUuid, int]) -> None:
-        """Publish all; `tenants` counts those on each GPU."""
+        """Publish all GPUs; `tenants` is the number of tenants on each."""
         now_ns = time.monotonic_ns()
         for index, gpu in enumerate(self.gpus):
             sample = self.samples[gpu.uuid]

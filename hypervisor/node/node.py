@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The node: its tenants, GPUs and quotas, and the parts that change them.
+"""The node: its tenants, GPUs and quotas, and the components that change them.
 
 Event loop only. Reports of other threads arrive by `dispatcher_reports`.
 """
@@ -58,7 +58,7 @@ class Node:
         )
 
     def sweep(self, now_ns: int) -> None:
-        """Do what is due every second: try again what failed, and forget tenants without processes."""
+        """Run the work of each second: retry failed work, and forget tenants without processes."""
         self.recovery.retry_save()
         self.tenant_segments.close_retired()
         self.recovery.retry_unopened()
@@ -69,7 +69,7 @@ class Node:
         self.removal.sweep(now_ns)
 
     def reasons_not_ready(self) -> list[str]:
-        """Return what keeps the daemon from doing its work."""
+        """Return the reasons that the daemon cannot work."""
         if not self.tenant_segments.gpus:
             failed = [f"card {card.index}: {card.error}" for card in self.inventory.failed_cards[:1]]
             reason = self.inventory.nvml_error or "".join(failed) or "NVML has not answered yet"
@@ -77,6 +77,6 @@ class Node:
         return []
 
     def warnings(self) -> list[str]:
-        """Return what operators should know, though the daemon does its work."""
+        """Return warnings for operators; the daemon works all the same."""
         problem = self.recovery.store.problem
         return [f"{problem}; quotas and suspensions set now may not outlive the daemon"] if problem else []

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Operators' calls: a tenant's quota set, changed and taken back, its launches held back and let go.
+"""Operators' calls: set, change and remove a tenant's quota, suspend and resume its launches.
 
 Event loop only.
 """
@@ -36,7 +36,7 @@ class Operators:
         self._publish = publish
 
     def set_quota(self, name: TenantName, said: Quota | None) -> None:
-        """Set, or with None take back, the whole quota of a tenant, there or not yet. Raises Refused."""
+        """Set the whole quota of a tenant, or remove it (None); the tenant need not exist. Raises Refused."""
         if not TENANT.fullmatch(name):
             raise Refused(422, f"{name!a} is not a tenant's name")
         if said is not None:
@@ -51,7 +51,7 @@ class Operators:
         except Refused:
             set_or_remove(api, name, before)
             raise
-        # Published first: what shared memory says is then never older than what is saved.
+        # Published first, so that shared memory is never older than the saved state.
         tenant = self._registry.tenants.get(name)
         if tenant is not None:
             self._publish(tenant, "refresh")
@@ -61,19 +61,19 @@ class Operators:
         )
 
     def change_quota(self, name: TenantName, change: QuotaChange) -> None:
-        """Set parts of a tenant's quota; the others stay as they are now. Raises Refused."""
+        """Set fields of a tenant's quota; the other fields stay. Raises Refused."""
         effective = self.quota_of(name)
         self.set_quota(name, apply_change(effective.quota if effective is not None else NO_QUOTA, change))
 
     def quota_of(self, name: TenantName) -> EffectiveQuota | None:
-        """Return the quota in force, or the one that waits for a tenant's next start; None: there is none."""
+        """Return the quota in force, or the one for a tenant's next start; None if there is none."""
         tenant = self._registry.tenants.get(name)
         if tenant is not None and tenant.is_occupied:
             return tenant.effective
         return self._registry.sources.ceiling(name)
 
     def _check_can_apply(self, name: TenantName, said: Quota) -> None:
-        """Raise Refused if a call's quota would never hold for this tenant."""
+        """Raise Refused if a call's quota could never be in force for this tenant."""
         annotated = self._registry.sources.pods.get(name)
         if annotated is not None and (annotated.has_limits or said.gang not in (None, annotated.gang)):
             raise Refused(
@@ -86,7 +86,7 @@ class Operators:
             raise Refused(404, f"tenant {name} has ended, and nothing will start under this name again")
 
     def suspend(self, name: TenantName, *, is_suspended: bool) -> None:
-        """Hold back a tenant's launches, or let them go again. Raises Refused.
+        """Suspend a tenant's launches, or resume them. Raises Refused.
 
         A suspension also holds for processes that start after the last one has ended.
         """
@@ -102,7 +102,7 @@ class Operators:
 
 
 def has_one_time_name(name: TenantName, tenant: Tenant | None) -> bool:
-    """True if a tenant that has ended had a name for once: of one run, or of a pod that is gone."""
+    """True if an ended tenant had a name that never returns: of one run, or of a pod that is gone."""
     return bool(MADE_UP.fullmatch(name)) or (tenant is not None and tenant.has_ended)
 
 

@@ -22,9 +22,9 @@ def matches_limits(quota: Quota, limits: Limits) -> bool:
 
 
 def is_same(one: DeviceQuota, there: DeviceQuota) -> bool:
-    """True if two limits are the same; a quota of the card's whole memory is none.
+    """True if two limits are the same; a quota of the card's whole memory is no quota.
 
-    Versions before gave a tenant without a weight its request as the weight: that is the same quota.
+    Earlier versions gave a tenant without a weight its request as the weight: that counts as the same quota.
     """
     weight = one.weight if there.weight == there.request_percent else there.weight
     return replace(one, is_memory_limited=False) == replace(there, is_memory_limited=False, weight=weight)
@@ -50,7 +50,7 @@ def quota_of(limits: Limits) -> Quota:
 
 
 def rules(amounts: Mapping[Gpu, int]) -> tuple[Rule, ...]:
-    """Return one rule for all GPUs where their amounts are the same, else one for each.
+    """Return one rule for all GPUs if their amounts are the same, else one for each.
 
     A GPU with amount 0 gets no rule: a list gives nothing to the GPUs that it does not name.
     """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ends of registered processes: noticed, and everything that was theirs taken back. Event loop only."""
+"""Detects the end of registered processes, and releases everything that they held. Event loop only."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ class ProcessExits:
         self.departed = DepartedProcesses()
 
     def watch(self, key: ProcessKey, pidfd: int) -> None:
-        """Notice when this process ends. Raises OSError."""
+        """Start to watch this process for its end. Raises OSError."""
         self._processes.watch(key, pidfd, self._ended)
 
     def unwatch(self, key: ProcessKey) -> None:
-        """Watch this process no longer."""
+        """Stop watching this process."""
         self._processes.unwatch(key)
 
     def notice(self) -> bool:
-        """Notice processes that have ended and were not noticed yet; True if there were any."""
+        """Handle processes that have ended since the last call; return True if there were any."""
         ended = self._processes.ended()
         for key in ended:
             self._ended(key)
@@ -50,7 +50,7 @@ class ProcessExits:
             self.clean_up(worker)
 
     def clean_up(self, worker: Worker) -> None:
-        """Take back what a worker had that is in the registry no more."""
+        """Release everything of a worker that has left the registry."""
         self._processes.unwatch(worker.key)
         self.departed.add(worker.key)
         self._commands.wake(worker.id)

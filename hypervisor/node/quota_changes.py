@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Operators' changes of quotas: one field of many, and amounts that no GPU of the node has. Pure."""
+"""Operators' changes of quotas: applies changed fields, and refuses amounts that no GPU has. Pure."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ FIELDS = {
     "memory_wait": "memory_wait_s",
     "gang": "gang",
 }
-"""Parts of a quota as calls name them, and as `Quota` does."""
+"""Fields of a quota by their names in calls, and their names in `Quota`."""
 
 
 @dataclass(frozen=True, slots=True)
 class QuotaChange:
-    """Some parts of a quota; the parts that are not named stay as they are."""
+    """Some fields of a quota; the other fields stay."""
 
     said: Quota
     cleared: Collection[str] = ()
-    """Names of parts that are taken out: they get their defaults."""
+    """Names of removed fields: they get their defaults."""
 
 
 def apply_change(base: Quota, change: QuotaChange) -> Quota:
-    """Return a quota with a change made to it. Raises Refused if the parts then contradict each other."""
+    """Return a changed quota. Raises Refused if its fields then contradict each other."""
     said = {
         name: value
         for name in FIELDS.values()
@@ -51,7 +51,7 @@ def apply_change(base: Quota, change: QuotaChange) -> Quota:
 
 
 def check_amounts(quota: Quota, gpus: Collection[Gpu]) -> None:
-    """Raise Refused if a rule names no GPU of the node, or more memory than the GPUs that it is for have."""
+    """Raise Refused if a rule names no GPU of the node, or more memory than its GPUs have."""
     if not gpus:
         return
     for part, rules in (("memory", quota.memory), ("compute", quota.compute)):
@@ -66,7 +66,7 @@ def check_amounts(quota: Quota, gpus: Collection[Gpu]) -> None:
 
 
 def applies_to(rule: Rule, gpu: Gpu) -> bool:
-    """True if a rule is for a GPU: by its number, the beginning of its UUID, or "*"."""
+    """True if a rule names a GPU: by its index, the beginning of its UUID, or "*"."""
     if rule.device == "*":
         return True
     if rule.device.isdecimal():

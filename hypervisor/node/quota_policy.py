@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which quota holds for a tenant; `reservations` says whether it fits beside the others.
+"""Decides the quota in force for a tenant; `reservations` checks if it fits beside other quotas.
 
-Pod annotation > operator's call > configuration file > slices of cards > default: the first of these that
-says something is the ceiling, and a process's environment can only lower it. Outside pods, where neither
-call nor file says anything, the environment proposes (`propose`), is held to the default (`fixed`), or the
-process is turned away (`deny`).
+Pod annotation > operator's call > configuration file > slices of cards > default: the first of these with a
+quota is the ceiling, and a process's environment can only lower it. Outside pods, without a call and without
+an entry in the file, `admission` decides: the environment proposes the quota (`propose`), the default holds
+(`fixed`), or the process is refused (`deny`).
 
-A gang is no limit, so it is the strongest that was said by itself: an annotation or a table of the file that
-names a gang alone leaves the limits to what comes below it.
+A gang is no limit, so it is decided separately: the strongest source that names one. An annotation or a table
+of the file that only names a gang leaves the limits to the sources below it.
 """
 
 from __future__ import annotations
@@ -20,27 +20,27 @@ from hypervisor.model import NO_QUOTA, Admission, EffectiveQuota, Source, Tenant
 from limiter.quota import PriorityClass, Quota, Rule
 
 GangWord = tuple[str | None, Source | None]
-"""A quota's gang, and who said it."""
+"""A quota's gang, and its source."""
 
 
 @dataclass(slots=True)
 class QuotaSources:
-    """All that was said about quotas by others than the processes themselves."""
+    """Quotas from all sources except the processes' environments."""
 
     admission: Admission = "propose"
     default: Quota = NO_QUOTA
     config: Mapping[str, Quota] = field(default_factory=dict)
-    """By tenant's name."""
+    """Quotas of the configuration file, by the tenant's name."""
     api: dict[TenantName, Quota] = field(default_factory=dict)
     pods: dict[TenantName, Quota] = field(default_factory=dict)
-    """What pods are annotated with."""
+    """Quotas in the annotations of pods."""
     slices: Mapping[TenantName, Quota] = field(default_factory=dict)
-    """What pods' slices of cards mean."""
+    """Quotas that pods' slices of cards stand for."""
 
     def ceiling(self, tenant: TenantName) -> EffectiveQuota | None:
-        """Return the strongest quota that was said for this tenant in particular.
+        """Return the strongest quota for this tenant in particular; None if there is none.
 
-        Its gang is the strongest that was said, also where that names no limits.
+        Its gang comes from the strongest source with a gang, even if that source has no limits.
         """
         said: tuple[tuple[Source, Quota | None], ...] = (
             ("pod", self.pods.get(tenant)),
@@ -65,7 +65,7 @@ class QuotaSources:
     ) -> EffectiveQuota:
         """Return the quota of a tenant whose first process proposes one. Raises Refused.
 
-        `proposal_applied`: the proposal was followed before; it has had its say, and lowers nothing any more.
+        `proposal_applied`: the proposal already set the tenant's quota once, and no longer lowers anything.
         """
         said = self.ceiling(tenant)
         words: list[GangWord] = [(said.quota.gang, said.gang_source)] if said is not None else []
@@ -82,10 +82,10 @@ class QuotaSources:
 
 
 def with_slices(ceiling: EffectiveQuota | None, of_slices: Quota | None) -> EffectiveQuota | None:
-    """Return a ceiling with what a pod's slices of cards mean.
+    """Return a ceiling combined with the quota of a pod's slices.
 
-    They are the quota of a pod that has no other. Annotations that leave memory or request open leave it to
-    the slices, and are for the pod's own cards alone.
+    The slices are the quota of a pod that has no other. If annotations leave memory or request open, the
+    slices set it. Annotations only hold for the pod's own cards.
     """
     if of_slices is None or (ceiling is not None and ceiling.source != "pod"):
         return ceiling
@@ -101,7 +101,7 @@ def with_slices(ceiling: EffectiveQuota | None, of_slices: Quota | None) -> Effe
 
 
 def rules_for_slices(said: tuple[Rule, ...], slices: tuple[Rule, ...]) -> tuple[Rule, ...]:
-    """Return what is said of all cards as rules for those that slices are of; without a word, the slices."""
+    """Return rules for all cards as rules for the cards of the slices; without rules, those of the slices."""
     everywhere = next((rule for rule in said if rule.device == "*"), None)
     if not said:
         return slices
@@ -111,28 +111,27 @@ def rules_for_slices(said: tuple[Rule, ...], slices: tuple[Rule, ...]) -> tuple[
 
 
 def with_gang(effective: EffectiveQuota, *said: GangWord) -> EffectiveQuota:
-    """Return a quota with the first gang that was said, and by whom; the strongest comes first."""
+    """Return a quota with the first gang in `said`, and its source; the strongest source comes first."""
     gang, source = next((one for one in said if one[0] is not None), (None, None))
     return replace(effective, quota=replace(effective.quota, gang=gang), gang_source=source)
 
 
 def has_only_gang(said: EffectiveQuota) -> bool:
-    """True if a gang and no limit is said. An operator's call always states the whole quota."""
+    """True if a quota has a gang and no limit. An operator's call always states the whole quota."""
     return said.source != "api" and said.quota.gang is not None and not said.quota.has_limits
 
 
 def capped_by(effective: EffectiveQuota, wish: Quota) -> EffectiveQuota:
-    """Return a quota as a process's environment lowers it."""
+    """Return a quota, lowered by a process's environment."""
     is_off = wish.gang == "off" and effective.quota.gang != "off"
     by = "environment" if is_off else effective.gang_source
     return replace(effective, quota=capped(effective.quota, wish), gang_source=by)
 
 
 def capped(ceiling: Quota, wish: Quota) -> Quota:
-    """Return the ceiling with the shares that a process asks for where they are less.
+    """Return the ceiling with a process's request, weight and priority where they are lower.
 
-    Memory and compute limits are left alone: each process holds itself to the smaller of the tenant's and
-    its own.
+    Memory and compute limits stay: each process limits itself to the smaller of the tenant's and its own.
     """
     priority = ceiling.priority or "normal"
     if wish.priority is not None and PriorityClass.of(wish.priority) < PriorityClass.of(priority):
@@ -148,5 +147,5 @@ def capped(ceiling: Quota, wish: Quota) -> Quota:
 
 
 def smaller(ceiling: int | None, wish: int | None) -> int | None:
-    """Return the smaller number; without a ceiling there is nothing to lower."""
+    """Return the smaller number; None if there is no ceiling."""
     return ceiling if ceiling is None or wish is None else min(ceiling, wish)

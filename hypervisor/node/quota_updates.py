@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Changes of quotas, brought to tenants that have processes. Event loop only."""
+"""Applies changes of quotas to tenants that have processes. Event loop only."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ class QuotaUpdates:
         self._events = events
 
     def publish(self, tenant: Tenant, command: CommandName) -> None:
-        """Publish a tenant's quota and suspension, and give its processes a command about it."""
+        """Publish a tenant's quota and suspension, and send its processes the command."""
         self._tenant_segments.publish([tenant])
         self._commands.post(tenant, command)
 
     def reevaluate(self, name: TenantName) -> bool:
-        """Give a tenant the quota that its sources now name; True if it has changed. Raises Refused."""
+        """Decide a tenant's quota again; return True if it has changed. Raises Refused."""
         if not self._registry.reevaluate_quota(name):
             return False
         self.publish(self._registry.tenants[name], "refresh")
@@ -47,14 +47,14 @@ class QuotaUpdates:
         return True
 
     def reread(self, quotas: Quotas) -> None:
-        """Take the quotas of the configuration file, which was read again."""
+        """Apply the quotas of the configuration file, which was read again."""
         self._registry.sources.default, self._registry.sources.config = quotas.default, quotas.tenants
         for name in list(self._registry.tenants):
             self.reevaluate_or_note(name)
         record_event(self._events, "config_read", "quotas read again")
 
     def reevaluate_or_note(self, name: TenantName) -> None:
-        """Give a tenant the quota that its sources now name; write an event if it does not fit."""
+        """Decide a tenant's quota again; record an event if it does not fit."""
         try:
             self.reevaluate(name)
         except Refused as error:

@@ -1,7 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What outlives a daemon: saves tenants and operators' quotas, and takes over at the next start what lives
-on.
-"""
+"""Saves tenants and operators' quotas, and adopts living tenants after a restart."""
 
 from __future__ import annotations
 
@@ -22,11 +20,11 @@ from limiter.errors import QuotaError
 
 logger = logging.getLogger(__name__)
 CLUSTERS = ("pod", "slices")
-"""Sources that the cluster says again after a restart."""
+"""Sources that the cluster supplies again after a restart."""
 
 
 class Recovery:
-    """One daemon's link to the one before and the one after."""
+    """Passes state from the previous daemon to this one, and from this one to the next."""
 
     def __init__(
         self,
@@ -44,10 +42,10 @@ class Recovery:
         self._health = health
         self._events = events
         self._pending: dict[TenantName, SavedTenant] = {}
-        """Tenants of the daemon before, until the GPUs are known."""
+        """Tenants of the previous daemon, until the GPUs are known."""
 
     def load(self) -> None:
-        """Read what an earlier daemon saved."""
+        """Read the state that an earlier daemon saved."""
         saved, losses = self.store.load()
         for loss in losses:
             self._events.add("state_lost", loss.text, now_ns=time.time_ns(), tenant=loss.tenant)
@@ -57,7 +55,7 @@ class Recovery:
         self._pending = dict(saved.tenants)
 
     def adopt(self) -> list[Tenant]:
-        """Take over the tenants that an earlier daemon had, if processes of theirs live; return them."""
+        """Adopt the tenants of an earlier daemon that have living processes; return them."""
         pending, self._pending = self._pending, {}
         for name, was in pending.items():
             if name not in self._registry.tenants and self._segments.has_usage(name):
@@ -77,20 +75,20 @@ class Recovery:
             is_suspended=was.is_suspended,
             began_s=was.began_s,
         )
-        if was.effective.source == "pod":  # until the cluster says it again
+        if was.effective.source == "pod":  # until the cluster supplies it again
             self._registry.sources.pods.setdefault(name, was.effective.quota)
         try:
             if not self.open(tenant).usage.count_living() and self._tenant_segments.retire(name):
                 return
         except SegmentError as error:
-            # Its processes may live, and what they hold is in books that cannot be read now.
+            # Its processes may live, and only the unreadable segment knows what they hold.
             self._health.unopened[name] = str(error)
             record_event(self._events, "segment_failed", str(error), tenant=name, level=logging.WARNING)
         self._registry.adopt(tenant, now_ns=time.monotonic_ns())
         record_event(self._events, "adopted", "was there before this daemon", tenant=name)
 
     def retry_unopened(self) -> None:
-        """Try again to open the books of tenants that were taken over without them."""
+        """Try again to open the usage segments of tenants that were adopted without them."""
         for name, reason in list(self._health.unopened.items()):
             tenant = self._registry.tenants.get(name)
             try:
@@ -107,8 +105,8 @@ class Recovery:
     def open(self, tenant: Tenant) -> OpenSegments:
         """Return a tenant's segments, published. Raises SegmentError.
 
-        What the policy of a tenant with living processes says was in force when the daemon before ended. If
-        the saved state says something else, that daemon could not save: the policy holds.
+        The policy of a tenant with living processes holds the quota that was in force when the previous
+        daemon ended. If the saved state differs, that daemon could not save: the policy wins.
         """
         return self._tenant_segments.open(tenant, before_publishing=self._restore_policy)
 
@@ -129,7 +127,7 @@ class Recovery:
     def _is_trusted(self, tenant: Tenant) -> bool:
         """True if no process of the tenant could write its policy.
 
-        Without a read-only mount, root in a container could. What it wrote must not outlive this daemon.
+        Without a read-only mount, root in a container could. Its changes must not outlive this daemon.
         """
         is_contained = tenant.pod_uid or tenant.containers or tenant.name.startswith(CONTAINED)
         return self._tenant_segments.has_read_only_policies or not is_contained
@@ -145,7 +143,7 @@ class Recovery:
         if not matches_limits(effective.quota, limits):
             source = tenant.effective.source if tenant.effective.source in CLUSTERS else "api"
             try:
-                gang = tenant.effective.quota.gang  # a policy names none
+                gang = tenant.effective.quota.gang  # a policy does not name the gang
                 limited = replace(quota_of(limits), gang=gang)
                 effective = EffectiveQuota(limited, source, tenant.effective.gang_source)
             except QuotaError as error:
@@ -158,7 +156,7 @@ class Recovery:
         record_event(self._events, "state_recovered", text, tenant=name, level=logging.WARNING)
 
     def save(self) -> None:
-        """Write down what must survive this daemon; what fails is tried again by `retry_save`."""
+        """Save the state that must survive this daemon; `retry_save` retries after a failure."""
         tenants = {t.name: saved_tenant(t) for t in self._registry.tenants.values()}
         before = self.store.problem
         api, suspended = dict(self._registry.sources.api), frozenset(self._registry.suspended)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Registration of processes: who calls, which tenant it joins, and what it is answered. Event loop only."""
+"""Registers processes: identifies the caller, chooses its tenant, and builds the answer. Event loop only."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ MAX_REFUSALS = 1024
 class Registrar:
     """Admits processes to the node's tenants.
 
-    `before_register` is called first with the process's origin. `resolve_pod` returns the pod that the
-    cluster says the process runs in. Both may raise Refused.
+    `before_register` is called first, with the process's origin. `resolve_pod` returns the process's pod as
+    the cluster knows it. Both may raise Refused.
     """
 
     def __init__(
@@ -47,10 +47,10 @@ class Registrar:
         self._before_register = before_register
         self._resolve_pod = resolve_pod
         self._refusals: dict[ProcessKey, str] = {}
-        """By process, the last one, of those that may ask again."""
+        """Last refusal of each process that may ask again."""
 
     def register(self, connection: Any, hints: ClientHints, caller: Peer | None = None) -> Registration:
-        """Register a process; `caller` names it where the connection does not. Raises Refused."""
+        """Register a process; `caller` identifies it if the connection does not. Raises Refused."""
         node = self._node
         if not node.tenant_segments.gpus:
             raise Refused(503, "the daemon does not know this node's GPUs yet: NVML has not answered")
@@ -81,12 +81,12 @@ class Registrar:
             record_event(node.events, "segment_failed", str(error), tenant=worker.tenant, level=logging.ERROR)
             raise Refused(status_of(error), str(error)) from error
         if is_known:
-            # The process may have replaced its image, and left the old one's slot.
+            # The process may have called exec and left the slot of the old program.
             node.tenant_segments.reap(worker.tenant)
         return self._answer(worker, request)
 
     def _admit(self, request: RegistrationRequest) -> tuple[Worker, list[Worker]]:
-        """Add a process to the registry, in place of processes and tenants that are dead. Raises Refused."""
+        """Add a process to the registry, and remove dead processes and tenants first. Raises Refused."""
         node = self._node
         empty = node.registry.blocking_tenant(request)
         if empty is not None:
@@ -99,12 +99,12 @@ class Registrar:
         return node.registry.register(request, now_ns=time.monotonic_ns())
 
     def _notice_deaths(self) -> bool:
-        """Notice processes that have ended meanwhile; True if there were some."""
+        """Handle processes that have ended meanwhile; return True if there were any."""
         have_ended = self._node.exits.notice()
         return self._node.removal.release_dead() or have_ended
 
     def _record_refusal(self, key: ProcessKey, text: str) -> None:
-        """Write a refusal down, once for a process that asks again and again."""
+        """Record a refusal, once for a process that asks repeatedly."""
         if self._refusals.get(key) == text:
             return
         if len(self._refusals) >= MAX_REFUSALS:
@@ -140,7 +140,7 @@ class Registrar:
         )
 
     def hand_over(self, connection: Any, name: TenantName) -> None:
-        """Send a tenant's segments to its process, which else looks for them in its /dev/shm."""
+        """Send a tenant's segments to its process, which otherwise opens them in its /dev/shm."""
         try:
             self._node.tenant_segments.hand_over(name, connection)
         except OSError as error:
@@ -149,5 +149,5 @@ class Registrar:
 
 
 def status_of(error: Exception) -> int:
-    """Return the HTTP status for a failure: a final one only if a later try is of no use."""
+    """Return the HTTP status for a failure: a final one only if a retry cannot succeed."""
     return 409 if isinstance(error, SegmentHeld) else 503 if isinstance(error, SegmentFull | OSError) else 500

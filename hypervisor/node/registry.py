@@ -1,7 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tenants, workers and GPUs: who is there now. Changed on the daemon's loop alone; holds no clock and no
-files.
-"""
+"""The current tenants, workers and GPUs. Event loop only. Pure: no clock and no files."""
 
 from __future__ import annotations
 
@@ -34,49 +32,51 @@ from limiter.segment import TENANT
 CONTAINED = ("pod-", "container-")
 AUTOMATIC = "auto-"
 MAX_WORKERS = int(lib.GL_MAX_SLOTS)
-"""Per tenant: the slots of its segment."""
+"""Bound per tenant: the number of slots in its segment."""
 
 
 @dataclass(slots=True)
 class Tenant:
-    """One tenant; `workers` may be empty for a while after the last has gone."""
+    """One tenant; `workers` may be empty for a while after the last one has ended."""
 
     name: TenantName
     uid: int
     effective: EffectiveQuota
     proposed: Quota
-    """What its first process asked for."""
+    """Quota that its first process proposed."""
     proposal_applied: bool = False
-    """That was followed: what others say later may also be more."""
+    """True if the proposal set the quota: a later change may then also raise it."""
     pod_uid: str | None = None
     pod: str = ""
-    """namespace/name, by the cluster's word; empty: not known."""
+    """The cluster's namespace/name; empty if not known."""
     containers: set[str] = field(default_factory=set)
-    """Ids of the pod's containers whose processes have come here; they stay, whatever the pod says later."""
+    """Ids of the pod's containers with processes in this tenant. They stay, even if the pod's annotations
+    change."""
     has_ended: bool = False
-    """Its pod is gone: nobody comes any more, so it is forgotten with its last process."""
+    """True if its pod is gone. No process can join any more, so the tenant is forgotten with its last
+    process."""
     is_suspended: bool = False
     workers: dict[WorkerId, Worker] = field(default_factory=dict)
     gpus: frozenset[GpuUuid] = frozenset()
-    """Where its processes have shown up."""
+    """GPUs that its processes use."""
     empty_since_ns: int | None = None
     began_s: float = 0.0
     """Unix time of its first process; 0 if not known."""
     is_adopted: bool = False
-    """Its processes came under quota before this daemon started, and not all have registered again."""
+    """True if its processes came under quota before this daemon, and not all have registered again."""
 
     def reservation(self) -> Reservation:
-        """Return what it has set aside."""
+        """Return the tenant's reservation."""
         return Reservation(self.name, self.effective.quota, self.gpus, self.began_s)
 
     @property
     def is_occupied(self) -> bool:
-        """True if a process of it lives. Only then does it hold its request, its memory and its place."""
+        """True if it has a living process. Only then does it hold its request, memory and place."""
         return bool(self.workers) or self.is_adopted
 
 
 class Registry:
-    """The live view."""
+    """The current tenants and workers."""
 
     def __init__(
         self,
@@ -93,18 +93,18 @@ class Registry:
         self.workers: dict[WorkerId, Worker] = {}
         self.queues: dict[WorkerId, CommandQueue] = {}
         self.suspended: set[TenantName] = set()
-        """Tenants, there or not, whose launches an operator holds back."""
+        """Suspended tenants; they need not exist."""
         self._by_key: dict[ProcessKey, WorkerId] = {}
         self._boot = boot
         self._overcommit_percent = overcommit_percent
         self._numbers = itertools.count(1)
 
     def register(self, request: RegistrationRequest, *, now_ns: int) -> tuple[Worker, list[Worker]]:
-        """Return the worker for a process, and those that turn out to be dead. Raises Refused.
+        """Return the worker for a process, and the workers that turn out to be dead. Raises Refused.
 
-        The same process gets the same worker again, unless it has become another user's or entered a
-        container meanwhile: the tenant that it was in is then not its own any more. Another process with a
-        known pid means that the earlier one has gone.
+        The same process gets the same worker again, unless it has changed its user or entered a container
+        meanwhile: its tenant is then another one. Another process with a known pid means that the earlier one
+        has ended.
         """
         known = self._by_key.get(request.key)
         if known is not None and has_same_owner(self.workers[known].origin, request.origin):
@@ -137,7 +137,7 @@ class Registry:
         return worker, gone
 
     def _registered_again(self, worker_id: WorkerId, request: RegistrationRequest) -> Worker:
-        """Return a worker that registers again, perhaps since it now does more than ask NVML."""
+        """Return a worker that registers again, for example because it now uses CUDA and not only NVML."""
         worker = self.workers[worker_id]
         if worker.is_nvml_only and not request.hints.is_nvml_only:
             worker = replace(worker, is_nvml_only=False)
@@ -145,7 +145,7 @@ class Registry:
         return worker
 
     def worker_of(self, key: ProcessKey) -> Worker | None:
-        """Return the worker that a process is."""
+        """Return the worker of a process."""
         worker_id = self._by_key.get(key)
         return self.workers[worker_id] if worker_id is not None else None
 
@@ -163,13 +163,13 @@ class Registry:
         return worker
 
     def adopt(self, tenant: Tenant, *, now_ns: int) -> None:
-        """Take over a tenant whose processes came under quota before this daemon; they register again."""
+        """Add a tenant whose processes came under quota before this daemon; they register again."""
         tenant.is_adopted = True
         tenant.empty_since_ns = now_ns
         self.tenants[tenant.name] = tenant
 
     def suspend(self, name: TenantName, *, is_suspended: bool) -> None:
-        """Note that a tenant, there or not, is suspended, or no longer is."""
+        """Record that a tenant is suspended or resumed; it need not exist."""
         (self.suspended.add if is_suspended else self.suspended.discard)(name)
         tenant = self.tenants.get(name)
         if tenant is not None:
@@ -182,7 +182,9 @@ class Registry:
             self.suspended.discard(name)
 
     def empty_tenants(self, *, before_ns: int) -> list[Tenant]:
-        """Return the tenants that have had no worker since then, and those without whose pod is gone."""
+        """Return the tenants without a worker since `before_ns`, and those without a worker whose pod is
+        gone.
+        """
         return [
             t
             for t in self.tenants.values()
@@ -190,11 +192,11 @@ class Registry:
         ]
 
     def of_pod(self, pod_uid: str) -> list[Tenant]:
-        """Return the tenants that a pod is: one, and one for each container with a quota of its own."""
+        """Return a pod's tenants: one, and one for each container with its own quota."""
         return [tenant for tenant in self.tenants.values() if tenant.pod_uid == pod_uid]
 
     def set_gpus(self, name: TenantName, gpus: frozenset[GpuUuid]) -> bool:
-        """Note which GPUs a tenant is on; True if that is news."""
+        """Record the GPUs that a tenant uses; return True if they have changed."""
         tenant = self.tenants[name]
         news = tenant.gpus != gpus
         tenant.gpus = gpus
@@ -214,23 +216,23 @@ class Registry:
         admit(wanted, others, self.gpus.values(), overcommit_percent=percent, is_start=is_start)
 
     def reevaluate_quota(self, name: TenantName) -> bool:
-        """Take up what the book now says of a tenant; True if that changes its quota. Raises Refused."""
+        """Decide a tenant's quota from its sources again; return True if it has changed. Raises Refused."""
         tenant = self.tenants[name]
         effective = self.sources.resolve(
             name, tenant.pod_uid, tenant.proposed, proposal_applied=tenant.proposal_applied
         )
         if effective == tenant.effective:
             return False
-        if tenant.is_occupied:  # else it is checked when its next process comes
+        if tenant.is_occupied:  # otherwise it is checked when the next process registers
             self.check(name, effective)
         tenant.effective = effective
         return True
 
     def source_for(self, request: RegistrationRequest, tenant: Tenant) -> str:
-        """Return who said the quota, as a process has to see it: "environment" is its own environment.
+        """Return the source of the quota from a process's view: "environment" is its own environment.
 
-        A process whose environment says something else than its tenant's first is held to the smaller of
-        both.
+        If a process's environment differs from that of the tenant's first process, the smaller of both holds
+        for it.
         """
         if tenant.proposal_applied and same_limits(request.hints.quota, tenant.proposed):
             return "environment"
@@ -258,20 +260,21 @@ class Registry:
         return tenant
 
     def _check_tenant_bound(self, origin: Origin) -> None:
-        """Raise Refused if the node, or a user, has as many living tenants as it may have."""
+        """Raise Refused if the node, or a user, has its largest number of living tenants."""
         living = [tenant for tenant in self.tenants.values() if tenant.is_occupied]
         own = sorted((t for t in living if t.uid == origin.uid), key=lambda tenant: tenant.began_s)
         self.bounds.check_tenant(origin, len(living), [tenant.name for tenant in own])
 
     def _check_process_bound(self, origin: Origin) -> None:
-        """Raise Refused if a user has as many processes as it may have."""
+        """Raise Refused if a user has its largest number of processes."""
         payer = account_key(origin)
         own = sum(account_key(worker.origin) == payer for worker in self.workers.values())
         self.bounds.check_process(origin, own)
 
     def blocking_tenant(self, request: RegistrationRequest) -> Tenant | None:
-        """Return a tenant without processes that keeps a new one from its name or its place; None: there
-        is none, or the bound on tenants does not stand in the way.
+        """Return a tenant without processes that occupies a new tenant's name or place.
+
+        None if there is no such tenant, or if the bound on tenants is not reached.
         """
         known = self.tenants.get(tenant_name(request))
         if known is not None:
@@ -284,22 +287,21 @@ class Registry:
 
 
 def has_same_owner(one: Origin, other: Origin) -> bool:
-    """Return True if two origins are of the same pod, container or plain user."""
+    """True if two origins belong to the same pod, container or plain user."""
     owners = [(origin.pod_uid, origin.container_id) for origin in (one, other)]
     return owners[0] == owners[1] and (one.is_contained or one.uid == other.uid)
 
 
 def same_limits(one: Quota, other: Quota) -> bool:
-    """Whether two quotas say the same, whatever they name the tenant and its gang."""
+    """True if two quotas have the same limits; tenant and gang may differ."""
     plain = (replace(quota, tenant=None, gang=None) for quota in (one, other))
     return next(plain).environ() == next(plain).environ()
 
 
 def tenant_name(request: RegistrationRequest) -> TenantName:
-    """Return the tenant of a process: its pod, its container, what it wishes, or its user's session. Raises
-    Refused.
+    """Return the tenant of a process: its pod, its container, the one that it names, or its user's session.
 
-    In a pod or container the kernel's word stands and the wish is not heard.
+    In a pod or container, only the kernel's report counts, and the named tenant is ignored. Raises Refused.
     """
     if request.pod is not None:
         return request.pod.tenant
@@ -320,6 +322,6 @@ def tenant_name(request: RegistrationRequest) -> TenantName:
 
 
 def default_name(origin: Origin) -> TenantName:
-    """Return the tenant of a plain process that names none: one per user and cgroup."""
+    """Return the tenant of a plain process that names none; there is one per user and cgroup."""
     digest = hashlib.sha256(origin.cgroup.encode()).hexdigest()[:16]
     return TenantName(f"{AUTOMATIC}{origin.uid}-{digest}")

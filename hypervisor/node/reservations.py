@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks that a tenant's request and memory fit on a GPU beside what living tenants were promised. Pure."""
+"""Checks that a tenant's request and memory fit on a GPU beside the reservations of living tenants. Pure."""
 
 from __future__ import annotations
 
@@ -14,30 +14,28 @@ from limiter.units import PERCENT
 
 WAIT = "GPULIMIT_WAIT=SECONDS"
 MAX_HOLDERS = 4
-"""Named in a refusal; the rest is counted."""
+"""Largest number of holders that a refusal names; the others are counted."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reservation:
-    """Request and memory that a tenant has set aside, and on which GPUs."""
+    """Request and memory that a tenant reserves, and its GPUs."""
 
     tenant: TenantName
     quota: Quota
     gpus: frozenset[GpuUuid]
-    """Those that it is on; empty: not on any yet."""
+    """GPUs that the tenant uses; empty if none yet."""
     began_s: float = 0.0
     """Unix time of its first process; 0 if not known."""
 
 
 def candidates(quota: Quota, gpus: Iterable[Gpu]) -> list[Gpu]:
-    """Return the GPUs that a tenant may use: those that its memory list gives something."""
+    """Return the GPUs that a tenant may use: those on which its memory list gives something."""
     return [gpu for gpu in gpus if device_quota(quota, gpu).memory_bytes > 0]
 
 
 def counted_gpus(reservation: Reservation, gpus: Iterable[Gpu]) -> list[Gpu]:
-    """Return the GPUs where a reservation counts: where the tenant is, or must go if there is but one
-    choice.
-    """
+    """Return the GPUs on which a reservation counts: those in use, or the only one that is allowed."""
     known = list(gpus)
     if reservation.gpus:
         return [gpu for gpu in known if gpu.uuid in reservation.gpus]
@@ -53,8 +51,10 @@ def admit(
     overcommit_percent: int,
     is_start: bool = False,
 ) -> None:
-    """Raise Refused unless requests and memory fit on every GPU that the tenant is on, or on one that it
-    may use. `is_start`: a process wants to start, which can wait.
+    """Raise Refused unless requests and memory fit on every GPU that the tenant uses, or on one that it may
+    use.
+
+    `is_start`: a process wants to start, which can wait.
     """
     known = list(gpus)
     if not known:
@@ -76,8 +76,9 @@ def admit(
 def conflict(
     wanted: Reservation, others: Sequence[Reservation], gpu: Gpu, gpus: Sequence[Gpu], overcommit_percent: int
 ) -> tuple[str, str] | None:
-    """Return why a reservation does not fit on a GPU and who holds what, "" if it never fits; None if it
-    fits.
+    """Return the reason that a reservation does not fit on a GPU, and its holders ("" if it never fits).
+
+    None if it fits.
     """
     own = device_quota(wanted.quota, gpu)
     here = [(other, device_quota(other.quota, gpu)) for other in others if gpu in counted_gpus(other, gpus)]
@@ -97,14 +98,14 @@ def conflict(
 
 
 def memory_of(quota: DeviceQuota) -> int:
-    """Return the bytes that a quota promises; a tenant without a memory quota is promised none."""
+    """Return the bytes that a quota reserves; 0 without a memory quota."""
     return quota.memory_bytes if quota.is_memory_limited else 0
 
 
 def holders(
     here: Iterable[tuple[Reservation, DeviceQuota]], amount: Callable[[DeviceQuota], int], unit: str
 ) -> str:
-    """Return who holds how much since when, most first: "a (60% since 13:05:12Z), b (10%)"."""
+    """Return holders with amount and time, the largest first: "a (60% since 13:05:12Z), b (10%)"."""
     held = sorted(((amount(quota), other) for other, quota in here), key=lambda pair: -pair[0])
     held = [pair for pair in held if pair[0]]
     named = [f"{other.tenant} ({size}{unit}{since(other)})" for size, other in held[:MAX_HOLDERS]]
@@ -113,7 +114,7 @@ def holders(
 
 
 def since(reservation: Reservation) -> str:
-    """Return " since 13:05:12Z", in UTC; "" if that is not known."""
+    """Return " since 13:05:12Z", in UTC; "" if the time is not known."""
     if not reservation.began_s:
         return ""
     return datetime.fromtimestamp(reservation.began_s, UTC).strftime(" since %H:%M:%SZ")

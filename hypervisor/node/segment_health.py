@@ -10,7 +10,7 @@ from hypervisor.node.events import EventLog, record_event
 
 
 class SegmentHealth:
-    """Reasons by tenant. A tenant that is in none of the mappings has a segment that can be used."""
+    """Reasons by tenant. The segment of a tenant that is in none of the mappings is usable."""
 
     def __init__(self, events: EventLog) -> None:
         self.corrupt: dict[TenantName, str] = {}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One JSON file of the daemon's state folder: distrusted, replaced in one step, kept aside if damaged."""
+"""One JSON file of the daemon's state folder: checked, replaced atomically, renamed if damaged."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class StateFile:
         fresh = self.path.with_name(f".{self.path.name}.new")
         try:
             self.path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
-            fresh.unlink(missing_ok=True)  # of a daemon that was killed
+            fresh.unlink(missing_ok=True)  # left by a killed daemon
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
             with os.fdopen(os.open(fresh, flags, 0o644), "w", encoding="utf-8") as file:
                 file.write(text)
@@ -111,7 +111,7 @@ def read_all(fd: int) -> bytes:
 
 
 def parsed(data: bytes) -> object:
-    """Return what JSON text means. Raises StateError, also for null, which stands for no file."""
+    """Return the value of JSON text. Raises StateError, also for null, which stands for no file."""
     if not data.strip():
         raise StateError("it is empty")
     try:

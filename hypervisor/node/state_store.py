@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Saves what must survive a restart: quotas that operators set, and the tenants that were there.
+"""Saves the state that must survive a restart: operators' quotas, and tenants.
 
-Two JSON files in one folder. `quotas.json` has the operators' quotas and is on the disk before an operator is
-answered. `tenants.json` changes with every tenant and is not forced to the disk: after a power failure no
-tenant of it lives. It repeats the operators' quotas, for versions that know this file alone.
+There are two JSON files in one folder. `quotas.json` has the operators' quotas, and is on the disk before an
+operator gets the answer. `tenants.json` changes with every tenant and is not forced to the disk: after a
+power failure none of its tenants lives. It repeats the operators' quotas for versions that only know this
+file.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class SavedTenant:
-    """A tenant as it was."""
+    """A saved tenant."""
 
     uid: int
     effective: EffectiveQuota
@@ -38,7 +39,7 @@ class SavedTenant:
     pod_uid: str | None = None
     pod: str = ""
     containers: tuple[str, ...] = ()
-    """Ids of the pod's containers that are in it."""
+    """Ids of the pod's containers in the tenant."""
     is_suspended: bool = False
     began_s: float = 0.0
     """Unix time of its first process; 0 if not known."""
@@ -51,15 +52,15 @@ class SavedState:
     api: Mapping[TenantName, quota.Quota] = field(default_factory=dict)
     tenants: Mapping[TenantName, SavedTenant] = field(default_factory=dict)
     suspended: frozenset[TenantName] = frozenset()
-    """Tenants, there or not, whose launches an operator holds back."""
+    """Suspended tenants; they need not exist."""
 
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """Something saved that cannot be used any more."""
+    """Saved state that cannot be used any more."""
 
     tenant: str
-    """"": a whole file."""
+    """"" for a whole file."""
     text: str
 
 
@@ -68,7 +69,7 @@ class StateStore:
 
     def __init__(self, folder: str) -> None:
         self.problem = ""
-        """Reason why the last save failed; "" if it did not."""
+        """Reason that the last save failed; "" if it succeeded."""
         self.failures = 0
         self.saved_at_s: float | None = None
         """Unix time of the last save that worked."""
@@ -77,13 +78,13 @@ class StateStore:
         self._written: dict[str, str] = {}
 
     def load(self) -> tuple[SavedState, list[Loss]]:
-        """Return what was saved, and what of it is lost: a daemon must start.
+        """Return the saved state and its losses. It never fails: a daemon must start.
 
-        A file that cannot be used is kept under another name. An entry that cannot be used is left out alone.
+        An unusable file is kept under another name. An unusable entry only loses itself.
         """
         losses: list[Loss] = []
         quotas, tenants = read(self._quotas, losses), read(self._tenants, losses)
-        # An older version keeps all in one file: if it wrote last, its word is the newer one.
+        # An older version keeps everything in one file: if it wrote last, its state is the newer one.
         with_api = (
             self._tenants if quotas is None or (tenants and "quotas_file" not in tenants) else self._quotas
         )
@@ -96,7 +97,7 @@ class StateStore:
         return SavedState(api, living, frozenset(held_back | was_suspended)), losses
 
     def save(self, saved: SavedState) -> None:
-        """Write what has changed; `problem` then says whether that worked."""
+        """Write the changes; `problem` then has the reason of a failure."""
         suspended = dict.fromkeys(sorted(saved.suspended), True)
         api = {"version": VERSION, "api": encoded_api(saved.api), "suspended": suspended}
         tenants = api | {"quotas_file": True, "tenants": encoded_tenants(saved.tenants)}
@@ -138,7 +139,7 @@ def state_store_of(folder: str) -> StateStore | NoStateStore:
 
 
 def read(file: StateFile, losses: list[Loss]) -> dict[str, Any] | None:
-    """Return a file's content; None if there is none that can be used, which is then kept aside."""
+    """Return a file's content; None if there is none. An unusable file is renamed and kept."""
     label = "damaged"
     try:
         data = cast("dict[str, Any] | None", file.read())
@@ -160,7 +161,7 @@ def entries(
     decode: Callable[[Any], T],
     losses: list[Loss],
 ) -> dict[TenantName, T]:
-    """Return a section's entries that can be used; if some cannot, the whole file is kept for people."""
+    """Return a section's usable entries. If an entry is unusable, a copy of the whole file is kept."""
     said = (data or {}).get(section, {})
     if not isinstance(said, dict):
         note = kept(file.copy_aside, "damaged")
@@ -188,7 +189,7 @@ def reason_of(error: Exception) -> str:
 
 
 def kept(keep: Callable[[str], Path], label: str) -> str:
-    """Keep a file; return what became of it."""
+    """Keep a file; return a text about the result."""
     try:
         return f"the file is kept as {keep(label).name}"
     except StateError as error:
@@ -219,7 +220,7 @@ def encoded_tenants(tenants: Mapping[TenantName, SavedTenant]) -> dict[str, Any]
 
 
 def decoded_quota(data: Any) -> quota.Quota:
-    """Return a saved quota. Raises ValueError if it has keys or values that quotas do not have."""
+    """Return a saved quota. Raises ValueError if a key or value is invalid."""
     for key, value in data.items():
         if key not in quota.VARIABLES or not isinstance(value, str):
             raise ValueError(f"{key!a:.40} is no part of a quota")

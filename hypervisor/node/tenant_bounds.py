@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Bounds on tenants and processes, of the node and of each user. Pure.
 
-Root has no bound of its own. In pods and containers the node gives the names of tenants, so users there are
-bounded in processes only. The node's last places are for users that have no tenant.
+Root has no bound of its own. In pods and containers the node chooses the names of tenants, so users there
+only have a bound on processes. The node's last places are for users without a tenant.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ ADVICE = f"end one, or wait with {WAIT}"
 
 @dataclass(frozen=True, slots=True)
 class TenantBounds:
-    """The bounds in force; names are those of the options."""
+    """The bounds in force, named as the options."""
 
     max_tenants: int = 120
     """One sleep of the dispatcher must cover all doorbells."""
@@ -30,9 +30,10 @@ class TenantBounds:
     max_processes_per_user: int = 1024
 
     def check_tenant(self, origin: Origin, living: int, own: Sequence[str]) -> None:
-        """Raise Refused if there is no place for one tenant more.
+        """Raise Refused if there is no place for another tenant.
 
-        `living`: tenants with processes; `own`: names of those of the same user, the oldest first.
+        `living` is the number of tenants with processes; `own` holds those of the same user, the oldest
+        first.
         """
         uid = origin.uid
         if living >= self.max_tenants:
@@ -50,14 +51,14 @@ class TenantBounds:
             raise Refused(409, f"{has}; {oldest}")
 
     def check_process(self, origin: Origin, own: int) -> None:
-        """Raise Refused if a user, or the users of a container, have as many processes as they may."""
+        """Raise Refused if a user, or the users of a container, have their largest number of processes."""
         if own >= self.max_processes_per_user and (origin.uid != ROOT or origin.is_contained):
             of = "this container" if origin.is_contained else f"user {origin.uid}"
             raise Refused(409, f"{of} has {own} processes already (max_processes_per_user); {ADVICE}")
 
 
 def account_key(origin: Origin) -> tuple[str | int, ...]:
-    """Return what tells apart the users that bounds are counted for."""
+    """Return the key under which bounds are counted: one per user, pod or container."""
     if origin.is_contained:
         return (origin.pod_uid or "", origin.container_id or "")
     return (origin.uid,)

@@ -42,7 +42,7 @@ class TenantRemoval:
             self.forget_if_dead(tenant)
 
     def release_dead(self) -> bool:
-        """Give up adopted tenants whose processes ended without registering again; True if there were any."""
+        """Release adopted tenants whose processes ended without registering; True if there were any."""
         dead = [
             tenant
             for tenant in self._registry.tenants.values()
@@ -53,7 +53,7 @@ class TenantRemoval:
         return bool(dead)
 
     def _has_living(self, tenant: Tenant) -> bool:
-        """True if a process has a slot in the tenant's segment, or that cannot be told now."""
+        """True if a process has a slot in the tenant's segment, or if that is not known now."""
         opened = self._tenant_segments.open_tenants.get(tenant.name)
         if opened is None or tenant.name in self._health.corrupt:
             return tenant.name in self._health.unopened

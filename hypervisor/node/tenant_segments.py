@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The tenants' segments while the daemon runs: opens them, publishes limits, gives back what the dead held,
-and closes a segment only when the arbitration thread no longer looks at it.
+"""The tenants' segments while the daemon runs: opens them, publishes limits and reaps dead processes.
+
+A segment is closed only when the dispatcher thread no longer reads it.
 """
 
 from __future__ import annotations
@@ -46,13 +47,13 @@ class OpenSegments:
     quotas: dict[GpuUuid, DeviceQuota]
     is_suspended: bool = False
     gang: TenantGang | None = None
-    """None: not published yet."""
+    """None if not published yet."""
     reap_task: asyncio.Task[None] | None = None
     must_reap_again: bool = False
     reap_error: str = ""
-    """Reason why the last clearing up after the dead failed."""
+    """Reason that the last reaping failed, or ""."""
     owner: str = ""
-    """The user whose tenants share bounds; empty: root, or a pod or container of its own."""
+    """User whose tenants share bounds; empty for root, and for a pod or container."""
 
     def close(self) -> None:
         self.usage.close()
@@ -60,7 +61,7 @@ class OpenSegments:
 
 
 class TenantSegments:
-    """All open segments; used on the loop alone."""
+    """All open segments. Event loop only."""
 
     def __init__(
         self,
@@ -77,13 +78,13 @@ class TenantSegments:
         self._events = events
         self.open_tenants: dict[TenantName, OpenSegments] = {}
         self.gpus: list[Gpu] = []
-        """Their order is that of the policies' entries; it only grows."""
+        """GPUs in the order of the policies' entries; the list only grows."""
         self._generation = 0
         self._retired: list[tuple[int, OpenSegments]] = []
 
     @property
     def has_read_only_policies(self) -> bool:
-        """True if root in a container cannot write the policies that it is handed."""
+        """True if root in a container cannot write the policies that it receives."""
         return self._view.is_read_only
 
     def open(
@@ -91,7 +92,7 @@ class TenantSegments:
     ) -> OpenSegments:
         """Return a tenant's segments, made and published at the first call. Raises SegmentError.
 
-        `before_publishing` may change the tenant by what its segments say.
+        `before_publishing` may change the tenant, based on its segments.
         """
         known = self.open_tenants.get(tenant.name)
         if known is not None:
@@ -114,7 +115,7 @@ class TenantSegments:
         return opened
 
     def in_force(self, opened: OpenSegments) -> tuple[dict[Gpu, DeviceQuota], bool]:
-        """Return the limits that a policy shows for the GPUs of this node, and whether it suspends."""
+        """Return a policy's limits for the GPUs of this node, and if it suspends the tenant."""
         shown = opened.policy.limits()
         known = {gpu: shown[key] for gpu in self.gpus if (key := uuid_bytes(gpu.uuid)) in shown}
         limits = {
@@ -124,8 +125,9 @@ class TenantSegments:
         return limits, any(is_suspended for _, is_suspended in known.values())
 
     def reopen(self, tenant: Tenant) -> OpenSegments:
-        """Give a tenant that spoiled its usage segment a new one. Raises SegmentHeld while processes live in
-        the old one: what they hold is written nowhere else.
+        """Give a tenant that damaged its usage segment a new one.
+
+        Raises SegmentHeld while processes live in the old one: only it records what they hold.
         """
         if not self.retire(tenant.name):
             raise SegmentHeld(
@@ -134,7 +136,7 @@ class TenantSegments:
         return self.open(tenant)
 
     def publish(self, tenants: Iterable[Tenant]) -> None:
-        """Publish the limits of tenants whose quota, or whose node, has changed."""
+        """Publish the limits of tenants, after a change of their quota or of the node's GPUs."""
         for tenant in tenants:
             opened = self.open_tenants.get(tenant.name)
             if opened is not None:
@@ -158,7 +160,7 @@ class TenantSegments:
         opened.quotas, opened.is_suspended, opened.gang = quotas, tenant.is_suspended, gang
 
     def publish_tenant_list(self) -> None:
-        """Tell the arbitration who there is now."""
+        """Send the current list of tenants to the dispatcher."""
         self._generation += 1
         members = tuple(tenant_handle_of(name, o) for name, o in self.open_tenants.items() if o.quotas)
         gpus = tuple(gpu.uuid for gpu in self.gpus)
@@ -186,7 +188,7 @@ class TenantSegments:
         return opened.usage.read(self._state, workers)
 
     def reap(self, name: TenantName) -> None:
-        """Give back what the tenant's dead processes hold: in a thread, since its books may be a trap."""
+        """Reap the tenant's dead processes, in a thread: a hostile segment may make it slow."""
         opened = self.open_tenants.get(name)
         if opened is None:
             return
@@ -206,25 +208,25 @@ class TenantSegments:
                     self._events.counts["slots_cleared"] += cleared
             opened.reap_error = ""
         except SegmentError as error:
-            if opened.reap_error != str(error):  # once, not at each sweep
+            if opened.reap_error != str(error):  # reported once, not at each sweep
                 logger.warning("cannot clear up after %s: %s", name, error)
             opened.reap_error = str(error)
         finally:
             opened.reap_task = None
 
     def reap_all(self) -> None:
-        """Give back what those hold whose death is not told: processes that have not registered with this
-        daemon, and images that a process has replaced by exec.
+        """Reap processes whose end is not reported: those that have not registered with this daemon, and
+        programs that were replaced by exec.
         """
         for name in self.open_tenants:
             self.reap(name)
 
     def memory_freed(self) -> None:
-        """Memory came free that is in no living process's books."""
+        """Wake waiting tenants: memory came free that no living process had charged."""
         self._dispatcher.memory_freed()
 
     def retire(self, name: TenantName) -> bool:
-        """Remove a tenant's segments; False: a process lives in them, or is about to. Raises SegmentError."""
+        """Remove a tenant's segments; False if a process lives in them or is joining. Raises SegmentError."""
         opened = self.open_tenants.get(name)
         if opened is None:
             return True
@@ -236,7 +238,7 @@ class TenantSegments:
         return True
 
     def close_retired(self) -> None:
-        """Close what no other thread looks at any more."""
+        """Close the segments that no other thread reads any more."""
         left = []
         for generation, opened in self._retired:
             if self._dispatcher.applied_generation >= generation and opened.reap_task is None:
@@ -246,7 +248,7 @@ class TenantSegments:
         self._retired = left
 
     async def close(self) -> None:
-        """Close all; the arbitration has stopped. The files stay, for the tenants and the next daemon."""
+        """Close all; the dispatcher has stopped. The files stay for the tenants and the next daemon."""
         everybody = [*self.open_tenants.values(), *(opened for _, opened in self._retired)]
         tasks = [o.reap_task for o in everybody if o.reap_task is not None]
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -257,19 +259,19 @@ class TenantSegments:
 
 
 def tenant_handle_of(name: TenantName, opened: OpenSegments) -> TenantHandle:
-    """Return a tenant as the arbitration sees it."""
+    """Return the dispatcher's handle of a tenant."""
     gang = opened.gang or TenantGang()
     terms = {gpu: sched_params_of(quota, gang, opened.is_suspended) for gpu, quota in opened.quotas.items()}
     return TenantHandle(name, opened.usage, opened.policy, terms, opened.owner)
 
 
 def owner_of(tenant: Tenant) -> str:
-    """Return the user that a tenant's work is charged to; empty: the tenant alone."""
+    """Return the user to whose bounds a tenant counts; empty for the tenant alone."""
     return "" if tenant.uid == ROOT or tenant.name.startswith(CONTAINED) else str(tenant.uid)
 
 
 def sched_params_of(quota: DeviceQuota, gang: TenantGang, is_suspended: bool) -> SchedParams:
-    """Return what the arbiter has to know of a quota."""
+    """Return the scheduler's parameters of a quota."""
     return SchedParams(
         limit_percent=quota.compute_percent,
         request_percent=quota.request_percent,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Delivery of commands to workers: a worker's request is open until there is a command for it.
+"""Delivers commands to workers: a worker's request stays open until there is a command for it.
 
 Event loop only.
 """
@@ -21,7 +21,7 @@ GONE = "no such worker: register again"
 
 
 class WorkerCommands:
-    """Commands that are due, and the open requests for them."""
+    """Waiting commands, and the open requests for them."""
 
     def __init__(self, registry: Registry, tenant_segments: TenantSegments, events: EventLog) -> None:
         self._registry = registry
@@ -31,7 +31,7 @@ class WorkerCommands:
         self._is_draining = False
 
     def post(self, tenant: Tenant, name: CommandName) -> None:
-        """Give a command to all workers of a tenant."""
+        """Post a command to all workers of a tenant."""
         for worker_id in tenant.workers:
             self._registry.queues[worker_id].post(name)
             self.wake(worker_id)
@@ -81,12 +81,12 @@ class WorkerCommands:
         return True
 
     def wake(self, worker_id: WorkerId) -> None:
-        """Have a worker's open requests answered now: there is a command, or the worker is gone."""
+        """Answer a worker's open requests now: there is a command, or the worker is gone."""
         for rung in self._waiting.get(worker_id, ()):
             rung.set()
 
     def finished(self, worker_id: WorkerId, number: int, message: str, *, ok: bool) -> None:
-        """Note how a worker has carried out a command. Raises Refused."""
+        """Record a worker's result of a command. Raises Refused."""
         worker = self.worker(worker_id)
         text = f"command {number} of process {worker.key.host_pid}: {'done' if ok else 'failed'} {message}"
         record_event(
@@ -98,7 +98,7 @@ class WorkerCommands:
         return sum(len(waiting) for waiting in self._waiting.values())
 
     def drain(self) -> None:
-        """Have all requests answered now, and later ones at once: the daemon is about to end."""
+        """Answer all requests now, and later ones at once: the daemon is about to end."""
         self._is_draining = True
         for waiting in list(self._waiting.values()):
             for rung in waiting:
