@@ -14,13 +14,14 @@ was granted and not used.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 from hypervisor.model import TenantName
 from hypervisor.scheduler import grants, turn_watch
 from hypervisor.scheduler.entitlements import Entitlements
 from hypervisor.scheduler.entity import LAUNCH_GAP_NS, Entity
 from hypervisor.scheduler.preemption import Preemption, outranks
+from hypervisor.scheduler.turns import Turns
 from hypervisor.scheduler.types import (
     MS,
     TURN_IDLE_TIMEOUT_NS,
@@ -34,14 +35,6 @@ from hypervisor.scheduler.types import (
     TurnWatch,
 )
 
-SWITCH_BACKLOG_NS = MS * 7 // 20
-"""Backlog of the last holder at which the next turn begins: a step and a wake-up take that long."""
-EXCLUSIVE_SWITCH_BACKLOG_NS = MS * 4 // 5
-"""The same while no tenant runs interleaved. The end of the queue is then known, and the next holder is told
-when to begin.
-"""
-WAKEUP_LEAD_NS = MS * 3 // 50
-"""Time before the end of the last holder's queue at which the next turn begins: a wake-up takes that long."""
 PREEMPTIBLE_RUN_AHEAD_NS = MS // 2
 """Run-ahead of a holder that a higher class may preempt at any time."""
 DRAIN_MARGIN_NS = 3 * MS // 10
@@ -62,17 +55,7 @@ class Scheduler:
     def __init__(self, config: SchedulerConfig) -> None:
         self._config = config
         self._entities: dict[TenantName, Entity] = {}
-        self._holder: TenantName | None = None
-        self._turn_from_ns = 0
-        self._start_ns = 0
-        """Start of the turn as the holder is told. 0 if the turn began at once."""
-        self._turn_spent_ns = 0
-        self._turn_queued_ns = 0
-        """Backlog of the holder at the start of the turn."""
-        self._turn_beside_ns = 0
-        """GPU time that other tenants used during the turn."""
-        self._used_up: QuantumExpiry | None = None
-        self._draining: TenantName | None = None
+        self._turns = Turns(config, self._entities)
         self._exclusive_from_ns = 0
         self._vruntime_ns = 0.0
         self._at_ns = 0
@@ -92,19 +75,34 @@ class Scheduler:
         """Update all entities and return the next decision. `used_up`: the moment at which the turn watch of
         the last decision found the quantum used up, None if it did not.
         """
-        self._used_up = self._used_up or used_up
+        self.observe(now_ns, seen, terms, used_up)
+        return self.decide(now_ns)
+
+    def observe(
+        self,
+        now_ns: int,
+        seen: Mapping[TenantName, TenantUsage],
+        terms: Mapping[TenantName, SchedParams],
+        used_up: QuantumExpiry | None = None,
+    ) -> None:
+        """Update all entities: the first half of a step."""
+        self._turns.used_up = self._turns.used_up or used_up
         self._update_entities(now_ns, seen, terms)
-        if len(seen) == 1:
+
+    def decide(self, now_ns: int) -> Decision:
+        """Return the next decision: the second half of a step."""
+        entities, turns = self._entities, self._turns
+        if len(entities) == 1:
             return self._run_uncontended(now_ns)
-        entities = self._entities
         contenders = [name for name, entity in entities.items() if entity.wants_turn]
-        self._end_turn(now_ns, contenders)
-        self._begin_turn(now_ns, contenders)
+        turns.end(now_ns, contenders)
+        if turns.begin(now_ns, contenders):
+            self._exclusive_from_ns = 0
         self._preemption.update()
-        for name in (self._holder, self._draining):
+        for name in (turns.holder, turns.draining):
             if name is not None:
                 self._changed[name] = entities[name]
-        is_wanted = any(name != self._holder for name in contenders)
+        is_wanted = any(name != turns.holder for name in contenders)
         for name, entity in self._changed.items():
             entity.grant = self._grant(name, entity, is_wanted=is_wanted)
             entity.park()
@@ -114,9 +112,8 @@ class Scheduler:
         watch = self._turn_watch(now_ns, is_wanted=is_wanted)
         next_at_ns = self._next_at(now_ns, is_wanted=is_wanted, is_watched=watch is not None)
         muted = self._muted(watch)
-        holder = self._entities[self._holder] if self._holder is not None else None
-        preemptors = self._preemption.preemptors(holder)
-        return Decision(granted, self._holder, next_at_ns, self._polled(), muted, preemptors, watch)
+        preemptors = self._preemption.preemptors(turns.holding)
+        return Decision(granted, turns.holder, next_at_ns, self._polled(), muted, preemptors, watch)
 
     def statuses(self) -> dict[TenantName, EntityStatus]:
         """Return the status of each tenant. Empty if one tenant is alone: nothing is shared then."""
@@ -131,10 +128,11 @@ class Scheduler:
             del self._entities[name]
             self._entitlements.invalidate()
         elapsed_ns, self._at_ns = now_ns - self._at_ns, now_ns
-        holder = self._entities.get(self._holder) if self._holder is not None else None
+        turns = self._turns
+        holder = self._entities.get(turns.holder) if turns.holder is not None else None
         is_paused = holder is not None and self._preemption.is_paused(holder)
         if is_paused:
-            self._turn_beside_ns += elapsed_ns
+            turns.beside_ns += elapsed_ns
         all_spent_ns = 0
         self._changed = {}
         for name, figures in seen.items():
@@ -151,18 +149,15 @@ class Scheduler:
             self._changed[name] = entity
             spent_ns = entity.update(figures, now_ns, charge_rate=self._charge_rate)
             all_spent_ns += spent_ns
-            if name == self._holder:
-                self._turn_spent_ns += spent_ns
+            if name == turns.holder:
+                turns.spent_ns += spent_ns
             elif not is_paused:
-                self._turn_beside_ns += spent_ns
+                turns.beside_ns += spent_ns
         self._preemption.account_overlap(self._changed.values(), all_spent_ns)
         if elapsed_ns > 0:
             gain = 1.0 - math.exp(-elapsed_ns / CHARGE_RATE_WINDOW_NS)
             self._charge_rate += (min(all_spent_ns / elapsed_ns, MAX_CHARGE_RATE) - self._charge_rate) * gain
-        if self._holder not in self._entities:
-            self._holder = None
-        if self._draining not in self._entities:
-            self._draining = None
+        turns.drop_missing()
         self._update_entitlements()
 
     def _update_entitlements(self) -> None:
@@ -184,93 +179,23 @@ class Scheduler:
 
     def _run_uncontended(self, now_ns: int) -> Decision:
         """Return the decision for a tenant that is alone. The library itself enforces its limit."""
-        self._holder = self._draining = None
+        self._turns.clear()
         self._exclusive_from_ns = 0
         ((name, entity),) = self._entities.items()
         entity.grant = Grant(entity.grant.granted_ns, 0, is_shared=False)
         entity.parked_until_ns = 0
         return Decision({name: entity.grant}, None, now_ns + IDLE_TICK_NS)
 
-    # ---- turns ----
-
-    def _end_turn(self, now_ns: int, contenders: list[TenantName]) -> None:
-        if self._holder is None:
-            return
-        holder = self._entities[self._holder]
-        others = [name for name in contenders if name != self._holder]
-        wall_ns = now_ns - self._turn_from_ns
-        is_used_up = self._turn_spent_ns >= self._config.quantum_ns or wall_ns >= 2 * self._config.quantum_ns
-        if is_used_up:
-            # The quantum may have been used up before this step; until then the GPU was the holder's.
-            until = self._used_up or QuantumExpiry(now_ns, holder.backlog_ns)
-            used_ns = self._turn_queued_ns + self._turn_spent_ns - until.left_ns
-            had_ns = until.at_ns - self._turn_from_ns - self._turn_beside_ns
-            holder.utilization.record_turn(min(1.0, used_ns / max(1, had_ns)), now_ns)
-            holder.derive()
-            if not others:
-                self._start_counting(now_ns)
-        must_end = not holder.is_runnable or not holder.takes_turns or not holder.has_work
-        if must_end or (others and (is_used_up or self._is_outranked(others))):
-            self._draining = self._holder
-            self._holder = None
-
-    @property
-    def _switch_backlog_ns(self) -> int:
-        has_interleaved = any(s.is_active and not s.takes_turns for s in self._entities.values())
-        return SWITCH_BACKLOG_NS if has_interleaved else EXCLUSIVE_SWITCH_BACKLOG_NS
-
-    def _is_outranked(self, others: Iterable[TenantName]) -> bool:
-        """True if a tenant of a higher class waits inside its request."""
-        assert self._holder is not None
-        holder = self._entities[self._holder]
-        return any(outranks(self._entities[name], holder) for name in others)
-
-    def _begin_turn(self, now_ns: int, contenders: list[TenantName]) -> None:
-        last = self._draining
-        left_ns = self._entities[last].backlog_ns if last is not None else 0
-        if left_ns <= self._switch_backlog_ns:
-            self._draining = None
-        if self._holder is not None or not contenders:
-            return
-        chosen = min(self._candidates(contenders, last), key=self._rank)
-        draining = self._entities[self._draining] if self._draining is not None else None
-        if chosen == last or outranks(self._entities[chosen], draining):
-            left_ns = 0
-        elif draining is not None:
-            return
-        self._holder, self._draining = chosen, None
-        self._exclusive_from_ns = 0
-        is_exact = self._switch_backlog_ns == EXCLUSIVE_SWITCH_BACKLOG_NS
-        self._start_ns = now_ns + left_ns - WAKEUP_LEAD_NS if is_exact and left_ns > WAKEUP_LEAD_NS else 0
-        self._start_counting(max(now_ns, self._start_ns))
-
-    def _candidates(self, contenders: list[TenantName], last: TenantName | None) -> list[TenantName]:
-        """Return the tenants that may get the next turn, including the last holder if it still has work."""
-        if last is None or last in contenders:
-            return contenders
-        entity = self._entities[last]
-        is_candidate = entity.takes_turns and entity.is_runnable and entity.has_work
-        return [*contenders, last] if is_candidate else contenders
-
-    def _start_counting(self, now_ns: int) -> None:
-        self._turn_from_ns, self._turn_spent_ns, self._turn_beside_ns = now_ns, 0, 0
-        self._used_up = None
-        self._turn_queued_ns = self._entities[self._holder].backlog_ns if self._holder else 0
-
-    def _rank(self, name: TenantName) -> tuple[int, float]:
-        """Return the sort key of a tenant: class inside its request first, then vruntime."""
-        entity = self._entities[name]
-        return entity.rank, entity.vruntime_ns
-
     # ---- grants ----
 
     def _grant(self, name: TenantName, entity: Entity, *, is_wanted: bool) -> Grant:
         if not entity.is_runnable or self._preemption.is_paused(entity):
             return grants.no_grant(entity)
-        if name == self._holder:
+        if name == self._turns.holder:
             quantum_ns = self._config.quantum_ns
-            left_ns = max(0, quantum_ns - self._turn_spent_ns) if is_wanted else None
-            return grants.turn_grant(entity, self._run_ahead_ns(entity), left_ns, quantum_ns, self._start_ns)
+            left_ns = self._turns.left_ns if is_wanted else None
+            start_ns = self._turns.start_ns
+            return grants.turn_grant(entity, self._run_ahead_ns(entity), left_ns, quantum_ns, start_ns)
         if entity.takes_turns:
             return grants.no_grant(entity)
         is_inside = entity.is_inside_request and not self._preemption.may_be_preempted(entity)
@@ -289,51 +214,55 @@ class Scheduler:
             for name, s in self._changed.items()
             if s.backlog_ns
             or not (s.waits_for_grant or s.parked_until_ns > self._at_ns)
-            or name in (self._holder, self._draining)
+            or name in (self._turns.holder, self._turns.draining)
         )
 
     def _muted(self, watch: TurnWatch | None) -> frozenset[TenantName]:
         """Return the tenants that wait for a grant, and the holder if a turn watch polls it."""
-        waiting = [n for n, s in self._entities.items() if s.waits_for_grant and n != self._draining]
+        waiting = [n for n, s in self._entities.items() if s.waits_for_grant and n != self._turns.draining]
         return frozenset(waiting if watch is None else [*waiting, watch.tenant])
 
     def _turn_watch(self, now_ns: int, *, is_wanted: bool) -> TurnWatch | None:
         """Return the turn watch for the holder. None without a turn and while preemption needs every step."""
-        if self._holder is None or self._preemption.rank:
+        if self._turns.holder is None or self._preemption.rank:
             return None  # the end of preempting work is looked for at every step
-        holder = self._entities[self._holder]
+        holder = self._entities[self._turns.holder]
         granted_ns, spent_ns = holder.grant.granted_ns, holder.seen.spent_ns
         if not is_wanted:  # the holder gets its next grant before it has used up this one
             granted_ns -= min(self._config.quantum_ns, (granted_ns - spent_ns) // 2)
         watch = turn_watch.start(
-            self._holder,
+            self._turns.holder,
             holder.seen,
             holder.queue_end_ns,
             now_ns,
             until_spent_ns=granted_ns,
-            queued_ns=self._switch_backlog_ns if is_wanted else turn_watch.ANY_BACKLOG_NS,
+            queued_ns=self._turns.switch_backlog_ns if is_wanted else turn_watch.ANY_BACKLOG_NS,
         )
-        return watch._replace(used_up_ns=self._used_up.at_ns) if self._used_up else watch
+        return watch._replace(used_up_ns=self._turns.used_up.at_ns) if self._turns.used_up else watch
 
     def _update_exclusive_window(self, now_ns: int) -> None:
         """Set the time since which the holder has had the GPU to itself. From then on its use is measured
         exactly; at other times it is estimated from the learned cost of its launches.
         """
-        others = [s for n, s in self._entities.items() if n != self._holder]
-        if self._holder is None or any(self._may_interleave(n) for n in self._entities if n != self._holder):
+        others = [s for n, s in self._entities.items() if n != self._turns.holder]
+        if self._turns.holder is None or any(
+            self._may_interleave(n) for n in self._entities if n != self._turns.holder
+        ):
             self._exclusive_from_ns = 0
         elif not self._exclusive_from_ns:
             queued_ns = max((s.backlog_ns for s in others), default=0)
             self._exclusive_from_ns = now_ns + queued_ns + DRAIN_MARGIN_NS
         for name, entity in self._entities.items():
-            from_ns = self._exclusive_from_ns if name == self._holder else 0
+            from_ns = self._exclusive_from_ns if name == self._turns.holder else 0
             if entity.grant.exclusive_from_ns != from_ns:
                 entity.grant = entity.grant._replace(exclusive_from_ns=from_ns)
 
     def _update_sharer_count(self) -> None:
         """Set the number of processes that may have work on the GPU, as each tenant's grant reports it."""
         beside = [
-            s for n, s in self._entities.items() if s.is_active and (n == self._holder or not s.takes_turns)
+            s
+            for n, s in self._entities.items()
+            if s.is_active and (n == self._turns.holder or not s.takes_turns)
         ]
         runs = sum(s.seen.processes for s in beside)
         for entity in self._entities.values():
@@ -345,7 +274,7 @@ class Scheduler:
     def _may_interleave(self, name: TenantName) -> bool:
         """True if the tenant may run beside the holder. A preempting class counts while it has work."""
         entity = self._entities[name]
-        if self._holder is not None and outranks(entity, self._entities[self._holder]):
+        if self._turns.holder is not None and outranks(entity, self._entities[self._turns.holder]):
             return entity.has_gpu_work
         return entity.is_active and not entity.takes_turns
 
@@ -358,13 +287,17 @@ class Scheduler:
             is_quiet = all(s.takes_turns or s.parked_until_ns > now_ns for s in active)
             if not is_quiet or not is_watched:
                 due.append(self._config.tick_ns * (2 if is_quiet else 1))
-        if self._holder is not None and not is_watched and not self._entities[self._holder].seen.waiting:
+        if (
+            self._turns.holder is not None
+            and not is_watched
+            and not self._entities[self._turns.holder].seen.waiting
+        ):
             # An idle holder does not ring: only reading its counters shows it.
-            due.append(self._entities[self._holder].backlog_ns + TURN_IDLE_TIMEOUT_NS)
-        if self._holder is not None and is_wanted:
-            due.append(self._turn_from_ns + 2 * self._config.quantum_ns - now_ns)
-        if self._draining is not None and self._holder is None:
-            due.append(self._entities[self._draining].backlog_ns - self._switch_backlog_ns)
+            due.append(self._entities[self._turns.holder].backlog_ns + TURN_IDLE_TIMEOUT_NS)
+        if self._turns.holder is not None and is_wanted:
+            due.append(self._turns.latest_end_ns - now_ns)
+        if self._turns.draining is not None and self._turns.holder is None:
+            due.append(self._entities[self._turns.draining].backlog_ns - self._turns.switch_backlog_ns)
         for entity in self._entities.values():
             # Other tenants are paused for these, and these do not ring when their work ends.
             if entity.pauses_others:
