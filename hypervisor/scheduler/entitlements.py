@@ -34,7 +34,7 @@ class Entitlements:
 
     def update(self, entities: Mapping[TenantName, Entity]) -> list[Entity]:
         """Set the shares; return the entities that are active and runnable."""
-        active = {name: s for name, s in entities.items() if s.is_active and s.is_runnable}
+        active = {name: s for name, s in entities.items() if s.is_competing}
         if self._is_stale or active.keys() != self._active.keys():
             self._active = {name: entity.terms for name, entity in active.items()}
             self._update_entitlements(entities)

@@ -38,6 +38,8 @@ ACTIVE_NS = 50 * MS
 """A tenant that has been idle for this time does not count as active."""
 RECENTLY_ACTIVE_NS = 1_000 * MS
 LIMIT_BURST_NS, LIMIT_RESUME_NS = 100 * MS, 20 * MS
+GANG_LIMIT_RESUME_NS = 60 * MS
+"""The same for a tenant whose gang stops and goes on as a whole: each time costs all of its GPUs a switch."""
 REQUEST_BURST_NS, REQUEST_MAX_DEBT_NS = 50 * MS, 20 * MS
 REQUEST_MIN_DEBT_NS = 20 * MS
 """GPU time, more than one turn."""
@@ -100,6 +102,10 @@ class Entity:
         """True if the tenant runs interleaved inside its request and its outstanding work grows."""
         self.pauses_others = False
         """True if other tenants are paused until this one has caught up. Set by `Preemption`."""
+        self.is_coordinated = False
+        """True if only turns of the tenant's gang give it GPU time. Set by the coordinator of gangs."""
+        self.is_shut_out = False
+        """True if the tenant gets no GPU time because a gang has its turn. Set by the scheduler."""
         self._queues = 1.0
         self.parked_until_ns = 0
         """Time before which an entity with unchanged counters is not updated."""
@@ -200,21 +206,28 @@ class Entity:
         self._pause_credit_ns = min(MAX_PAUSE_OTHERS_NS, self._pause_credit_ns + spent_ns - paused_ns)
         self.interleave_bucket.advance(elapsed_ns, spent_ns / inflation, self.share)
         self.vruntime_ns += spent_ns / max(self.entitlement, 0.01)
-        enough = 0.0 if not self._is_out_of_limit else LIMIT_RESUME_NS * limit
+        enough = 0.0 if not self._is_out_of_limit else self._limit_resume_ns * limit
         self._is_out_of_limit = limit < 1.0 and self._limit.level_ns <= enough
 
     def derive(self) -> None:
         """Compute the derived values. Call it again when `utilization` has changed."""
         seen, terms, at_ns = self.seen, self.terms, self._at_ns
         is_waiting, idle_ns = seen.waiting > 0, at_ns - self._spent_at_ns
-        self.takes_turns = self.is_backlogged and self.utilization.takes_turns(at_ns)
-        """True if the tenant is backlogged and makes use of exclusive turns."""
+        has_turns = self.is_backlogged and self.utilization.takes_turns(at_ns)
+        self.takes_turns = has_turns or self.is_coordinated
+        """True if the tenant is backlogged and makes use of exclusive turns, of its own or of its gang."""
         self.is_runnable = not terms.is_suspended and not self._is_out_of_limit
         """True if the tenant is neither suspended nor over its limit."""
-        self.wants_turn = is_waiting and self.takes_turns and self.is_runnable
-        """True if the tenant waits for a turn."""
-        self.is_active = is_waiting or idle_ns < ACTIVE_NS
-        """True if the tenant waits or used the GPU within ACTIVE_NS."""
+        self.wants_turn = is_waiting and has_turns and self.is_runnable and not self.is_coordinated
+        """True if the tenant waits for a turn of its own."""
+        self.is_active = is_waiting or idle_ns < ACTIVE_NS or self.is_coordinated
+        """True if the tenant waits or used the GPU within ACTIVE_NS, or a tenant of its gang did."""
+        self.is_competing = self.is_active and (
+            self.is_runnable or (self.is_coordinated and not terms.is_suspended)
+        )
+        """True if the tenant is active and has its part of the GPU. A gang keeps its part while its limit
+        pauses it, since its turns are paced by what the other tenants have meanwhile.
+        """
         self.was_lately_active = is_waiting or idle_ns < RECENTLY_ACTIVE_NS
         """True if the tenant waits or used the GPU within RECENTLY_ACTIVE_NS."""
         self.is_inside_request = terms.request_percent > 0 and self._request.level_ns > 0
@@ -247,8 +260,11 @@ class Entity:
     @property
     def has_work(self) -> bool:
         """True if the tenant waits for GPU time or had work within TURN_IDLE_TIMEOUT_NS."""
-        idle_ns = self._at_ns - max(self._spent_at_ns, self.queue_end_ns)
-        return self.seen.waiting > 0 or idle_ns < TURN_IDLE_TIMEOUT_NS
+        return self.seen.waiting > 0 or self.idle_ns(self._at_ns) < TURN_IDLE_TIMEOUT_NS
+
+    def idle_ns(self, now_ns: int) -> int:
+        """Return the time since the tenant had work, as far as its charges tell. Negative while it has."""
+        return now_ns - max(self._spent_at_ns, self.queue_end_ns)
 
     @property
     def limit_left_ns(self) -> int:
@@ -260,4 +276,8 @@ class Entity:
     def limit_wait_ns(self) -> int:
         """Return the wall time until the limit allows the next grant."""
         limit = self.terms.limit_percent / PERCENT
-        return self._limit.wall_ns_until(LIMIT_RESUME_NS * limit, limit)
+        return self._limit.wall_ns_until(self._limit_resume_ns * limit, limit)
+
+    @property
+    def _limit_resume_ns(self) -> int:
+        return GANG_LIMIT_RESUME_NS if self.is_coordinated else LIMIT_RESUME_NS

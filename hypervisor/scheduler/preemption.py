@@ -42,6 +42,7 @@ class Preemption:
                 for s in self._entities.values()
                 if s.rank
                 and s.is_runnable
+                and not (s.is_coordinated or s.is_shut_out)
                 and (s.has_gpu_work if s.rank <= -PriorityClass.HIGH else s.is_starved)
             ]
         self.rank = first = min(ranks, default=0)
@@ -80,5 +81,9 @@ class Preemption:
         """Return the idle tenants whose next work would preempt the holder."""
         if holder is None or not self._entitlements.has_high:
             return frozenset()
-        above = ((n, s) for n, s in self._entities.items() if s.is_runnable and outranks(s, holder))
+        above = (
+            (n, s)
+            for n, s in self._entities.items()
+            if s.is_runnable and not s.is_coordinated and outranks(s, holder)
+        )
         return frozenset(name for name, entity in above if not entity.has_gpu_work)

@@ -14,7 +14,7 @@ was granted and not used.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from hypervisor.model import TenantName
 from hypervisor.scheduler import grants, turn_watch
@@ -27,6 +27,7 @@ from hypervisor.scheduler.types import (
     TURN_IDLE_TIMEOUT_NS,
     Decision,
     EntityStatus,
+    GangSlot,
     Grant,
     QuantumExpiry,
     SchedParams,
@@ -34,9 +35,12 @@ from hypervisor.scheduler.types import (
     TenantUsage,
     TurnWatch,
 )
+from limiter.quota import PriorityClass
 
 PREEMPTIBLE_RUN_AHEAD_NS = MS // 2
 """Run-ahead of a holder that a higher class may preempt at any time."""
+GANG_RUN_AHEAD_NS = 8 * MS
+"""Run-ahead of a tenant in its gang's turn, at least."""
 DRAIN_MARGIN_NS = 3 * MS // 10
 """Safety margin after the expected end of the last holder's queue."""
 IDLE_TICK_NS = 100 * MS
@@ -64,6 +68,14 @@ class Scheduler:
         """Entities that can have changed since the last step."""
         self._entitlements = Entitlements(config.quantum_ns)
         self._preemption = Preemption(self._entities, self._entitlements)
+        self._slot: GangSlot | None = None
+        self.has_cut_in = False
+        """True if a tenant of a higher class runs although a gang has its turn."""
+
+    @property
+    def entities(self) -> Mapping[TenantName, Entity]:
+        """State of the tenants as of the last `observe`."""
+        return self._entities
 
     def step(
         self,
@@ -92,14 +104,14 @@ class Scheduler:
     def decide(self, now_ns: int) -> Decision:
         """Return the next decision: the second half of a step."""
         entities, turns = self._entities, self._turns
-        if len(entities) == 1:
+        if len(entities) == 1 and not any(entity.is_coordinated for entity in entities.values()):
             return self._run_uncontended(now_ns)
-        contenders = [name for name, entity in entities.items() if entity.wants_turn]
+        contenders = [n for n, entity in entities.items() if entity.wants_turn and not entity.is_shut_out]
         turns.end(now_ns, contenders)
         if turns.begin(now_ns, contenders):
             self._exclusive_from_ns = 0
         self._preemption.update()
-        for name in (turns.holder, turns.draining):
+        for name in (turns.holder, turns.draining, *self._members):
             if name is not None:
                 self._changed[name] = entities[name]
         is_wanted = any(name != turns.holder for name in contenders)
@@ -112,8 +124,48 @@ class Scheduler:
         watch = self._turn_watch(now_ns, is_wanted=is_wanted)
         next_at_ns = self._next_at(now_ns, is_wanted=is_wanted, is_watched=watch is not None)
         muted = self._muted(watch)
-        preemptors = self._preemption.preemptors(turns.holding)
-        return Decision(granted, turns.holder, next_at_ns, self._polled(), muted, preemptors, watch)
+        open_to = self._members if self._slot is not None and self._slot.is_open else frozenset()
+        running = turns.holding or next((entities[name] for name in open_to), None)
+        preemptors = self._preemption.preemptors(running)
+        self.has_cut_in = any(
+            turns.holder is not None or self._preemption.is_paused(entities[name]) for name in self._members
+        )
+        polled = self._polled()
+        return Decision(granted, turns.holder, next_at_ns, polled, muted, preemptors, open_to, watch)
+
+    # ---- gangs ----
+
+    def coordinate(self, coordinated: Collection[TenantName], slot: GangSlot | None) -> None:
+        """Set, between the halves of a step, the tenants that only a gang's turn gives GPU time, and the turn
+        of a gang on this GPU.
+        """
+        for name, entity in self._entities.items():
+            if (name in coordinated) != entity.is_coordinated:
+                entity.is_coordinated = not entity.is_coordinated
+                entity.derive()
+                self._changed[name] = entity
+                self._entitlements.invalidate()
+            may_run = (
+                slot is None or name in slot.members or entity.rank < min(slot.rank, 1 - PriorityClass.HIGH)
+            )
+            entity.is_shut_out = not may_run
+        if slot != self._slot:
+            self._changed = dict(self._entities)
+            self._exclusive_from_ns = 0
+            self._slot = slot
+        self._turns.yield_to_gang()
+
+    @property
+    def _members(self) -> frozenset[TenantName]:
+        """Tenants of the gang that has its turn here, or whose work drains."""
+        return self._slot.members if self._slot is not None else frozenset()
+
+    @property
+    def _sole(self) -> TenantName | None:
+        """The tenant that has the GPU, alone unless tenants run interleaved."""
+        if self._turns.holder is not None or self._slot is None or not self._slot.is_open:
+            return self._turns.holder
+        return next(iter(self._slot.members)) if len(self._slot.members) == 1 else None
 
     def statuses(self) -> dict[TenantName, EntityStatus]:
         """Return the status of each tenant. Empty if one tenant is alone: nothing is shared then."""
@@ -163,7 +215,8 @@ class Scheduler:
     def _update_entitlements(self) -> None:
         """Set each entity's share, and bound the lag of its vruntime: an absent tenant saves no time up."""
         active = self._entitlements.update(self._entities)
-        running = [entity.vruntime_ns for entity in active if entity.takes_turns]
+        turned = (entity for entity in active if entity.takes_turns and not entity.is_coordinated)
+        running = [entity.vruntime_ns for entity in turned]
         self._vruntime_ns = vruntime_ns = max(self._vruntime_ns, min(running, default=self._vruntime_ns))
         for entity in self._entities.values():
             if entity.vruntime_ns < vruntime_ns - entity.max_lag_ns:
@@ -189,13 +242,16 @@ class Scheduler:
     # ---- grants ----
 
     def _grant(self, name: TenantName, entity: Entity, *, is_wanted: bool) -> Grant:
-        if not entity.is_runnable or self._preemption.is_paused(entity):
+        if not entity.is_runnable or entity.is_shut_out or self._preemption.is_paused(entity):
             return grants.no_grant(entity)
+        quantum_ns, slot = self._config.quantum_ns, self._slot
         if name == self._turns.holder:
-            quantum_ns = self._config.quantum_ns
             left_ns = self._turns.left_ns if is_wanted else None
             start_ns = self._turns.start_ns
             return grants.turn_grant(entity, self._run_ahead_ns(entity), left_ns, quantum_ns, start_ns)
+        if slot is not None and slot.is_open and name in slot.members and self._turns.holder is None:
+            run_ahead_ns = self._gang_run_ahead_ns(entity)
+            return grants.turn_grant(entity, run_ahead_ns, None, quantum_ns, slot.start_ns)
         if entity.takes_turns:
             return grants.no_grant(entity)
         is_inside = entity.is_inside_request and not self._preemption.may_be_preempted(entity)
@@ -207,6 +263,12 @@ class Scheduler:
             return min(PREEMPTIBLE_RUN_AHEAD_NS, self._config.run_ahead_ns)
         return self._config.run_ahead_ns // entity.queues
 
+    def _gang_run_ahead_ns(self, entity: Entity) -> int:
+        """Return the run-ahead in a gang's turn: a program on several GPUs runs ahead on all of them."""
+        if self._preemption.may_be_preempted(entity):
+            return PREEMPTIBLE_RUN_AHEAD_NS
+        return max(GANG_RUN_AHEAD_NS, self._config.run_ahead_ns)
+
     def _polled(self) -> frozenset[TenantName]:
         """Return the tenants that do not ring on a change: all but the parked and waiting ones."""
         return frozenset(
@@ -215,18 +277,20 @@ class Scheduler:
             if s.backlog_ns
             or not (s.waits_for_grant or s.parked_until_ns > self._at_ns)
             or name in (self._turns.holder, self._turns.draining)
+            or name in self._members
         )
 
     def _muted(self, watch: TurnWatch | None) -> frozenset[TenantName]:
         """Return the tenants that wait for a grant, and the holder if a turn watch polls it."""
-        waiting = [n for n, s in self._entities.items() if s.waits_for_grant and n != self._turns.draining]
+        drained = self._members | {self._turns.draining}
+        waiting = [n for n, s in self._entities.items() if s.waits_for_grant and n not in drained]
         return frozenset(waiting if watch is None else [*waiting, watch.tenant])
 
     def _turn_watch(self, now_ns: int, *, is_wanted: bool) -> TurnWatch | None:
         """Return the turn watch for the holder. None without a turn and while preemption needs every step."""
-        if self._turns.holder is None or self._preemption.rank:
+        holder = self._turns.holding
+        if self._turns.holder is None or holder is None or self._preemption.rank:
             return None  # the end of preempting work is looked for at every step
-        holder = self._entities[self._turns.holder]
         granted_ns, spent_ns = holder.grant.granted_ns, holder.seen.spent_ns
         if not is_wanted:  # the holder gets its next grant before it has used up this one
             granted_ns -= min(self._config.quantum_ns, (granted_ns - spent_ns) // 2)
@@ -244,25 +308,25 @@ class Scheduler:
         """Set the time since which the holder has had the GPU to itself. From then on its use is measured
         exactly; at other times it is estimated from the learned cost of its launches.
         """
-        others = [s for n, s in self._entities.items() if n != self._turns.holder]
-        if self._turns.holder is None or any(
-            self._may_interleave(n) for n in self._entities if n != self._turns.holder
-        ):
+        sole = self._sole
+        others = {n: s for n, s in self._entities.items() if n != sole}
+        if sole is None or any(self._may_interleave(entity) for entity in others.values()):
             self._exclusive_from_ns = 0
         elif not self._exclusive_from_ns:
-            queued_ns = max((s.backlog_ns for s in others), default=0)
+            queued_ns = max((s.backlog_ns for s in others.values()), default=0)
             self._exclusive_from_ns = now_ns + queued_ns + DRAIN_MARGIN_NS
         for name, entity in self._entities.items():
-            from_ns = self._exclusive_from_ns if name == self._turns.holder else 0
+            from_ns = self._exclusive_from_ns if name == sole else 0
             if entity.grant.exclusive_from_ns != from_ns:
                 entity.grant = entity.grant._replace(exclusive_from_ns=from_ns)
 
     def _update_sharer_count(self) -> None:
         """Set the number of processes that may have work on the GPU, as each tenant's grant reports it."""
+        running = self._members | {self._turns.holder}
         beside = [
             s
             for n, s in self._entities.items()
-            if s.is_active and (n == self._turns.holder or not s.takes_turns)
+            if s.is_active and not s.is_shut_out and (n in running or not s.takes_turns)
         ]
         runs = sum(s.seen.processes for s in beside)
         for entity in self._entities.values():
@@ -271,11 +335,12 @@ class Scheduler:
             if entity.grant.sharers != sharers:
                 entity.grant = entity.grant._replace(sharers=sharers)
 
-    def _may_interleave(self, name: TenantName) -> bool:
+    def _may_interleave(self, entity: Entity) -> bool:
         """True if the tenant may run beside the holder. A preempting class counts while it has work."""
-        entity = self._entities[name]
-        if self._turns.holder is not None and outranks(entity, self._entities[self._turns.holder]):
-            return entity.has_gpu_work
+        if entity.is_shut_out:
+            return False
+        if self._members or outranks(entity, self._turns.holding):
+            return entity.has_gpu_work and not entity.is_coordinated
         return entity.is_active and not entity.takes_turns
 
     def _next_at(self, now_ns: int, *, is_wanted: bool, is_watched: bool) -> int:
@@ -287,24 +352,21 @@ class Scheduler:
             is_quiet = all(s.takes_turns or s.parked_until_ns > now_ns for s in active)
             if not is_quiet or not is_watched:
                 due.append(self._config.tick_ns * (2 if is_quiet else 1))
-        if (
-            self._turns.holder is not None
-            and not is_watched
-            and not self._entities[self._turns.holder].seen.waiting
-        ):
+        turns, holder = self._turns, self._turns.holding
+        if holder is not None and not is_watched and not holder.seen.waiting:
             # An idle holder does not ring: only reading its counters shows it.
-            due.append(self._entities[self._turns.holder].backlog_ns + TURN_IDLE_TIMEOUT_NS)
-        if self._turns.holder is not None and is_wanted:
-            due.append(self._turns.latest_end_ns - now_ns)
-        if self._turns.draining is not None and self._turns.holder is None:
-            due.append(self._entities[self._turns.draining].backlog_ns - self._turns.switch_backlog_ns)
+            due.append(holder.backlog_ns + TURN_IDLE_TIMEOUT_NS)
+        if holder is not None and is_wanted:
+            due.append(turns.latest_end_ns - now_ns)
+        if turns.draining is not None and holder is None:
+            due.append(self._entities[turns.draining].backlog_ns - turns.switch_backlog_ns)
         for entity in self._entities.values():
             # Other tenants are paused for these, and these do not ring when their work ends.
             if entity.pauses_others:
                 due.append(max(MS // 2, entity.seen.outstanding_ns - MS // 2))
             elif self._preemption.rank and entity.rank == self._preemption.rank and entity.has_gpu_work:
                 due.append(max(0, entity.remaining_ns) + LAUNCH_GAP_NS)
-            if not entity.seen.waiting or self._preemption.is_paused(entity):
+            if not entity.seen.waiting or entity.is_shut_out or self._preemption.is_paused(entity):
                 continue
             if not entity.is_runnable and not entity.terms.is_suspended:
                 due.append(entity.limit_wait_ns())

@@ -63,6 +63,12 @@ class Turns:
         if self.draining not in self._entities:
             self.draining = None
 
+    def yield_to_gang(self) -> None:
+        """End the turn of a tenant that a gang's turn shuts out, or whose own gang is coordinated now."""
+        for name in (self.holder, self.draining):
+            if name is not None and (self._entities[name].is_shut_out or self._entities[name].is_coordinated):
+                self.clear()
+
     def clear(self) -> None:
         """End the turn without waiting for the holder's queue."""
         self.holder = self.draining = None
@@ -125,6 +131,7 @@ class Turns:
             return contenders
         entity = self._entities[last]
         is_candidate = entity.takes_turns and entity.is_runnable and entity.has_work
+        is_candidate = is_candidate and not entity.is_coordinated and not entity.is_shut_out
         return [*contenders, last] if is_candidate else contenders
 
     def _start_counting(self, now_ns: int) -> None:

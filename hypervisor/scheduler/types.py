@@ -35,6 +35,8 @@ class SchedulerConfig:
     """GPU time of one turn. A turn also ends after twice that in wall time."""
     run_ahead_ns: int = 4 * MS
     """GPU time that the holder of the turn may have queued."""
+    gang_quantum_ns: int = 100 * MS
+    """Wall time of a gang's turn, at least, while the gang has work."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +65,8 @@ class TenantUsage(NamedTuple):
     """CLOCK_MONOTONIC time when the outstanding work ends if the GPU runs nothing else. 0 if unknown."""
     processes: int = 1
     """Number of the tenant's processes that have used GPU time."""
+    is_in_gang: bool = False
+    """True if the library has seen that processes on this GPU wait for processes on other GPUs."""
 
 
 class Grant(NamedTuple):
@@ -79,6 +83,19 @@ class Grant(NamedTuple):
     """CLOCK_MONOTONIC time from which the grant holds. 0 if at once."""
     sharers: int = 0
     """Upper bound of the processes, of all tenants, that have work on the GPU. 0 if unknown."""
+
+
+class GangSlot(NamedTuple):
+    """A gang's turn on one GPU, as the coordinator tells the GPU's scheduler."""
+
+    members: frozenset[TenantName]
+    """The gang's tenants on this GPU. All may run."""
+    start_ns: int
+    """CLOCK_MONOTONIC time from which their grants hold. 0 if at once."""
+    rank: int
+    """Minus the priority class of a gang that other gangs and tenants yield to, else 0."""
+    is_open: bool
+    """False once the turn has ended and the gang's work drains."""
 
 
 class EntityStatus(NamedTuple):
@@ -141,5 +158,7 @@ class Decision(NamedTuple):
     """Idle tenants whose work would preempt the holder. If one of them rings, the holder's grant is withdrawn
     before anything is read.
     """
+    gang_turn: frozenset[TenantName] = frozenset()
+    """Tenants that have the GPU because their gang has its turn."""
     turn_watch: TurnWatch | None = None
     """Counters to poll until the next step, which is due when the watch expires. None if there are none."""

@@ -1,0 +1,289 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Coordinator of gangs: begins and ends a gang's turns on all of its GPUs at the same time. Pure.
+
+A gang is due when, on each of its GPUs, it has had less wall time for its entitlement than the tenants
+outside of gangs together. Among gangs that are due, the one with the lowest vruntime is first. Its turn
+begins on all GPUs at one time, when the queues of the last holders have drained. It lasts `gang_quantum_ns`
+of wall time, or longer while no other tenant is due. Between a gang's turns the others divide a GPU as
+without gangs.
+
+All gangs are compared by one order, which no GPU decides by itself, so gangs do not wait for each other in a
+circle. A gang that does not run stays due: nothing that others do makes it wait again.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+from hypervisor.model import GpuUuid, TenantName
+from hypervisor.scheduler.entity import Entity
+from hypervisor.scheduler.gang_statistics import GangStats
+from hypervisor.scheduler.gangs import (
+    GANG_IDLE_TIMEOUT_NS,
+    MIN_ENTITLEMENT,
+    SEAT_MEMORY_NS,
+    Gang,
+    GangKey,
+    Phase,
+    Seat,
+    gang_of,
+)
+from hypervisor.scheduler.scheduler import IDLE_TICK_NS, Scheduler
+from hypervisor.scheduler.turns import WAKEUP_LEAD_NS
+from hypervisor.scheduler.types import MS, GangSlot, SchedulerConfig
+
+MAX_START_WAIT_NS = 20 * MS
+"""Time from the decision to the start of a turn, at most: a kernel that runs for longer on one GPU must not
+keep the other ones idle.
+"""
+RUNNING_TICK_NS = 4 * MS
+DRAINING_TICK_NS = MS // 2
+MAX_VRUNTIME_NS = 1e15
+
+
+@dataclass(slots=True)
+class Singles:
+    """The tenants of one GPU outside of gangs, taken together."""
+
+    vruntime_ns: float = 0.0
+    """Wall time that they had, divided by their entitlement. Compared with the vruntime of gangs here."""
+    entitlement: float = 1.0
+    is_contending: bool = False
+    """True if one of them has work, or had within GANG_IDLE_TIMEOUT_NS."""
+    is_active: bool = False
+    at_ns: int = 0
+
+    def update(self, now_ns: int, entities: Collection[Entity], *, until_ns: int) -> None:
+        """Count the time since the last call, and look at what they want. `until_ns`: the time until which
+        they had the GPU.
+        """
+        if self.is_contending:
+            self.vruntime_ns += max(0, min(now_ns, until_ns) - self.at_ns) / self.entitlement
+        self.at_ns = now_ns
+        active = [entity for entity in entities if entity.is_active and entity.is_runnable]
+        self.is_active = bool(active)
+        self.entitlement = max(MIN_ENTITLEMENT, sum(entity.entitlement for entity in active))
+        self.is_contending = any(
+            entity.seen.waiting or entity.idle_ns(now_ns) < GANG_IDLE_TIMEOUT_NS for entity in active
+        )
+
+    def wait_ns(self, seat: Seat) -> float:
+        """Return the wall time that they are to have before the gang in `seat` is due."""
+        lead_ns = (seat.vruntime_ns - self.vruntime_ns) * self.entitlement
+        return max(0.0, lead_ns) if self.is_contending else 0.0
+
+
+class GangCoordinator:
+    """All gangs of a node. A step looks at some GPUs, and at all GPUs of the gangs there."""
+
+    def __init__(self, config: SchedulerConfig) -> None:
+        self._config = config
+        self._gangs: dict[GangKey, Gang] = {}
+        self._singles: dict[GpuUuid, Singles] = {}
+        self.stats = GangStats()
+
+    @property
+    def gangs(self) -> Mapping[GangKey, Gang]:
+        """Gangs as of the last step."""
+        return self._gangs
+
+    def step(
+        self, now_ns: int, schedulers: Mapping[GpuUuid, Scheduler], empty: Collection[GpuUuid] = ()
+    ) -> int:
+        """Decide between the two halves of a step of these schedulers; return the time of the next step.
+        `empty`: GPUs that no tenant uses any more.
+        """
+        self._update_gangs(now_ns, schedulers, schedulers.keys() | empty)
+        gangs = [gang for gang in self._gangs.values() if not schedulers.keys().isdisjoint(gang.seats)]
+        self._account(now_ns, gangs, schedulers)
+        self._bound_lag(gangs, schedulers)
+        self._end_turns(now_ns, gangs)
+        self._begin_turns(now_ns, gangs)
+        for gpu, scheduler in schedulers.items():
+            self._tell(gpu, scheduler, gangs)
+        return now_ns + max(MS // 10, min([IDLE_TICK_NS, *(self._wait_ns(now_ns, g) for g in gangs)]))
+
+    # ---- the gangs there are ----
+
+    def _update_gangs(
+        self, now_ns: int, schedulers: Mapping[GpuUuid, Scheduler], looked_at: Collection[GpuUuid]
+    ) -> None:
+        found: dict[GangKey, dict[GpuUuid, dict[TenantName, Entity]]] = defaultdict(lambda: defaultdict(dict))
+        for gpu, scheduler in schedulers.items():
+            self._singles.setdefault(gpu, Singles(at_ns=now_ns))
+            for name, entity in scheduler.entities.items():
+                key = gang_of(name, entity.terms, entity.seen)
+                if key is not None and (entity.seen.waiting or entity.idle_ns(now_ns) < SEAT_MEMORY_NS):
+                    found[key][gpu][name] = entity
+        for key in [k for k, g in self._gangs.items() if not g.seats.keys().isdisjoint(looked_at)]:
+            if key not in found:
+                self._end_abandoned(now_ns, self._gangs.pop(key))
+        for key, places in found.items():
+            gang = self._gangs.get(key)
+            if gang is None:
+                gang = self._gangs[key] = Gang(key, self._config, now_ns)
+            self._seat(gang, places, schedulers)
+
+    def _seat(
+        self,
+        gang: Gang,
+        places: Mapping[GpuUuid, dict[TenantName, Entity]],
+        schedulers: Mapping[GpuUuid, Scheduler],
+    ) -> None:
+        """Record where the gang is. A turn on GPUs that are not the gang's any more ends at the next look."""
+        gang.has_moved |= gang.seats.keys() != places.keys()
+        for gpu in gang.seats.keys() - places.keys():
+            del gang.seats[gpu]
+        for gpu, members in places.items():
+            seat = gang.seats.get(gpu)
+            if seat is None or seat.scheduler is not schedulers[gpu]:
+                seat = gang.seats[gpu] = Seat(schedulers[gpu], members, self._singles[gpu].vruntime_ns)
+            seat.members = members
+
+    def _end_abandoned(self, now_ns: int, gang: Gang) -> None:
+        if gang.phase is Phase.RUNNING:
+            self.stats.record_turn(now_ns - gang.start_ns, "left")
+
+    # ---- accounts ----
+
+    def _account(self, now_ns: int, gangs: Collection[Gang], schedulers: Mapping[GpuUuid, Scheduler]) -> None:
+        # What the others had queued before a turn begins is theirs.
+        taken = {
+            gpu: gang.start_ns for gang in gangs if gang.phase is not Phase.WAITING for gpu in gang.seats
+        }
+        ganged = {
+            (gpu, n) for g in gangs if g.is_coordinated for gpu, seat in g.seats.items() for n in seat.members
+        }
+        for gang in gangs:
+            gang.account(now_ns)
+        for gpu, scheduler in schedulers.items():
+            singles = [entity for name, entity in scheduler.entities.items() if (gpu, name) not in ganged]
+            until_ns = now_ns if scheduler.has_cut_in else taken.get(gpu, now_ns)
+            self._singles[gpu].update(now_ns, singles, until_ns=until_ns)
+
+    def _bound_lag(self, gangs: Collection[Gang], schedulers: Mapping[GpuUuid, Scheduler]) -> None:
+        """Bound the lag of each vruntime to a quantum: a gang, or a tenant, that is away saves no time up."""
+        quantum_ns = self._config.gang_quantum_ns
+        for gpu in schedulers:
+            singles = self._singles[gpu]
+            here = [gang.seats[gpu] for gang in gangs if gpu in gang.seats]
+            if not singles.is_active and here:
+                least = min(seat.vruntime_ns - quantum_ns / seat.entitlement for seat in here)
+                singles.vruntime_ns = max(singles.vruntime_ns, least)
+            for seat in here:
+                least = singles.vruntime_ns - quantum_ns / seat.entitlement
+                seat.vruntime_ns = max(seat.vruntime_ns, least)
+            if singles.vruntime_ns > MAX_VRUNTIME_NS:
+                for seat in here:
+                    seat.vruntime_ns -= singles.vruntime_ns
+                singles.vruntime_ns = 0.0
+        for gang in gangs:
+            others = [
+                g.vruntime_ns - quantum_ns / g.share for g in gangs if g is not gang and g.is_coordinated
+            ]
+            least = min(others, default=gang.vruntime_ns) - quantum_ns / gang.share
+            gang.vruntime_ns = max(gang.vruntime_ns, least)
+
+    # ---- turns ----
+
+    def _end_turns(self, now_ns: int, gangs: Collection[Gang]) -> None:
+        for gang in gangs:
+            if gang.phase is Phase.DRAINING and gang.is_drained(now_ns):
+                self.stats.record_drain(now_ns - gang.end_ns)
+                gang.phase = Phase.WAITING
+        for gang in gangs:
+            if gang.phase is Phase.RUNNING:
+                reason = self._reason_to_end(now_ns, gang, gangs)
+                if reason:
+                    self.stats.record_turn(now_ns - gang.start_ns, reason)
+                    gang.end_turn(now_ns)
+
+    def _reason_to_end(self, now_ns: int, gang: Gang, gangs: Collection[Gang]) -> str:
+        """Return why the turn ends, or "" if it goes on."""
+        if gang.has_moved:
+            return "moved"
+        if not gang.is_coordinated:
+            return "alone"
+        if not gang.is_runnable:
+            return gang.stop_reason()
+        if not gang.has_work(now_ns):
+            return "idle"
+        rivals = [other for other in gangs if self._is_rival(now_ns, gang, other, gangs)]
+        if any(other.rank < gang.rank for other in rivals):
+            return "preempted"
+        is_due = gang.is_past_quantum(now_ns) and (rivals or self._are_singles_due(gang))
+        return "quantum" if is_due else ""
+
+    def _are_singles_due(self, gang: Gang) -> bool:
+        return any(self._singles[gpu].wait_ns(seat) > 0 for gpu, seat in gang.seats.items())
+
+    def _is_rival(self, now_ns: int, gang: Gang, other: Gang, gangs: Collection[Gang]) -> bool:
+        """True if `other` could have its turn if `gang` and the gangs past their quantum gave theirs up."""
+        return (
+            other.phase is Phase.WAITING
+            and not other.seats.keys().isdisjoint(gang.seats)
+            and other.order < gang.order
+            and self._is_due(other)
+            and all(g is gang or g.is_past_quantum(now_ns) for g in self._in_the_way(other, gangs))
+        )
+
+    def _in_the_way(self, gang: Gang, gangs: Collection[Gang]) -> list[Gang]:
+        """Return the gangs that have GPUs of this one."""
+        return [
+            other
+            for other in gangs
+            if other.phase is not Phase.WAITING
+            and other is not gang
+            and not other.seats.keys().isdisjoint(gang.seats)
+        ]
+
+    def _is_due(self, gang: Gang) -> bool:
+        """True if the gang waits for a turn and the tenants outside of gangs have had their time."""
+        if not gang.is_coordinated or not gang.wants_turn:
+            return False
+        return gang.rank < 0 or not self._are_singles_due(gang)
+
+    def _begin_turns(self, now_ns: int, gangs: Collection[Gang]) -> None:
+        taken = {gpu for gang in gangs if gang.phase is not Phase.WAITING for gpu in gang.seats}
+        for gang in sorted((g for g in gangs if g.phase is Phase.WAITING), key=lambda g: g.order):
+            if not self._is_due(gang):
+                gang.due_since_ns = None
+                continue
+            since_ns = gang.due_since_ns = now_ns if gang.due_since_ns is None else gang.due_since_ns
+            if taken.isdisjoint(gang.seats):
+                gang.begin_turn(now_ns, self._start_ns(now_ns, gang))
+            elif now_ns - since_ns < 2 * self._config.gang_quantum_ns and not all(
+                other.is_past_quantum(now_ns) for other in self._in_the_way(gang, gangs)
+            ):
+                continue  # the GPUs that are free would stand idle for long
+            taken |= gang.seats.keys()
+
+    def _start_ns(self, now_ns: int, gang: Gang) -> int:
+        """Return the time at which the queues of the others have drained on all GPUs of the gang."""
+        left_ns = max(
+            sum(s.backlog_ns for n, s in seat.scheduler.entities.items() if n not in seat.members)
+            for seat in gang.seats.values()
+        )
+        return now_ns + min(left_ns, MAX_START_WAIT_NS) - WAKEUP_LEAD_NS if left_ns > WAKEUP_LEAD_NS else 0
+
+    # ---- what the schedulers are told ----
+
+    def _tell(self, gpu: GpuUuid, scheduler: Scheduler, gangs: Collection[Gang]) -> None:
+        here = [gang for gang in gangs if gpu in gang.seats]
+        coordinated = {n for gang in here if gang.is_coordinated for n in gang.seats[gpu].members}
+        slots: list[GangSlot] = [slot for gang in here if (slot := gang.slot(gpu)) is not None]
+        scheduler.coordinate(coordinated, slots[0] if slots else None)
+
+    def _wait_ns(self, now_ns: int, gang: Gang) -> int:
+        """Return the time until the gang's state may change by time alone."""
+        if gang.phase is Phase.DRAINING:
+            return DRAINING_TICK_NS
+        if gang.phase is Phase.RUNNING:
+            left_ns = gang.start_ns + self._config.gang_quantum_ns - now_ns
+            return min(left_ns, RUNNING_TICK_NS) if left_ns > 0 else RUNNING_TICK_NS
+        if not gang.is_coordinated or not gang.wants_turn:
+            return IDLE_TICK_NS
+        waits = [self._singles[gpu].wait_ns(seat) for gpu, seat in gang.seats.items()]
+        return int(max(waits)) or IDLE_TICK_NS

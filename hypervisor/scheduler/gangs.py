@@ -1,0 +1,233 @@
+# SPDX-License-Identifier: Apache-2.0
+"""State of one gang: its tenants on several GPUs, its vruntimes, and its turn. Pure.
+
+Processes of a gang wait for each other on the GPU, so a turn on one of its GPUs alone is spent waiting.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import NamedTuple
+
+from hypervisor.model import GpuUuid, TenantName
+from hypervisor.scheduler.entity import Entity
+from hypervisor.scheduler.scheduler import Scheduler
+from hypervisor.scheduler.token_bucket import TokenBucket
+from hypervisor.scheduler.types import (
+    GANG_OFF,
+    MAX_USAGE_STEP_NS,
+    MS,
+    GangSlot,
+    SchedParams,
+    SchedulerConfig,
+    TenantUsage,
+)
+from limiter.quota import PriorityClass
+from limiter.units import PERCENT
+
+GANG_IDLE_TIMEOUT_NS = 5 * MS
+"""A gang that has had no work on any GPU for this time loses its turn. Between two steps of a training loop
+the GPUs stand still for a moment, and a turn that ends there costs a switch.
+"""
+MAX_SPIN_NS = 20 * MS
+"""Time for which outstanding work counts as work although its charges say that it has ended: it may wait for
+another GPU, or be finished and not yet collected.
+"""
+MAX_DRAIN_NS = 20 * MS
+"""Time after a turn for which the GPUs are kept free while the gang's work drains."""
+SETTLE_NS = 3 * MS
+"""Time after which work counts as drained if its charges say so and its tenant has not collected it."""
+DRAINED_NS = MS * 7 // 20
+"""Outstanding work at which a GPU counts as drained: a step and a wake-up take that long."""
+SEAT_MEMORY_NS = 10_000 * MS
+"""Time after which a GPU that a gang has not used is not the gang's any more."""
+REQUEST_BURST_NS = 50 * MS
+MIN_ENTITLEMENT = 0.01
+
+
+class GangKey(NamedTuple):
+    """Identity of a gang. A tenant that is a gang by itself has its own, whatever names others choose."""
+
+    name: str
+    is_named: bool
+
+
+class Phase(Enum):
+    """Phase of a gang."""
+
+    WAITING = "waiting"
+    """It has no turn."""
+    RUNNING = "running"
+    DRAINING = "draining"
+    """Its turn has ended, and its work drains."""
+
+
+def gang_of(name: TenantName, terms: SchedParams, seen: TenantUsage) -> GangKey | None:
+    """Return the gang that a tenant belongs to on one GPU, or None. GPUs that it only sees do not count."""
+    if terms.gang == GANG_OFF or not (seen.processes or seen.waiting):
+        return None
+    if terms.gang:
+        return GangKey(terms.gang, is_named=True)
+    return GangKey(name, is_named=False) if seen.is_in_gang else None
+
+
+@dataclass(slots=True)
+class Seat:
+    """A gang on one GPU."""
+
+    scheduler: Scheduler
+    members: dict[TenantName, Entity]
+    vruntime_ns: float
+    """Wall time of the gang's turns divided by its entitlement here. Compared with that of `Singles`."""
+    spent_ns: dict[TenantName, int] = field(default_factory=dict)
+
+    @property
+    def entitlement(self) -> float:
+        """Fraction of the GPU that the gang has if all tenants use all they can get."""
+        return max(MIN_ENTITLEMENT, sum(entity.entitlement for entity in self.members.values()))
+
+    @property
+    def is_contended(self) -> bool:
+        """True if more than one tenant is on the GPU."""
+        return len(self.scheduler.entities) > 1
+
+    def take_spent(self) -> int:
+        """Return the GPU time that the members have spent since the last call."""
+        before, self.spent_ns = self.spent_ns, {n: s.seen.spent_ns for n, s in self.members.items()}
+        spent_ns = sum(max(0, ns - before.get(name, ns)) for name, ns in self.spent_ns.items())
+        return min(spent_ns, MAX_USAGE_STEP_NS)
+
+
+class Gang:
+    """One gang, on the GPUs in `seats`."""
+
+    def __init__(self, key: GangKey, config: SchedulerConfig, now_ns: int) -> None:
+        self.key = key
+        self.seats: dict[GpuUuid, Seat] = {}
+        self.vruntime_ns = 0.0
+        """Wall time of its turns divided by its least entitlement. Compared with other gangs'."""
+        self.phase = Phase.WAITING
+        self.start_ns = 0
+        """Start of the turn."""
+        self.end_ns = 0
+        """End of the turn. Its work may drain afterwards."""
+        self.due_since_ns: int | None = None
+        """Time since which only other gangs keep it from its turn."""
+        self.has_moved = False
+        """True if GPUs have come or gone during the turn."""
+        self._start_told_ns = 0
+        self._quantum_ns = config.gang_quantum_ns
+        self._at_ns = now_ns
+        self._request = TokenBucket(REQUEST_BURST_NS, min_debt_ns=2 * self._quantum_ns, max_debt_ns=0)
+
+    @property
+    def members(self) -> list[Entity]:
+        """Tenants of the gang, once per GPU."""
+        return [entity for seat in self.seats.values() for entity in seat.members.values()]
+
+    @property
+    def share(self) -> float:
+        """Fraction of its GPUs that the gang can have: the least of its entitlements."""
+        return min((seat.entitlement for seat in self.seats.values()), default=MIN_ENTITLEMENT)
+
+    @property
+    def is_real(self) -> bool:
+        """True if there are processes that can wait for each other: several GPUs or several tenants."""
+        return len(self.seats) > 1 or any(len(seat.members) > 1 for seat in self.seats.values())
+
+    @property
+    def is_coordinated(self) -> bool:
+        """True if only the gang's turns give its tenants GPU time. A light gang runs interleaved instead, and
+        a gang that is alone on all of its GPUs is not held back.
+        """
+        is_contended = self.is_real and any(seat.is_contended for seat in self.seats.values())
+        is_heavy = self.phase is not Phase.WAITING or any(entity.is_backlogged for entity in self.members)
+        return is_contended and is_heavy
+
+    @property
+    def is_runnable(self) -> bool:
+        """True if no member is suspended or over its limit. One that is stops the whole gang."""
+        return all(entity.is_runnable for entity in self.members)
+
+    @property
+    def wants_turn(self) -> bool:
+        """True if a tenant of the gang waits for GPU time, and none is stopped."""
+        return self.is_runnable and any(entity.seen.waiting for entity in self.members)
+
+    @property
+    def rank(self) -> int:
+        """Minus the priority class if it is high and the gang is inside its request, else 0."""
+        least = min((entity.terms.priority for entity in self.members), default=0)
+        is_inside = self._request.level_ns > 0 and self._request_fraction > 0
+        return -least if least >= PriorityClass.HIGH and is_inside else 0
+
+    @property
+    def order(self) -> tuple[int, float, GangKey]:
+        """Sort key: the first gang goes first. It is the same on all GPUs, so no gangs wait in a circle."""
+        return self.rank, self.vruntime_ns, self.key
+
+    @property
+    def _request_fraction(self) -> float:
+        return min((entity.terms.request_percent for entity in self.members), default=0) / PERCENT
+
+    def has_work(self, now_ns: int) -> bool:
+        """True if some tenant waits, has work on a GPU, or had within GANG_IDLE_TIMEOUT_NS."""
+        return now_ns < self.start_ns + GANG_IDLE_TIMEOUT_NS or any(
+            entity.seen.waiting
+            or entity.idle_ns(now_ns) < (MAX_SPIN_NS if entity.seen.outstanding_ns else GANG_IDLE_TIMEOUT_NS)
+            for entity in self.members
+        )
+
+    def is_past_quantum(self, now_ns: int) -> bool:
+        """True if the turn may end because others are due, or has ended."""
+        return self.phase is not Phase.RUNNING or now_ns >= self.start_ns + self._quantum_ns
+
+    def account(self, now_ns: int) -> None:
+        """Add the time since the last call to the vruntimes: wall time in a turn, which counts until the work
+        has drained, and GPU time outside of turns.
+        """
+        from_ns, self._at_ns = self._at_ns, now_ns
+        wall_ns = max(0, now_ns - max(from_ns, self.start_ns)) if self.phase is not Phase.WAITING else 0
+        most_ns = most = 0.0
+        for seat in self.seats.values():
+            used_ns = seat.take_spent()
+            if self.phase is not Phase.WAITING:
+                used_ns = 0 if seat.scheduler.has_cut_in else wall_ns
+            seat.vruntime_ns += used_ns / seat.entitlement
+            most, most_ns = max(most, used_ns / seat.entitlement), max(most_ns, used_ns)
+        self.vruntime_ns += most
+        self._request.advance(now_ns - from_ns, most_ns, self._request_fraction)
+
+    def begin_turn(self, now_ns: int, start_ns: int) -> None:
+        """Begin a turn whose grants hold from `start_ns`, 0 if at once."""
+        self.phase, self.start_ns, self._start_told_ns = Phase.RUNNING, max(now_ns, start_ns), start_ns
+        self.due_since_ns, self.has_moved = None, False
+
+    def end_turn(self, now_ns: int) -> None:
+        """End the turn on all GPUs at once."""
+        self.phase, self.end_ns = Phase.DRAINING, now_ns
+
+    def is_drained(self, now_ns: int) -> bool:
+        """True if the work of an ended turn is done on all GPUs, or has had its time."""
+        since_ns = now_ns - self.end_ns
+        return since_ns >= MAX_DRAIN_NS or all(
+            entity.seen.outstanding_ns <= DRAINED_NS
+            or (not entity.backlog_ns and since_ns >= SETTLE_NS and entity.idle_ns(now_ns) >= SETTLE_NS)
+            for entity in self.members
+        )
+
+    def slot(self, gpu: GpuUuid) -> GangSlot | None:
+        """Return the gang's turn as the scheduler of a GPU is told, or None if it has none."""
+        if self.phase is Phase.WAITING:
+            return None
+        members = frozenset(self.seats[gpu].members)
+        return GangSlot(members, self._start_told_ns, self.rank, self.phase is Phase.RUNNING)
+
+    def stop_reason(self) -> str:
+        """Return why a gang that is not runnable has to stop."""
+        return "suspended" if any(entity.terms.is_suspended for entity in self.members) else "limit"
+
+
+Gangs = Mapping[GangKey, Gang]
