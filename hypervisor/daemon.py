@@ -93,7 +93,7 @@ class Daemon:
         )
         self.reports = DispatcherReports(asyncio.get_running_loop(), registry, inventory, segment_health)
         self.dispatcher = Dispatcher(
-            SchedulerConfig(settings.tick, settings.quantum, settings.run_ahead),
+            SchedulerConfig(settings.tick, settings.quantum, settings.run_ahead, settings.gang_quantum),
             start_ns=time.time_ns(),
             placed=self.reports.moved,
             broken=self.reports.corrupt,

@@ -50,6 +50,7 @@ static int sample_now(void *argument)
 		s->sample->device[d].memory_waits = gl_load_relaxed(&usage->device[d].memory_waits);
 		memcpy(s->sample->device[d].uuid, usage->device[d].uuid, 16);
 	}
+	s->sample->gang_devices = gl_load_relaxed(&usage->gang.devices);
 	uint32_t used = gl_load_relaxed(&h->slots_used);
 	for (uint32_t i = 0; i < used && i < GL_MAX_SLOTS; i++)
 		add_slot(&usage->slot[i], s->sample);

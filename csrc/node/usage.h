@@ -28,6 +28,8 @@ struct gl_sample {
 	uint64_t created_ns;     /* a new value means that the segment was reset */
 	uint32_t doorbell;       /* its value before anything else was read */
 	uint32_t slots;          /* in use */
+	uint32_t gang_devices;   /* a bit for each entry on which a process waits for others */
+	uint32_t reserved0;
 	struct gl_sample_device device[16];
 };
 

@@ -120,6 +120,11 @@ class Settings:
         "10ms",
         "GPU time of one turn; a longer one wastes less, a shorter one answers sooner",
     )
+    gang_quantum: int = option(
+        duration("10ms", "1s"),
+        "100ms",
+        "time of a gang's turn on its GPUs; a longer one wastes less, a shorter one answers sooner",
+    )
     run_ahead: int = option(
         duration("500us", "100ms"),
         "4ms",

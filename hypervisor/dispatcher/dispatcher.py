@@ -22,10 +22,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hypervisor.dispatcher.doorbells import Doorbells
+from hypervisor.dispatcher.gang_steps import GangSteps
 from hypervisor.dispatcher.run_queue import HEARTBEAT_NS, RunQueue, TenantHandle, TenantShare, publish
 from hypervisor.dispatcher.usage import device_usage
 from hypervisor.errors import SegmentError, SegmentFull
 from hypervisor.model import GpuUuid, TenantName
+from hypervisor.scheduler.gang_statistics import GangStats
 from hypervisor.scheduler.memory_wait_queue import MemoryWaitQueue
 from hypervisor.scheduler.statistics import SchedulerStats
 from hypervisor.scheduler.types import Grant, SchedulerConfig
@@ -84,6 +86,7 @@ class Dispatcher:
         self._tenant_list = TenantList()
         self._states: dict[TenantName, TenantState] = {}
         self._run_queues: dict[GpuUuid, RunQueue] = {}
+        self._gangs = GangSteps(config)
         self._gpus: dict[bytes, GpuUuid] = {}
         self._beat_at_ns = 0
         self._is_stopping = False
@@ -105,6 +108,11 @@ class Dispatcher:
     def turns(self) -> Mapping[GpuUuid, SchedulerStats]:
         """Scheduler counters of each GPU."""
         return {gpu: run_queue.turns for gpu, run_queue in list(self._run_queues.items())}
+
+    @property
+    def gang_turns(self) -> GangStats:
+        """Counters of the turns of gangs. Any thread."""
+        return self._gangs.coordinator.stats
 
     @property
     def memory(self) -> Mapping[GpuUuid, MemoryWaitQueue]:
@@ -149,19 +157,30 @@ class Dispatcher:
         is_beat_due = now_ns >= self._beat_at_ns + HEARTBEAT_NS or is_freed_elsewhere
         run_queues = self._run_queues.values()
         touched = self._look_around(rang, now_ns, is_beat_due=is_beat_due)
-        for run_queue in run_queues:
-            if run_queue in touched:
-                was_muted = run_queue.muted
-                used_up = self._bells.quantum_expiry(run_queue.entry)
-                run_queue.schedule(now_ns, used_up=used_up, is_freed_elsewhere=is_freed_elsewhere)
-                self._set_turn_watch(run_queue)
-                self._moved |= was_muted ^ run_queue.muted
+        self._schedule([queue for queue in run_queues if queue in touched], now_ns, is_freed_elsewhere)
         self._update_muting()
         if is_beat_due:
             self._beat(tenants, now_ns)
         self.steps += 1
         self.stepped_at_ns = now_ns
         return min([self._beat_at_ns + HEARTBEAT_NS, *(run_queue.due_ns for run_queue in run_queues)])
+
+    def _schedule(self, touched: list[RunQueue], now_ns: int, is_freed_elsewhere: bool) -> None:
+        """Run a step of these run queues: those of gangs together, the others one by one."""
+        was_muted = {run_queue: run_queue.muted for run_queue in touched}
+        expiries = {run_queue: self._bells.quantum_expiry(run_queue.entry) for run_queue in touched}
+        linked = self._gangs.linked(touched, self._run_queues)
+        if linked:
+            of_gangs = {queue: used_up for queue, used_up in expiries.items() if queue in linked}
+            self._gangs.schedule(now_ns, of_gangs, is_freed_elsewhere=is_freed_elsewhere)
+        for run_queue in touched:
+            if run_queue not in linked:
+                run_queue.observe(now_ns, expiries[run_queue])
+                run_queue.decide(now_ns)
+                run_queue.withdraw()
+                run_queue.settle(now_ns, is_freed_elsewhere=is_freed_elsewhere)
+            self._set_turn_watch(run_queue)
+            self._moved |= was_muted[run_queue] ^ run_queue.muted
 
     def _look_around(self, rang: Iterable[TenantName], now_ns: int, *, is_beat_due: bool) -> set[RunQueue]:
         """Read the counters of all tenants that can have changed; return the run queues to schedule."""
@@ -176,7 +195,8 @@ class Dispatcher:
         for name in looked:
             touched.update(self._look(name, now_ns))
         asked: set[RunQueue] = set()
-        while more := touched - asked:
+        while more := (touched | self._gangs.linked(touched, self._run_queues)) - asked:
+            touched |= more
             asked |= more
             for name in {name for run_queue in more for name in run_queue.polled} - looked:
                 looked.add(name)

@@ -7,13 +7,14 @@ Dispatcher thread only, unless a docstring says "Any thread".
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from hypervisor.dispatcher.usage import DeviceUsage
 from hypervisor.errors import SegmentError
 from hypervisor.model import GpuUuid, TenantName
+from hypervisor.scheduler.gangs import GangKey, gang_of
 from hypervisor.scheduler.memory_wait_queue import MemoryWaitQueue, MemoryWaitState
 from hypervisor.scheduler.scheduler import Scheduler
 from hypervisor.scheduler.statistics import SchedulerStats
@@ -81,8 +82,13 @@ class RunQueue:
         self.memory = MemoryWaitQueue()
         self.shares: Mapping[TenantName, TenantShare] = {}
         """Replaced and never changed. Any thread."""
+        self.gangs: dict[TenantName, GangKey] = {}
+        """Gangs of the tenants here that are in one."""
+        self.scheduler = Scheduler(config)
         self._config = config
-        self._scheduler = Scheduler(config)
+        self._decision: Decision | None = None
+        self._changed: list[TenantName] = []
+        """Tenants whose grants are to be published."""
         self._members: dict[TenantName, TenantHandle] = {}
         self._seen: dict[TenantName, TenantUsage] = {}
         self._terms: dict[TenantName, SchedParams] = {}
@@ -91,7 +97,6 @@ class RunQueue:
         self._wanted: dict[TenantName, bool] = {}
         self._is_memory_news = True
         self._status_at_ns = -STATUS_MAX_AGE_NS
-        self._holder: TenantName | None = None
 
     @property
     def is_empty(self) -> bool:
@@ -102,6 +107,11 @@ class RunQueue:
         name = member.tenant
         self._members[name] = member
         self._terms[name] = member.terms[self.gpu]
+        key = gang_of(name, self._terms[name], figures.time)
+        if key is not None:
+            self.gangs[name] = key
+        else:
+            self.gangs.pop(name, None)
         # Equal counters stay the same object: the scheduler then skips the tenant.
         if self._seen.get(name) != figures.time:
             self._seen[name] = figures.time
@@ -113,6 +123,7 @@ class RunQueue:
         """Remove a tenant that no longer uses the GPU."""
         if self._members.pop(name, None) is not None:
             del self._seen[name], self._terms[name], self._memory_seen[name]
+            self.gangs.pop(name, None)
             self._is_memory_news = True
 
     def forget(self, name: TenantName) -> None:
@@ -121,14 +132,37 @@ class RunQueue:
         self._wanted.pop(name, None)
         self._is_memory_news = True
 
-    def schedule(self, now_ns: int, *, used_up: QuantumExpiry | None, is_freed_elsewhere: bool) -> None:
-        """Run a step and publish the grants. `used_up`: the finding of the turn watch. `is_freed_elsewhere`:
-        memory was freed that no tenant counts.
-        """
+    def observe(self, now_ns: int, used_up: QuantumExpiry | None) -> None:
+        """Run the first half of a step. `used_up`: the finding of the turn watch."""
         if self._members:
-            self._schedule_time(now_ns, used_up)
+            self.scheduler.observe(now_ns, self._seen, self._terms, used_up)
+
+    def decide(self, now_ns: int) -> None:
+        """Run the second half of a step. `withdraw` and `settle` publish its grants."""
+        if not self._members:
+            self._decision, self._changed = None, []
+            return
+        decision = self._decision = self.scheduler.decide(now_ns)
+        self._changed = [
+            name
+            for name, grant in decision.grants.items()
+            if (was := self._published.get(name)) is not grant and was != grant
+        ]
+
+    def withdraw(self) -> None:
+        """Publish the grants of the tenants that have no turn, before those of the ones that have."""
+        self._publish(name for name in self._changed if name not in self._running)
+
+    def settle(self, now_ns: int, *, is_freed_elsewhere: bool) -> None:
+        """Publish the other grants and finish the step. `is_freed_elsewhere`: memory was freed that no tenant
+        counts.
+        """
+        decision = self._decision
+        if decision is not None:
+            self._publish(name for name in self._changed if name in self._running)
+            self._record(now_ns, decision)
         else:
-            self._scheduler = Scheduler(self._config)
+            self.scheduler = Scheduler(self._config)
             self.shares, self.polled, self.due_ns = {}, (), now_ns + HEARTBEAT_NS
             self.muted, self.preemptors, self.turn_watch = frozenset(), frozenset(), None
             self._status_at_ns = -STATUS_MAX_AGE_NS
@@ -141,44 +175,46 @@ class RunQueue:
         if self.memory.counters.waiting:  # freed memory changes the decision
             self.muted = frozenset()
 
+    @property
+    def _running(self) -> frozenset[TenantName]:
+        """Tenants that have the turn, by themselves or with their gang."""
+        decision = self._decision
+        if decision is None:
+            return frozenset()
+        return decision.gang_turn if decision.turn is None else frozenset((decision.turn,))
+
     def preempt(self) -> None:
-        """Withdraw the holder's grant until the next step, which follows at once."""
-        name = self._holder
-        if name in self._members and name in self._published:
-            self._published[name] = nothing = self._published[name]._replace(
-                granted_ns=0, exclusive_from_ns=0
-            )
-            publish(self._members[name], self.entry, nothing)
+        """Withdraw the grant of the running tenants until the next step, which follows at once."""
+        for name in self._running:
+            if name in self._members and name in self._published:
+                self._published[name] = nothing = self._published[name]._replace(
+                    granted_ns=0, exclusive_from_ns=0
+                )
+                publish(self._members[name], self.entry, nothing)
 
     def books_of(self, name: TenantName) -> tuple[Any, int]:
         """Return a tenant's usage segment as C sees it, and the index of the GPU there."""
         return self._members[name].usage.view, self._memory_seen[name].entry
 
-    def _schedule_time(self, now_ns: int, used_up: QuantumExpiry | None) -> None:
-        decision = self._scheduler.step(now_ns, self._seen, self._terms, used_up)
-        published = self._published
-        changed = [
-            name
-            for name, grant in decision.grants.items()
-            if (was := published.get(name)) is not grant and was != grant
-        ]
-        # The tenant that loses the GPU gets its grant before the one that gains it.
-        changed.sort(key=lambda name: name == decision.turn)
-        for name in changed:
-            published[name] = grant = decision.grants[name]
+    def _publish(self, names: Iterable[TenantName]) -> None:
+        for name in names:
+            assert self._decision is not None
+            self._published[name] = grant = self._decision.grants[name]
             publish(self._members[name], self.entry, grant)
+
+    def _record(self, now_ns: int, decision: Decision) -> None:
         self.turns.record(now_ns, self._seen, self._terms, decision)
         self.polled, self.due_ns = decision.polled, decision.next_at_ns
         self.muted, self.turn_watch = decision.muted, decision.turn_watch
-        self.preemptors, self._holder = decision.preemptors, decision.turn
+        self.preemptors = decision.preemptors
         if now_ns - self._status_at_ns >= STATUS_MAX_AGE_NS:
             self._status_at_ns = now_ns
             self.shares = self._shares_of(decision)
 
     def _shares_of(self, decision: Decision) -> dict[TenantName, TenantShare]:
-        statuses = self._scheduler.statuses()
+        statuses, running = self.scheduler.statuses(), self._running
         return {
-            name: TenantShare(figures, decision.grants[name], decision.turn == name, statuses.get(name))
+            name: TenantShare(figures, decision.grants[name], name in running, statuses.get(name))
             for name, figures in self._seen.items()
         }
 

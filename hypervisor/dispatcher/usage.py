@@ -37,6 +37,7 @@ def device_usage(sample: Any, gpus: Mapping[bytes, GpuUuid]) -> dict[GpuUuid, De
                     device.waiting,
                     device.queue_end_ns,
                     device.processes,
+                    bool(sample.gang_devices >> entry & 1),
                 ),
                 MemoryWaitState(entry, device.memory_waiting, device.memory_freed, device.memory_waits),
             )

@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Steps of the GPUs that gangs use: a gang's GPUs are stepped together. Dispatcher thread only."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+from hypervisor.dispatcher.run_queue import RunQueue
+from hypervisor.model import GpuUuid
+from hypervisor.scheduler.gang_coordinator import GangCoordinator
+from hypervisor.scheduler.gangs import GangKey
+from hypervisor.scheduler.types import QuantumExpiry, SchedulerConfig
+
+
+class GangSteps:
+    """Coordinator of the node's gangs, and the run queues that it steps together."""
+
+    def __init__(self, config: SchedulerConfig) -> None:
+        self.coordinator = GangCoordinator(config)
+
+    def linked(self, touched: Collection[RunQueue], run_queues: Mapping[GpuUuid, RunQueue]) -> set[RunQueue]:
+        """Return all run queues of the gangs on these, and of the gangs there, and so on. Run queues without
+        gangs are not among them.
+        """
+        places = self._places(run_queues)
+        if not places:
+            return set()
+        found: set[RunQueue] = set()
+        keys: set[GangKey] = set()
+        new = set(touched)
+        while new:
+            found |= new
+            more = {key for key, queues in places.items() if key not in keys and not queues.isdisjoint(new)}
+            keys |= more
+            new = {queue for key in more for queue in places[key]} - found
+        return {queue for key in keys for queue in places[key]}
+
+    def _places(self, run_queues: Mapping[GpuUuid, RunQueue]) -> dict[GangKey, set[RunQueue]]:
+        """Return the run queues of each gang: where it is now, and where it was at its last step."""
+        places: dict[GangKey, set[RunQueue]] = {}
+        for run_queue in run_queues.values():
+            if run_queue.gangs:
+                for key in run_queue.gangs.values():
+                    places.setdefault(key, set()).add(run_queue)
+        for key, gang in self.coordinator.gangs.items():
+            was_there = {run_queues[gpu] for gpu in gang.seats if gpu in run_queues}
+            places[key] = places.get(key, set()) | was_there
+        return places
+
+    def schedule(
+        self,
+        now_ns: int,
+        expiries: Mapping[RunQueue, QuantumExpiry | None],
+        *,
+        is_freed_elsewhere: bool,
+    ) -> None:
+        """Run a step of the run queues in `expiries`, whose values are the findings of their turn watches.
+        Grants are withdrawn on all GPUs before any is given.
+        """
+        for run_queue, used_up in expiries.items():
+            run_queue.observe(now_ns, used_up)
+        schedulers = {queue.gpu: queue.scheduler for queue in expiries if not queue.is_empty}
+        empty = {queue.gpu for queue in expiries if queue.is_empty}
+        due_ns = self.coordinator.step(now_ns, schedulers, empty)
+        for run_queue in expiries:
+            run_queue.decide(now_ns)
+        for run_queue in expiries:
+            run_queue.withdraw()
+        for run_queue in expiries:
+            run_queue.settle(now_ns, is_freed_elsewhere=is_freed_elsewhere)
+            run_queue.due_ns = min(run_queue.due_ns, due_ns)
