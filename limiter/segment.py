@@ -150,6 +150,10 @@ class GangUsage:
     """Places of the devices on which a process was seen to wait for others."""
     released: int = 0
     """Launches let go, whatever the limit and the turn, since running work waited for them."""
+    spent_ns: int = 0
+    """Time in which at least one of these devices worked."""
+    forgiven_ns: int = 0
+    """Time of work that waited for held launches, beyond its cost: not charged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -303,7 +307,7 @@ def header_text(values: tuple[int, int, int, int]) -> str:
 def gang_of(usage: Any) -> GangUsage:
     """Return what is said of the gang."""
     entries = tuple(entry for entry in range(lib.GL_MAX_DEVICES) if usage.gang.devices >> entry & 1)
-    return GangUsage(entries, usage.gang.released)
+    return GangUsage(entries, usage.gang.released, usage.gang.spent_ns, usage.gang.forgiven_ns)
 
 
 def lent_bytes(usage: Any, entry: int, slot: int, loans: Collection[int]) -> int:

@@ -13,7 +13,7 @@
 #include "time/types.h"
 
 #define WINDOW_NS UINT64_C(100000000)    /* of GPU time in a window, at a limit of 100 percent */
-#define MIN_WINDOW_NS UINT64_C(20000000)
+#define MIN_WINDOW_NS UINT64_C(25000000)
 #define AHEAD_NS UINT64_C(8000000)       /* GPU time that a process may have unfinished: no window ends later by more */
 
 static struct gl_clocked bucket(uint32_t percent)

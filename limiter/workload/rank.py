@@ -77,8 +77,14 @@ class Parent:
 class Words:
     """The job's words: of rank 0, opened by the others."""
 
-    def __init__(self, driver: Driver, rank: int, parent: Parent) -> None:
+    def __init__(self, driver: Driver, rank: int, parent: Parent, *, is_needed: bool) -> None:
+        """`is_needed`: without it nothing is shared, so that the ranks have nothing to do with each other."""
         pointer, handle = DevicePointer(), IpcHandle()
+        self.counter = 0
+        if not is_needed:
+            if rank == 0:
+                parent.tell(handle="")
+            return
         if rank == 0:
             driver.call("cuMemAlloc_v2", byref(pointer), c_size_t(WORDS_BYTES))
             driver.call("cuMemsetD32_v2", pointer, 0, c_size_t(WORDS_BYTES // 4))
@@ -89,7 +95,7 @@ class Words:
             data = bytes.fromhex(parent.wait("handle"))
             handle = IpcHandle.from_buffer_copy(data)
             driver.call("cuIpcOpenMemHandle_v2", byref(pointer), handle, LAZY_PEER_ACCESS)
-        self.counter = pointer.value
+        self.counter = int(pointer.value or 0)
 
     def flag(self, rank: int) -> int:
         """Return the address of a rank's flag."""
@@ -109,7 +115,7 @@ class Rank:
         self._driver = driver
         self.device: CudaDevice = driver.device(settings.device_of(number))
         self.context = self.device.use()
-        self._words = Words(driver, number, parent)
+        self._words = Words(driver, number, parent, is_needed=settings.mode in (ALLREDUCE, PIPELINE))
         module, own = Handle(), waiting.load(driver)
         driver.call("cuModuleLoadData", byref(module), kernels.PTX)
         workload = WorkloadSettings(kernel_ns=settings.kernel_ns)
