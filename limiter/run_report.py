@@ -13,11 +13,11 @@ from dataclasses import dataclass, field
 
 from limiter import segment
 from limiter.errors import LayoutMismatch
+from limiter.quota import NO_LIMIT_PERCENT
 from limiter.segment import LAUNCH_KINDS, Device, Usage
 from limiter.units import show_bytes, show_ns
 
 ProcessKey = tuple[int, int, int]
-NO_LIMIT_PERCENT = 100
 TICK_MS = 50
 """Time between two looks: a shorter peak can be missed."""
 

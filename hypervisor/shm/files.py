@@ -5,7 +5,7 @@ A file is used only if it is a plain file of the right owner and size with one n
 a name that cannot be foreseen, ready for use, and takes its place in one step, whatever is there. What was in
 the way is removed after that. So no file of another user decides what the daemon can do.
 
-Record locks tell who lives: see csrc/segment/segment.c. Locks between daemons are on a file of mode 0600.
+Record locks tell who lives: see csrc/segment/alive.h. Locks between daemons are on a file of mode 0600.
 """
 
 from __future__ import annotations

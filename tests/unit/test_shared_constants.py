@@ -11,8 +11,10 @@ from typing import get_args
 import pytest
 from limiter._native import ffi, lib
 
+from hypervisor.api import server
 from hypervisor.config.settings import Settings
 from hypervisor.dispatcher import run_queue
+from hypervisor.node.commands import CommandName
 from hypervisor.node.registry import MAX_WORKERS
 from hypervisor.nvml import client, probe
 from limiter import container_edits, paths, quota, segment
@@ -70,6 +72,28 @@ def test_a_header_has_room_for_a_tenants_name() -> None:
 
 def test_the_daemon_beats_several_times_before_it_counts_as_away() -> None:
     assert 3 * run_queue.HEARTBEAT_NS < lib.GL_MAX_HEARTBEAT_AGE_NS
+
+
+def test_the_library_knows_the_headers_that_the_daemon_sends() -> None:
+    header = re.compile(r"\bGpulimit-[A-Za-z-]*[a-z]\b")
+    read = set(header.findall((ROOT / "csrc" / "daemon" / "http.c").read_text()))
+    sent = {
+        name
+        for path in (ROOT / "hypervisor" / "api").glob("*.py")
+        for name in header.findall(path.read_text())
+    }
+    assert read == sent
+
+
+def test_the_library_knows_the_commands_that_the_daemon_gives() -> None:
+    agent = (ROOT / "csrc" / "daemon" / "agent.c").read_text()
+    obey = agent[agent.index("*obey(") : agent.index("unknown command")]
+    assert set(re.findall(r'"(\w+)"', obey)) == set(get_args(CommandName))
+
+
+def test_the_daemon_holds_a_request_for_commands_as_long_as_the_library_asks() -> None:
+    (seconds,) = re.findall(r"POLL_S = (\d+)", (ROOT / "csrc" / "daemon" / "agent.c").read_text())
+    assert int(seconds) <= server.MAX_WAIT_S
 
 
 def test_all_cards_that_nvml_is_asked_about_have_a_place_in_shared_memory() -> None:

@@ -29,7 +29,7 @@ def daemon(tmp_path: Path, tenant: str) -> Iterator[Daemon]:
     stand_in.close()
 
 
-class Obedient:
+class ScriptedProcess:
     """A running tests/c/scripted.c."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
@@ -66,7 +66,7 @@ class Obedient:
         return None
 
 
-Start = Callable[..., Obedient]
+Start = Callable[..., ScriptedProcess]
 
 
 @pytest.fixture
@@ -82,27 +82,27 @@ def env(limited_env: dict[str, str], tenant: str) -> dict[str, str]:
 def start(program: Program, start_process: Any, env: dict[str, str]) -> Start:
     binary = program("scripted")
 
-    def begin(environ: Mapping[str, str | None] | None = None, **more: str) -> Obedient:
+    def begin(environ: Mapping[str, str | None] | None = None, **more: str) -> ScriptedProcess:
         wanted = {k: v for k, v in (env | more | (environ or {})).items() if v is not None}
-        return Obedient(start_process([binary], env=wanted, stdin=subprocess.PIPE))
+        return ScriptedProcess(start_process([binary], env=wanted, stdin=subprocess.PIPE))
 
     return begin
 
 
-def spin_s(process: Obedient, ns: int, count: int) -> float:
+def spin_s(process: ScriptedProcess, ns: int, count: int) -> float:
     """Let it launch so many kernels of so many ns; return how long they took."""
     code, seconds = process.ask(f"spin {ns} {count}").split()
     assert code == "0"
     return float(seconds)
 
 
-def launched(process: Obedient) -> int:
+def launched(process: ScriptedProcess) -> int:
     """Return how many launches its loop has made."""
     return int(process.ask("count"))
 
 
 @pytest.fixture
-def sharer(daemon: Daemon, start: Start) -> Obedient:
+def sharer(daemon: Daemon, start: Start) -> ScriptedProcess:
     """A process that has launched a little, then one of two who want the GPU."""
     process = start()
     assert process.ask("init") == "0"

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ..conftest import wait_until
-from .conftest import MIB, MS, OUT_OF_MEMORY, UUID, Obedient, Start, launched, spin_s
+from .conftest import MIB, MS, OUT_OF_MEMORY, UUID, ScriptedProcess, Start, launched, spin_s
 from .stand_in import Daemon, response
 
 # ---- commands ----
@@ -66,7 +66,7 @@ def test_a_daemon_that_talks_nonsense_is_not_run_over(daemon: Daemon, start: Sta
 
 
 def test_with_the_daemon_dead_memory_holds_and_time_goes_by_the_wall_clock(
-    daemon: Daemon, sharer: Obedient
+    daemon: Daemon, sharer: ScriptedProcess
 ) -> None:
     daemon.allow(memory_bytes=16 * MIB, percent=50)
     wait_until(lambda: daemon.polls)
@@ -92,7 +92,9 @@ def test_with_the_daemon_dead_a_request_without_a_limit_holds(daemon: Daemon, st
     assert spin_s(process, 5 * MS, 60) < 0.6
 
 
-def test_who_waits_for_a_grant_goes_on_at_once_when_the_daemon_dies(daemon: Daemon, sharer: Obedient) -> None:
+def test_who_waits_for_a_grant_goes_on_at_once_when_the_daemon_dies(
+    daemon: Daemon, sharer: ScriptedProcess
+) -> None:
     assert sharer.ask(f"loop {MS}") == "0"
     wait_until(lambda: daemon.polls)
     time.sleep(0.3)
@@ -104,7 +106,7 @@ def test_who_waits_for_a_grant_goes_on_at_once_when_the_daemon_dies(daemon: Daem
 
 
 def test_a_connection_that_breaks_while_the_heart_beats_changes_nothing_for_long(
-    daemon: Daemon, sharer: Obedient
+    daemon: Daemon, sharer: ScriptedProcess
 ) -> None:
     daemon.allow(percent=50)
     daemon.grant(1 << 60)
@@ -113,7 +115,7 @@ def test_a_connection_that_breaks_while_the_heart_beats_changes_nothing_for_long
     assert spin_s(sharer, MS, 500) < 0.8  # what is granted goes, not 50 %
 
 
-def test_a_daemon_that_hangs_is_as_good_as_dead(daemon: Daemon, sharer: Obedient) -> None:
+def test_a_daemon_that_hangs_is_as_good_as_dead(daemon: Daemon, sharer: ScriptedProcess) -> None:
     daemon.is_beating = False
     assert 0.2 < spin_s(sharer, MS, 200) < 1.5  # there is no limit: it goes on when the heartbeat is old
 

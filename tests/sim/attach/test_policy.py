@@ -11,7 +11,7 @@ import pytest
 from limiter._native import ffi, lib
 
 from ..conftest import wait_until
-from .conftest import MIB, MS, NOT_PERMITTED, OUT_OF_MEMORY, Obedient, Start, launched, spin_s
+from .conftest import MIB, MS, NOT_PERMITTED, OUT_OF_MEMORY, ScriptedProcess, Start, launched, spin_s
 from .stand_in import Daemon
 
 FREE_S = 0.05
@@ -110,7 +110,7 @@ def test_a_process_below_its_tenant_is_held_to_its_own_limit(daemon: Daemon, sta
 # ---- sharing ----
 
 
-def test_launches_go_as_far_as_they_are_granted(daemon: Daemon, sharer: Obedient) -> None:
+def test_launches_go_as_far_as_they_are_granted(daemon: Daemon, sharer: ScriptedProcess) -> None:
     assert sharer.ask(f"loop {MS}") == "0"
     begun = wait_until(lambda: waiting(daemon))
     assert begun == 1
@@ -136,7 +136,7 @@ def outstanding_ns(daemon: Daemon) -> int:
     return sum(int(daemon.usage.c.slot[i].account[0].outstanding_ns) for i in range(8))
 
 
-def test_a_grant_wakes_at_once(daemon: Daemon, sharer: Obedient) -> None:
+def test_a_grant_wakes_at_once(daemon: Daemon, sharer: ScriptedProcess) -> None:
     assert sharer.ask(f"loop {MS}") == "0"
     delays = []
     for _ in range(10):
@@ -151,7 +151,9 @@ def test_a_grant_wakes_at_once(daemon: Daemon, sharer: Obedient) -> None:
     assert sorted(delays)[5] < 0.005, delays  # half of them; by the 50 ms of a look it would be 0.025
 
 
-def test_a_grant_may_begin_later_and_then_does_without_a_wake(daemon: Daemon, sharer: Obedient) -> None:
+def test_a_grant_may_begin_later_and_then_does_without_a_wake(
+    daemon: Daemon, sharer: ScriptedProcess
+) -> None:
     assert sharer.ask(f"loop {MS}") == "0"
     delays = []
     for _ in range(10):
@@ -166,13 +168,13 @@ def test_a_grant_may_begin_later_and_then_does_without_a_wake(daemon: Daemon, sh
     assert sorted(delays)[5] < 5, delays
 
 
-def test_a_grant_that_begins_in_the_far_future_begins_now(daemon: Daemon, sharer: Obedient) -> None:
+def test_a_grant_that_begins_in_the_far_future_begins_now(daemon: Daemon, sharer: ScriptedProcess) -> None:
     daemon.grant(1 << 60, start_ns=1 << 63)
     assert sharer.ask(f"loop {MS}") == "0"
     wait_until(lambda: launched(sharer) > 20)
 
 
-def test_no_more_is_unfinished_than_the_run_ahead(daemon: Daemon, sharer: Obedient) -> None:
+def test_no_more_is_unfinished_than_the_run_ahead(daemon: Daemon, sharer: ScriptedProcess) -> None:
     daemon.grant(1 << 60, run_ahead_ns=4 * MS)
     assert sharer.ask(f"loop {MS // 2}") == "0"
     most, end = 0, time.monotonic() + 0.7
@@ -187,7 +189,7 @@ def test_no_more_is_unfinished_than_the_run_ahead(daemon: Daemon, sharer: Obedie
 
 
 def test_the_doorbell_rings_for_work_that_comes_up_for_a_wait_and_for_work_that_ends(
-    daemon: Daemon, sharer: Obedient
+    daemon: Daemon, sharer: ScriptedProcess
 ) -> None:
     def at_rest() -> bool:
         return waiting(daemon) == 1 and outstanding_ns(daemon) == 0

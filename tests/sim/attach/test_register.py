@@ -12,7 +12,7 @@ import pytest
 from limiter._native import lib
 
 from ..conftest import Program, wait_until
-from .conftest import MIB, NOT_PERMITTED, Obedient, Start
+from .conftest import MIB, NOT_PERMITTED, ScriptedProcess, Start
 from .stand_in import Daemon, response
 
 # ---- registering ----
@@ -235,7 +235,7 @@ def test_three_hundred_processes_register_at_once(
     daemon: Daemon, program: Program, start_process: Any, env: dict[str, str]
 ) -> None:
     begin = time.monotonic()
-    crowd = Obedient(start_process([program("scripted")], env=env, stdin=subprocess.PIPE))
+    crowd = ScriptedProcess(start_process([program("scripted")], env=env, stdin=subprocess.PIPE))
     assert crowd.ask("crowd 300") == "300 0"
     assert len(set(daemon.pids)) == 300
     assert time.monotonic() - begin < 30
