@@ -58,7 +58,7 @@ SIM_EXPORT CUresult cuEventDestroy(CUevent event)
 	return destroy(event);
 }
 
-static CUresult record(CUevent event, CUstream handle, unsigned int flags)
+static CUresult record(CUevent event, CUstream handle, unsigned int flags, bool fence)
 {
 	CUstream stream;
 
@@ -72,13 +72,16 @@ static CUresult record(CUevent event, CUstream handle, unsigned int flags)
 		return CUDA_ERROR_INVALID_HANDLE;
 	unmark(event);
 	event->capture = 0;
-	return sim_submit(stream, sim_model_of(stream->ctx->gpu)->event_ns, event);
+	struct sim_work work = { .mark = event };
+	work.item.cost_ns = sim_model_of(stream->ctx->gpu)->event_ns;
+	work.item.fence = fence;
+	return sim_submit_work(stream, &work);
 }
 
 SIM_EXPORT CUresult cuEventRecord(CUevent event, CUstream stream)
 {
 	SIM_ENTER(cuEventRecord);
-	return record(event, stream, 0);
+	return record(event, stream, 0, false);
 }
 
 SIM_EXPORT CUresult cuEventRecord_ptsz(CUevent event, CUstream stream)
@@ -91,7 +94,7 @@ SIM_EXPORT CUresult cuEventRecordWithFlags(CUevent event, CUstream stream, unsig
 	SIM_ENTER(cuEventRecordWithFlags);
 	if (flags > 1)
 		return CUDA_ERROR_INVALID_VALUE;
-	return record(event, stream, flags);
+	return record(event, stream, flags, false);
 }
 
 SIM_EXPORT CUresult cuEventRecordWithFlags_ptsz(CUevent event, CUstream stream, unsigned int flags)
@@ -163,7 +166,7 @@ SIM_EXPORT CUresult cuEventElapsedTime_v2(float *ms, CUevent start, CUevent end)
 	return elapsed(ms, start, end);
 }
 
-static CUresult wait_event(CUstream handle, CUevent event, unsigned int flags)
+static CUresult wait_event(CUstream handle, CUevent event, unsigned int flags, bool fence)
 {
 	CUstream stream;
 
@@ -177,7 +180,7 @@ static CUresult wait_event(CUstream handle, CUevent event, unsigned int flags)
 	if (finished(event))
 		return CUDA_SUCCESS;
 	if (event->on == stream->ctx)
-		return sim_submit_work(stream, &(struct sim_work){ .item.after = event->item + 1 });
+		return sim_submit_work(stream, &(struct sim_work){ .item = { .after = event->item + 1, .fence = fence } });
 	/* Of another context: wait here and now, which is stricter than the card would be. */
 	sim_wait_item(event->on, event->item + 1);
 	return CUDA_SUCCESS;
@@ -186,7 +189,7 @@ static CUresult wait_event(CUstream handle, CUevent event, unsigned int flags)
 SIM_EXPORT CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned int flags)
 {
 	SIM_ENTER(cuStreamWaitEvent);
-	return wait_event(stream, event, flags);
+	return wait_event(stream, event, flags, false);
 }
 
 SIM_EXPORT CUresult cuStreamWaitEvent_ptsz(CUstream stream, CUevent event, unsigned int flags)
@@ -200,7 +203,7 @@ SIM_EXPORT CUresult cuCtxRecordEvent(CUcontext ctx, CUevent event)
 	SIM_ENTER(cuCtxRecordEvent);
 	if (!sim_handle_is(ctx, SIM_CTX))
 		return CUDA_ERROR_INVALID_CONTEXT;
-	return record(event, ctx->legacy, 0);
+	return record(event, ctx->legacy, 0, true);
 }
 
 SIM_EXPORT CUresult cuCtxWaitEvent(CUcontext ctx, CUevent event)
@@ -208,5 +211,5 @@ SIM_EXPORT CUresult cuCtxWaitEvent(CUcontext ctx, CUevent event)
 	SIM_ENTER(cuCtxWaitEvent);
 	if (!sim_handle_is(ctx, SIM_CTX))
 		return CUDA_ERROR_INVALID_CONTEXT;
-	return wait_event(ctx->legacy, event, 0);
+	return wait_event(ctx->legacy, event, 0, true);
 }

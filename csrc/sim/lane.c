@@ -9,12 +9,12 @@ bool sim_item_done(const struct sim_queue *q, uint64_t item)
 	return item < q->head || sim_item_at(q, item)->done;
 }
 
-/* Whether all items before `at` are done that the legacy stream waits for. */
-static bool alone(const struct sim_queue *q, uint64_t at)
+/* Whether all items before `at` are done that a barrier, or a fence, waits for. */
+static bool alone(const struct sim_queue *q, uint64_t at, bool fence)
 {
 	for (uint64_t i = q->head; i < at; i++) {
 		const struct sim_item *item = sim_item_at(q, i);
-		if (!item->done && !item->apart)
+		if (!item->done && (fence || !item->apart))
 			return false;
 	}
 	return true;
@@ -24,9 +24,9 @@ bool sim_item_reached(const struct sim_queue *q, uint64_t at)
 {
 	const struct sim_item *item = sim_item_at(q, at);
 
-	if (q->lane_head[item->lane] != at || (item->barrier && !alone(q, at)))
+	if (q->lane_head[item->lane] != at || (item->barrier && !alone(q, at, item->fence)))
 		return false;
-	return !item->after || sim_item_done(q, item->after - 1);
+	return (!item->after || sim_item_done(q, item->after - 1)) && (!item->behind || sim_item_done(q, item->behind - 1));
 }
 
 /* Whether the first item of a lane could run now. */
@@ -64,6 +64,8 @@ void sim_queue_append(struct sim_queue *q, struct sim_item item)
 	q->lane_tail[lane] = at + 1;
 	if (item.barrier)
 		q->last_barrier = at + 1;
+	if (item.fence)
+		q->last_fence = at + 1;
 }
 
 /* The next queue with work after `from`, itself last; SIM_NO_QUEUE if there is none. */

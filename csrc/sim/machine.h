@@ -116,10 +116,12 @@ struct sim_item {
 	uint64_t progress_ns;
 	uint64_t done_ns; /* CLOCK_MONOTONIC; valid once done */
 	uint64_t after;   /* one past the item that must be done first; 0: none */
+	uint64_t behind;  /* likewise: the barrier or fence before it */
 	uint64_t next;    /* the next item of the lane; valid if it is not the lane's last */
 	uint32_t lane;
 	bool done;
 	bool barrier; /* starts when all items before it are done, but those that stand apart */
+	bool fence;   /* a barrier also for those */
 	bool apart;   /* of a stream that does not wait for the legacy stream, nor that for it */
 	uint8_t op, how;
 	uint32_t flag, bails; /* bails: counts those that gave up */
@@ -143,7 +145,7 @@ struct sim_flag {
 struct sim_queue {
 	uint32_t used, proc, gpu, lanes;
 	uint64_t head, tail; /* all items below head are done; items ever submitted */
-	uint64_t last_barrier; /* one past it */
+	uint64_t last_barrier, last_fence; /* one past them */
 	uint64_t lane_head[SIM_MAX_LANES], lane_tail[SIM_MAX_LANES]; /* first not done, one past the last; empty if not below */
 };
 

@@ -2,41 +2,21 @@
  *
  * Submitting work and waiting for it.  Items go into the context's queue of the shared machine; events
  * that mark an item are stamped (harvested) by their own process before the item's place is used again.
- * Host functions run on a thread of their own while their gate holds the queue.
  */
-#define _GNU_SOURCE
-#include <pthread.h>
-#include <signal.h>
-#include <stdlib.h>
-
 #include "sim.h"
 
-#define LOOK_AGAIN_NS 5000000ull /* another context may come, or die */
 #define GATE_POLL_NS 100000ull
 #define LANE_POLL_NS 20000ull /* while an item waits for one of another lane */
-#define HOST_POLL_NS 50000ull
 
-struct host_call {
-	struct host_call *next;
-	CUcontext ctx;
-	uint64_t ctx_id, item;
-	bool (*ready)(void *);
-	void (*run)(void *);
-	void *user;
-};
-static struct host_call *host_calls;
-static pthread_t host_thread;
-static bool host_running;
-
-static struct sim_queue *queue_of(CUcontext ctx)
+struct sim_queue *sim_queue_of(CUcontext ctx)
 {
 	return &sim_machine->queues[ctx->queue];
 }
 
 /* Both locks held: bring the card up to now and stamp the events whose items are done. */
-static void catch_up(CUcontext ctx)
+void sim_catch_up(CUcontext ctx)
 {
-	struct sim_queue *q = queue_of(ctx);
+	struct sim_queue *q = sim_queue_of(ctx);
 
 	sim_gpu_advance(ctx->gpu, sim_now());
 	for (; ctx->harvested < q->head; ctx->harvested++) {
@@ -67,13 +47,13 @@ static uint64_t poll_ns(const struct sim_queue *q, uint64_t end)
 /* Both locks held on entry, neither meanwhile: sleep until item `end - 1` may be done. */
 static void doze(CUcontext ctx, uint64_t end)
 {
-	const struct sim_queue *q = queue_of(ctx);
+	const struct sim_queue *q = sim_queue_of(ctx);
 	uint64_t now = sim_now(), until = sim_gpu_forecast(q, end - 1), poll = poll_ns(q, end);
 
 	if (until < now + poll)
 		until = now + poll;
-	if (until > now + LOOK_AGAIN_NS)
-		until = now + LOOK_AGAIN_NS;
+	if (until > now + SIM_LOOK_AGAIN_NS)
+		until = now + SIM_LOOK_AGAIN_NS;
 	sim_machine_unlock();
 	sim_unlock();
 	sim_sleep_until(until);
@@ -90,8 +70,8 @@ void sim_wait_item(CUcontext ctx, uint64_t end)
 	for (;;) {
 		if (!ctx->alive || ctx->id != id)
 			break;
-		catch_up(ctx);
-		if (!end || sim_item_done(queue_of(ctx), end - 1))
+		sim_catch_up(ctx);
+		if (!end || sim_item_done(sim_queue_of(ctx), end - 1))
 			break;
 		doze(ctx, end);
 	}
@@ -104,43 +84,64 @@ bool sim_done(CUcontext ctx, uint64_t end)
 		return true;
 	sim_machine_lock();
 	sim_sweep(false);
-	catch_up(ctx);
-	bool done = !end || sim_item_done(queue_of(ctx), end - 1);
+	sim_catch_up(ctx);
+	bool done = !end || sim_item_done(sim_queue_of(ctx), end - 1);
 	sim_machine_unlock();
 	return done;
 }
 
-bool sim_context_done(CUcontext ctx)
+/* One past the first item below `end` that is not done; 0 if there is none. */
+static uint64_t first_left(CUcontext ctx, uint64_t end, bool apart_too)
 {
-	sim_done(ctx, 0);
+	uint64_t left = 0;
+
 	sim_machine_lock();
-	bool done = queue_of(ctx)->head == queue_of(ctx)->tail;
+	sim_catch_up(ctx);
+	struct sim_queue *q = sim_queue_of(ctx);
+	for (uint64_t i = q->head; i < end && !left; i++)
+		if (!sim_item_at(q, i)->done && (apart_too || !sim_item_at(q, i)->apart))
+			left = i + 1;
 	sim_machine_unlock();
-	return done;
+	return left;
 }
 
-/* One past the first item that is not done, if that is below `end`; else 0. */
-static uint64_t first_left(CUcontext ctx, uint64_t end)
+static uint64_t end_of(CUcontext ctx)
 {
 	sim_machine_lock();
-	catch_up(ctx);
-	uint64_t head = queue_of(ctx)->head;
+	sim_sweep(false);
+	uint64_t end = sim_queue_of(ctx)->tail;
 	sim_machine_unlock();
-	return head < end ? head + 1 : 0;
+	return end;
+}
+
+/* The last first: most often all is done then. */
+static void wait_streams(CUcontext ctx, bool apart_too)
+{
+	uint64_t id = ctx->id, end = end_of(ctx), left;
+
+	if (apart_too)
+		sim_wait_item(ctx, end);
+	while (ctx->alive && ctx->id == id && (left = first_left(ctx, end, apart_too)))
+		sim_wait_item(ctx, left);
 }
 
 void sim_wait_context(CUcontext ctx)
 {
-	uint64_t id = ctx->id, left;
-
-	sim_machine_lock();
-	uint64_t end = queue_of(ctx)->tail;
-	sim_machine_unlock();
-	sim_wait_item(ctx, end);
-	while (ctx->alive && ctx->id == id && (left = first_left(ctx, end)))
-		sim_wait_item(ctx, left);
+	wait_streams(ctx, true);
 	if (ctx->alive)
 		sim_pools_settle(ctx->gpu);
+}
+
+void sim_wait_legacy(CUcontext ctx)
+{
+	if (ctx->legacy->last)
+		sim_wait_item(ctx, ctx->legacy->last);
+	wait_streams(ctx, false);
+}
+
+bool sim_legacy_done(CUcontext ctx)
+{
+	return !ctx->alive || !first_left(ctx, end_of(ctx), false);
 }
 
 /* A stream keeps its lane while it has work there; then it looks for one that is empty. */
@@ -162,8 +163,7 @@ static void place(CUstream stream, const struct sim_queue *q, struct sim_item *i
 	item->apart = stream->flags & CU_STREAM_NON_BLOCKING;
 	item->barrier = stream == stream->ctx->legacy;
 	item->lane = lane_for(stream, q);
-	if (!item->apart && q->last_barrier > item->after)
-		item->after = q->last_barrier;
+	item->behind = item->apart ? q->last_fence : q->last_barrier;
 }
 
 CUresult sim_submit(CUstream stream, uint64_t cost_ns, CUevent mark)
@@ -181,12 +181,12 @@ static CUresult find_room(CUstream stream)
 		sim_sweep(false);
 		if (!ctx->alive || ctx->id != id || !sim_handle_is(stream, SIM_STREAM))
 			return CUDA_ERROR_CONTEXT_IS_DESTROYED;
-		catch_up(ctx);
+		sim_catch_up(ctx);
 		if (sim_machine->gpus[ctx->gpu].lost)
 			return CUDA_ERROR_UNKNOWN;
-		if (queue_of(ctx)->tail - queue_of(ctx)->head < SIM_QUEUE_DEPTH)
+		if (sim_queue_of(ctx)->tail - sim_queue_of(ctx)->head < SIM_QUEUE_DEPTH)
 			return CUDA_SUCCESS;
-		doze(ctx, queue_of(ctx)->head + 1);
+		doze(ctx, sim_queue_of(ctx)->head + 1);
 	}
 }
 
@@ -201,7 +201,7 @@ static CUresult name_flags(CUcontext ctx, const struct sim_work *work, struct si
 static void put(CUstream stream, struct sim_item item, CUevent mark)
 {
 	CUcontext ctx = stream->ctx;
-	struct sim_queue *q = queue_of(ctx);
+	struct sim_queue *q = sim_queue_of(ctx);
 
 	if (mark && !sim_handle_is(mark, SIM_EVENT))
 		mark = NULL; /* destroyed by another thread meanwhile */
@@ -216,7 +216,7 @@ static void put(CUstream stream, struct sim_item item, CUevent mark)
 	sim_queue_append(q, item);
 	stream->last = q->tail;
 	stream->lane = item.lane;
-	catch_up(ctx);
+	sim_catch_up(ctx);
 }
 
 /* Put one item at the end of the stream; blocks while the queue is full. */
@@ -232,115 +232,4 @@ CUresult sim_submit_work(CUstream stream, const struct sim_work *work)
 		put(stream, item, work->mark);
 	sim_machine_unlock();
 	return result;
-}
-
-static void open_gate(struct host_call *call)
-{
-	if (!call->ctx->alive || call->ctx->id != call->ctx_id)
-		return;
-	sim_machine_lock();
-	sim_gpu_advance(call->ctx->gpu, sim_now());
-	sim_item_at(queue_of(call->ctx), call->item)->cost_ns = 0;
-	catch_up(call->ctx);
-	sim_machine_unlock();
-}
-
-/* Whether a call may be made; `*look_ns`: if not, when to look again. */
-static bool due(const struct host_call *call, uint64_t *look_ns)
-{
-	CUcontext ctx = call->ctx;
-	bool reached = true;
-
-	sim_machine_lock();
-	uint64_t now = sim_now(), when = now + HOST_POLL_NS;
-	if (ctx->alive && ctx->id == call->ctx_id) {
-		catch_up(ctx);
-		reached = sim_item_reached(queue_of(ctx), call->item);
-		if (!reached && sim_gpu_forecast(queue_of(ctx), call->item) > when)
-			when = sim_gpu_forecast(queue_of(ctx), call->item);
-	}
-	sim_machine_unlock();
-	if (reached && (!call->ready || call->ready(call->user)))
-		return true;
-	if (when > now + LOOK_AGAIN_NS)
-		when = now + LOOK_AGAIN_NS;
-	if (when < *look_ns)
-		*look_ns = when;
-	return false;
-}
-
-/* Take the first call that may be made off the list; NULL if that is none. */
-static struct host_call *take_due(uint64_t *look_ns)
-{
-	*look_ns = UINT64_MAX;
-	for (struct host_call **at = &host_calls; *at; at = &(*at)->next) {
-		struct host_call *call = *at;
-		if (!due(call, look_ns))
-			continue;
-		*at = call->next;
-		return call;
-	}
-	return NULL;
-}
-
-static void *host_loop(void *unused)
-{
-	uint64_t look_ns;
-
-	(void)unused;
-	sim_lock();
-	while (host_calls) {
-		struct host_call *call = take_due(&look_ns);
-		sim_unlock();
-		if (call)
-			call->run(call->user);
-		else
-			sim_sleep_until(look_ns);
-		sim_lock();
-		if (!call)
-			continue;
-		open_gate(call);
-		free(call);
-	}
-	host_running = false;
-	sim_unlock();
-	return NULL;
-}
-
-static bool start_host_thread(void)
-{
-	sigset_t all, before;
-	int rc;
-
-	if (host_running)
-		return true;
-	sigfillset(&all);
-	pthread_sigmask(SIG_SETMASK, &all, &before);
-	rc = pthread_create(&host_thread, NULL, host_loop, NULL);
-	pthread_sigmask(SIG_SETMASK, &before, NULL);
-	if (rc)
-		return false;
-	pthread_detach(host_thread);
-	return host_running = true;
-}
-
-/* Hold the stream until `run` has returned, which is called once `ready` (NULL: at once) says so. */
-CUresult sim_submit_host(CUstream stream, bool (*ready)(void *), void (*run)(void *), void *user)
-{
-	struct host_call *call = malloc(sizeof(*call)), **tail = &host_calls;
-
-	if (!call)
-		return CUDA_ERROR_OUT_OF_MEMORY;
-	CUresult result = sim_submit(stream, SIM_GATE_SHUT, NULL);
-	if (result) {
-		free(call);
-		return result;
-	}
-	*call = (struct host_call){
-		.ctx = stream->ctx, .ctx_id = stream->ctx->id, .item = stream->last - 1, .ready = ready, .run = run, .user = user,
-	};
-	while (*tail)
-		tail = &(*tail)->next;
-	*tail = call;
-	return start_host_thread() ? CUDA_SUCCESS : CUDA_ERROR_UNKNOWN;
 }

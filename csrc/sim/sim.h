@@ -164,8 +164,12 @@ CUresult sim_submit(CUstream stream, uint64_t cost_ns, CUevent mark);
 CUresult sim_submit_work(CUstream stream, const struct sim_work *work);
 void sim_wait_item(CUcontext ctx, uint64_t end); /* until the item before `end` is done; 0: none */
 bool sim_done(CUcontext ctx, uint64_t end);
-bool sim_context_done(CUcontext ctx);
 void sim_wait_context(CUcontext ctx);
+void sim_wait_legacy(CUcontext ctx); /* for all streams but those that the legacy stream does not wait for */
+bool sim_legacy_done(CUcontext ctx);
+#define SIM_LOOK_AGAIN_NS 5000000ull /* another context may come, or die */
+struct sim_queue *sim_queue_of(CUcontext ctx);
+void sim_catch_up(CUcontext ctx); /* both locks held: bring the card up to now and stamp the events whose items are done */
 CUresult sim_submit_host(CUstream stream, bool (*ready)(void *), void (*run)(void *), void *user);
 void sim_pools_settle(uint32_t gpu); /* after a synchronisation: pools give back what they need not keep */
 

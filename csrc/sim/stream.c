@@ -71,7 +71,7 @@ SIM_EXPORT CUresult cuStreamSynchronize(CUstream handle)
 	}
 	CUcontext ctx = stream->ctx;
 	if (stream == ctx->legacy)
-		sim_wait_context(ctx);
+		sim_wait_legacy(ctx);
 	else
 		sim_wait_item(ctx, stream->last);
 	if (ctx->alive)
@@ -94,7 +94,7 @@ SIM_EXPORT CUresult cuStreamQuery(CUstream handle)
 		sim_capture_stream_invalid(stream);
 		return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
 	}
-	bool done = stream == stream->ctx->legacy ? sim_context_done(stream->ctx) : sim_done(stream->ctx, stream->last);
+	bool done = stream == stream->ctx->legacy ? sim_legacy_done(stream->ctx) : sim_done(stream->ctx, stream->last);
 	return done ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
 }
 

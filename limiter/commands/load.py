@@ -165,12 +165,39 @@ def add_await_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
+ALWAYS = {"kernel", "device", "sim", "json"}
+OF_JOBS = {
+    *("ranks", "ranks_on_one_gpu", "collective", "collective_every", "collective_time", "collective_timeout"),
+    *("pipeline", "ahead", "steps", "rank_env"),
+}
+OF_ROUNDS = {"rounds", "bail_out"}
+
+
+def refuse_others(options: argparse.Namespace) -> None:
+    """Raise UsageError where an option is given that means nothing with --ranks, --await or neither."""
+    parser = argparse.ArgumentParser()
+    add_arguments(parser)
+    defaults = vars(parser.parse_args([]))
+    given = [dest for dest, value in defaults.items() if getattr(options, dest) != value]
+    if options.ranks:
+        mode, known = "with --ranks", OF_JOBS | {"seconds"}
+    elif options.rounds:
+        mode, known = "with --await", OF_ROUNDS
+    else:
+        mode, known = "without --ranks or --await", set(defaults) - OF_JOBS - OF_ROUNDS
+    if wrong := [dest for dest in given if dest not in known | ALWAYS]:
+        name = "await" if wrong[0] == "rounds" else wrong[0].replace("_", "-")
+        raise UsageError(f"--{name} means nothing {mode}")
+
+
 def job_settings_of(options: argparse.Namespace) -> JobSettings:
     environ: dict[int, dict[str, str]] = {}
     for rank, name, value in options.rank_env:
         environ.setdefault(rank, {})[name] = value
     if options.pipeline and options.collective:
         raise UsageError("--pipeline and --collective exclude each other")
+    if options.steps and options.seconds is not None:
+        raise UsageError("--steps and --seconds exclude each other")
     seconds = options.seconds
     if seconds is None:
         seconds = 0.0 if options.steps else DEFAULT_SECONDS
@@ -244,6 +271,7 @@ def settings_of(options: argparse.Namespace) -> WorkloadSettings:
 
 
 def run(options: argparse.Namespace) -> int:
+    refuse_others(options)
     if options.ranks:
         return run_job(options)
     if options.rounds:

@@ -9,6 +9,7 @@
 CUresult cuStreamWriteValue64_v2(CUstream stream, CUdeviceptr addr, uint64_t value, unsigned int flags);
 CUresult cuStreamWriteValue32_v2(CUstream stream, CUdeviceptr addr, uint32_t value, unsigned int flags);
 CUresult cuStreamWaitValue64_v2(CUstream stream, CUdeviceptr addr, uint64_t value, unsigned int flags);
+CUresult cuCtxRecordEvent(CUcontext ctx, CUevent event);
 CUresult cuMemcpyHtoDAsync_v2(CUdeviceptr dst, const void *src, size_t bytes, CUstream stream);
 CUresult cuMemcpyDtoHAsync_v2(void *dst, CUdeviceptr src, size_t bytes, CUstream stream);
 
@@ -154,6 +155,27 @@ static void every_way_to_compare(void)
 	}
 }
 
+/* The legacy stream has nothing to do with streams that do not wait for it; an event of the context has. */
+static void who_waits_for_whom(uint64_t value)
+{
+	CUcontext ctx;
+	CUevent event;
+	OK(cuCtxGetCurrent(&ctx));
+	OK(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
+	await(waiter, flag, value, 100000000);
+	double begin = now_ms();
+	OK(spin(spin_kernel, NULL, 5000000, 0));
+	OK(cuStreamSynchronize(NULL));
+	WITHIN(4.9, now_ms() - begin, 95);
+	OK(cuStreamQuery(NULL));
+	EXPECT(CUDA_ERROR_NOT_READY, cuStreamQuery(waiter));
+	OK(cuCtxRecordEvent(ctx, event));
+	EXPECT(CUDA_ERROR_NOT_READY, cuEventQuery(event));
+	OK(cuEventSynchronize(event));
+	OK(cuStreamQuery(waiter));
+	WITHIN(99.9, now_ms() - begin + 1, 300);
+}
+
 /* Memory that is free again is not the flag any more. */
 static void memory_that_is_new(void)
 {
@@ -213,6 +235,7 @@ int main(void)
 	gives_up();
 	only_its_stream_waits(20);
 	every_way_to_compare();
+	who_waits_for_whom(2000000);
 	memory_that_is_new();
 	more_flags_than_the_table_holds();
 	return done();
