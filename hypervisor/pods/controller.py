@@ -46,12 +46,12 @@ class PodController:
         self._refused: dict[Key, int] = {}
         """Refusals of memory by tenant and card, at the last look."""
         wanted = asyncio.Event()
-        self.cluster = PodTenants(node, post_event=self._post_event, wanted=wanted.set)
+        self._tenants = PodTenants(node, post_event=self._post_event, wanted=wanted.set)
         self._kubelet: KubeletPods | NoKubelet = NoKubelet()
         if settings.kubelet_url:
             ca_file = settings.kubelet_ca_file or api.ca_file
             access = Access(settings.kubelet_url.rstrip("/"), api.token_file, ca_file, name)
-            self._kubelet = KubeletPods(Client(access), self._watch, self.cluster, wanted)
+            self._kubelet = KubeletPods(Client(access), self._watch, self._tenants, wanted)
 
     def _post_event(self, pod: Pod, reason: str, message: str) -> None:
         level = logging.INFO if reason == "QuotaChanged" else logging.WARNING
@@ -76,13 +76,13 @@ class PodController:
             async for change in changes:
                 match change:
                     case Listed(items):
-                        self.cluster.listed(items, is_whole=True)
+                        self._tenants.on_list(items, is_whole=True)
                         self._has_list = True
                         self._kubelet.superseded()
                     case Put(item):
-                        self.cluster.put(item)
+                        self._tenants.on_put(item)
                     case Gone(item):
-                        self.cluster.removed(item)
+                        self._tenants.on_removed(item)
 
     def on_collected(self, observations: Iterable[TenantObservation]) -> None:
         """Tell the owners of pods whose processes were refused memory since the last look."""
@@ -93,7 +93,7 @@ class PodController:
             key, refused = observation.key, observation.counters.refused
             self._refused[key] = refused
             tenant = self._node.registry.tenants.get(TenantName(observation.who.tenant))
-            pod = self.cluster.pods.get(tenant.pod_uid or "") if tenant is not None else None
+            pod = self._tenants.pods.get(tenant.pod_uid or "") if tenant is not None else None
             if pod is not None and refused > before.get(key, refused):
                 quota = show_bytes(observation.memory_quota_bytes)
                 gpu = observation.gpu.index
@@ -102,23 +102,23 @@ class PodController:
 
     def sweep(self) -> None:
         """Try again what did not fit."""
-        self.cluster.sweep()
+        self._tenants.sweep()
 
     def resolve_pod(self, origin: Origin) -> PodRef | None:
         """Return the pod that a process runs in; None: it is in none. Raises Refused."""
-        return self.cluster.resolve_pod(origin)
+        return self._tenants.resolve_pod(origin)
 
     def on_adopted(self, tenant: Tenant) -> None:
         """Give a tenant that an earlier daemon had what its pod says now."""
-        self.cluster.on_adopted(tenant)
+        self._tenants.on_adopted(tenant)
 
     def known_pods(self) -> Iterable[Pod]:
         """Return the node's pods."""
-        return self.cluster.pods
+        return self._tenants.pods
 
     def pod_of(self, tenant: Tenant) -> PodRef | None:
         """Return the pod of a tenant, by the cluster's names; None: it is no pod's, or that is not known."""
-        return self.cluster.pod_of(tenant)
+        return self._tenants.pod_of(tenant)
 
     def view(self) -> KubeView | None:
         """Return how it goes, for metrics."""
@@ -126,9 +126,9 @@ class PodController:
             is_up=self._watch.is_up,
             is_fallback=self._kubelet.is_in_use and not self._watch.is_up,
             restarts=self._watch.restarts,
-            pods=len(self.cluster.pods),
-            invalid=tuple((pod.namespace, pod.name) for pod in self.cluster.invalid()),
-            unreadable=self.cluster.unreadable,
+            pods=len(self._tenants.pods),
+            invalid=tuple((pod.namespace, pod.name) for pod in self._tenants.invalid()),
+            unreadable=self._tenants.unreadable,
             events=dict(self._events.counts),
         )
 

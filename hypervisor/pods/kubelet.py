@@ -27,10 +27,10 @@ class KubeletPods:
     pod that is not known.
     """
 
-    def __init__(self, client: Client, watch: Watch, cluster: PodTenants, wanted: asyncio.Event) -> None:
+    def __init__(self, client: Client, watch: Watch, tenants: PodTenants, wanted: asyncio.Event) -> None:
         self._client = client
         self._watch = watch
-        self._cluster = cluster
+        self._tenants = tenants
         self._wanted = wanted
         self._doubted_at_s = -PERIOD_S
         """Time at which the kubelet last knew a pod that the watch had not named."""
@@ -70,13 +70,13 @@ class KubeletPods:
         if not self._watch_is_down():
             # The watch is newer than the list, except for a pod that only the kubelet knows at once.
             may_doubt = time.monotonic() - self._doubted_at_s >= PERIOD_S
-            if self._cluster.learn(listing.items, is_trusted=may_doubt):
+            if self._tenants.merge_list(listing.items, is_trusted=may_doubt):
                 self._doubted_at_s = time.monotonic()
                 self._watch.start_over()
             return
         # A kubelet that has just started without an API server knows no pods: a pod that is missing in its
         # list may be there.
-        self._cluster.listed(listing.items, is_whole=False)
+        self._tenants.on_list(listing.items, is_whole=False)
         self.is_in_use = True
         # The list may be older than the last change of the watch, which starts over with a list of its own.
         self._watch.start_over()

@@ -139,7 +139,7 @@ def is_same(known: Pod | None, pod: Pod) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class PodChanges:
     """Pods that an update changed."""
 
     put: tuple[Pod, ...] = ()
@@ -171,7 +171,7 @@ class Pods:
         owner, name = self._containers.get(container_id or "", ("", ""))
         return name if owner == pod_uid and name else None
 
-    def replace(self, pods: Iterable[Pod], *, is_whole: bool = True) -> Difference:
+    def replace(self, pods: Iterable[Pod], *, is_whole: bool = True) -> PodChanges:
         """Take a list in. `is_whole`: pods that are not in it are gone."""
         fresh: dict[str, Pod] = {}
         for pod in pods:
@@ -183,19 +183,19 @@ class Pods:
             self._drop(pod)
         for pod in put:
             self._keep(pod)
-        return Difference(tuple(put), tuple(gone))
+        return PodChanges(tuple(put), tuple(gone))
 
-    def put(self, pod: Pod) -> Difference:
+    def put(self, pod: Pod) -> PodChanges:
         """Take one pod in."""
         return self.replace([pod], is_whole=False)
 
-    def remove(self, pod: Pod) -> Difference:
+    def remove(self, pod: Pod) -> PodChanges:
         """Forget a pod that was deleted; not one that has come in its place."""
         known = self._pods.get(pod.uid)
         if known is None or known.object_uid != pod.object_uid:
-            return Difference()
+            return PodChanges()
         self._drop(known)
-        return Difference(gone=(known,))
+        return PodChanges(gone=(known,))
 
     def _keep(self, pod: Pod) -> None:
         known = self._pods.get(pod.uid)

@@ -47,15 +47,15 @@ def size_bytes(text: str) -> int:
     return size
 
 
-def memory_words(text: str) -> str:
+def memory_text(text: str) -> str:
     """Return a memory quota as quotas are written, from one amount or a list "GPU-3430f778=4Gi,*=50%".
 
     Raises ValueError.
     """
-    return ",".join(entry_words(entry) for entry in text.split(","))
+    return ",".join(entry_text(entry) for entry in text.split(","))
 
 
-def entry_words(entry: str) -> str:
+def entry_text(entry: str) -> str:
     device, equals, amount = entry.rpartition("=")
     amount = amount.strip()
     if not amount.endswith("%"):
@@ -65,6 +65,6 @@ def entry_words(entry: str) -> str:
     return f"{device.strip()}{equals}{amount}"
 
 
-def compute_words(text: str) -> str:
+def compute_text(text: str) -> str:
     """Return a limit on GPU time as quotas are written: "30", "30%", or a list of these by GPU."""
     return ",".join(part.strip().removesuffix("%").rstrip() for part in text.split(","))

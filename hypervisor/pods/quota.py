@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from hypervisor.pods.pod import Container, Pod
-from hypervisor.pods.quantity import compute_words, memory_words, quantity, size_bytes
+from hypervisor.pods.quantity import compute_text, memory_text, quantity, size_bytes
 from limiter import quota
 from limiter.errors import QuotaError
 from limiter.quota import Quota
@@ -31,9 +31,9 @@ PREFIX = "gpulimit.io/"
 OURS = "gpulimit.io"
 """Name of our own dialect."""
 FIELDS: Mapping[str, Callable[[str], str]] = {
-    "memory": memory_words,
-    "compute": compute_words,
-    "request": compute_words,
+    "memory": memory_text,
+    "compute": compute_text,
+    "request": compute_text,
     "weight": str.strip,
     "priority": lambda text: text.strip().lower(),
     "memory-wait": str.strip,
@@ -57,12 +57,12 @@ MB, MIB = 10**6, 1 << 20
 class QuotaProblem:
     """Something that a pod says and that cannot be followed."""
 
-    place: str
+    key: str
     """The annotation or resource."""
     reason: str
 
     def __str__(self) -> str:
-        return f"{self.place}: {self.reason}"
+        return f"{self.key}: {self.reason}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ class PodQuotas:
     """For all its containers together, but those in `containers`."""
     containers: Mapping[str, Quota] = field(default_factory=dict)
     """Containers with a quota of their own."""
-    troubles: tuple[QuotaProblem, ...] = ()
+    problems: tuple[QuotaProblem, ...] = ()
     dialect: str = ""
     """Project whose annotations these are; empty: it has none."""
 
@@ -84,92 +84,94 @@ class ParsedQuota:
 
     pod: Mapping[str, tuple[str, str]]
     containers: Mapping[str, Mapping[str, tuple[str, str]]]
-    troubles: tuple[QuotaProblem, ...] = ()
+    problems: tuple[QuotaProblem, ...] = ()
 
     @property
-    def is_something(self) -> bool:
-        return bool(self.pod or self.containers or self.troubles)
+    def is_set(self) -> bool:
+        return bool(self.pod or self.containers or self.problems)
 
     @property
     def is_gang_alone(self) -> bool:
         """True if a gang is named and no limit."""
-        fields = {*self.pod, *(name for words in self.containers.values() for name in words)}
-        return fields == {"gang"} and not self.troubles
+        fields = {*self.pod, *(name for values in self.containers.values() for name in values)}
+        return fields == {"gang"} and not self.problems
 
 
 def quotas_of(pod: Pod) -> PodQuotas:
     """Return the quotas that a pod names."""
-    ours = own(pod)
-    if not ours.is_something or ours.is_gang_alone:
-        for dialect, read in (("nvshare", nvshare), ("HAMi", hami)):
-            said = read(pod)
-            if said.is_something:
-                return as_quotas(joined(said, ours), dialect)
-    return as_quotas(ours, OURS) if ours.is_something else PodQuotas()
+    ours = read_own(pod)
+    if not ours.is_set or ours.is_gang_alone:
+        for dialect, read in (("nvshare", read_nvshare), ("HAMi", read_hami)):
+            parsed = read(pod)
+            if parsed.is_set:
+                return to_pod_quotas(merged(parsed, ours), dialect)
+    return to_pod_quotas(ours, OURS) if ours.is_set else PodQuotas()
 
 
-def joined(said: ParsedQuota, more: ParsedQuota) -> ParsedQuota:
+def merged(parsed: ParsedQuota, more: ParsedQuota) -> ParsedQuota:
     """Return the words of one dialect with those of another."""
-    names = (*said.containers, *(name for name in more.containers if name not in said.containers))
-    containers = {name: {**said.containers.get(name, {}), **more.containers.get(name, {})} for name in names}
-    return ParsedQuota({**said.pod, **more.pod}, containers, (*said.troubles, *more.troubles))
+    names = (*parsed.containers, *(name for name in more.containers if name not in parsed.containers))
+    containers = {
+        name: {**parsed.containers.get(name, {}), **more.containers.get(name, {})} for name in names
+    }
+    return ParsedQuota({**parsed.pod, **more.pod}, containers, (*parsed.problems, *more.problems))
 
 
-def as_quotas(said: ParsedQuota, dialect: str) -> PodQuotas:
-    troubles = list(said.troubles)
-    whole = quota_in(said.pod, troubles)
+def to_pod_quotas(parsed: ParsedQuota, dialect: str) -> PodQuotas:
+    problems = list(parsed.problems)
+    whole = parse_quota(parsed.pod, problems)
     containers = {}
-    for name, words in said.containers.items():
-        found = quota_in({**said.pod, **words}, troubles)
+    for name, values in parsed.containers.items():
+        found = parse_quota({**parsed.pod, **values}, problems)
         if found is not None:
             containers[name] = found
     if (whole is None or not whole.has_limits) and len(containers) == 1:
         # One container's alone: the others have no quota that theirs could be told from.
         whole, containers = next(iter(containers.values())), {}
-    return PodQuotas(whole, containers, tuple(dict.fromkeys(troubles)), dialect)
+    return PodQuotas(whole, containers, tuple(dict.fromkeys(problems)), dialect)
 
 
-def quota_in(words: Mapping[str, tuple[str, str]], troubles: list[QuotaProblem]) -> Quota | None:
+def parse_quota(values: Mapping[str, tuple[str, str]], problems: list[QuotaProblem]) -> Quota | None:
     """Return the quota that words give; None: they say nothing, or cannot be read."""
-    variables = {VARIABLES[name]: value for name, (value, _) in words.items()}
-    places = {VARIABLES[name]: place for name, (_, place) in words.items()}
+    variables = {VARIABLES[name]: value for name, (value, _) in values.items()}
+    keys = {VARIABLES[name]: key for name, (_, key) in values.items()}
     try:
-        return quota.read(variables, flags=places) if variables else None
+        return quota.read(variables, flags=keys) if variables else None
     except QuotaError as error:
-        troubles.append(QuotaProblem(error.variable, str(error).partition(": ")[2]))
+        problems.append(QuotaProblem(error.variable, str(error).partition(": ")[2]))
         return None
 
 
 # ---- our own annotations ----
 
 
-def own(pod: Pod) -> ParsedQuota:
+def read_own(pod: Pod) -> ParsedQuota:
     """Read `gpulimit.io/…`."""
     of_pod: dict[str, tuple[str, str]] = {}
     of_containers: dict[str, dict[str, tuple[str, str]]] = {}
-    troubles: list[QuotaProblem] = []
+    problems: list[QuotaProblem] = []
     names = {container.name for container in pod.containers}
-    for place, value in pod.annotations.items():
-        if not place.startswith(PREFIX) or not value.strip():
+    for key, value in pod.annotations.items():
+        if not key.startswith(PREFIX) or not value.strip():
             continue
-        container, dot, name = place.removeprefix(PREFIX).rpartition(".")
+        container, dot, name = key.removeprefix(PREFIX).rpartition(".")
         if name not in FIELDS:
-            if (not dot or container in names) and (meant := meant_by(name)):
-                troubles.append(
-                    QuotaProblem(place, f"is no annotation of a quota; {PREFIX}{container}{dot}{meant} is")
+            if (not dot or container in names) and (meant := misspelt_field(name)):
+                problems.append(
+                    QuotaProblem(key, f"is no annotation of a quota; {PREFIX}{container}{dot}{meant} is")
                 )
             continue
         if dot and container not in names:
-            troubles.append(QuotaProblem(place, f"the pod has no container {container!a}"))
+            problems.append(QuotaProblem(key, f"the pod has no container {container!a}"))
             continue
         into = of_containers.setdefault(container, {}) if dot else of_pod
-        take(into, name, value, place, troubles)
+        add_field(into, name, value, key, problems)
     return ParsedQuota(
-        of_pod, {name: words for name, words in of_containers.items() if words}, tuple(troubles)
+        of_pod, {name: values for name, values in of_containers.items() if values}, tuple(problems)
     )
 
 
-def meant_by(name: str) -> str:
+def misspelt_field(name: str) -> str:
     """Return the field that a key is a misspelling of."""
     low = name.lower()
     near = difflib.get_close_matches(low, FIELDS, 1, VERY_ALIKE)
@@ -178,23 +180,23 @@ def meant_by(name: str) -> str:
     return next(iter(near or with_more or difflib.get_close_matches(low, FIELDS, 1, ALIKE)), "")
 
 
-def take(
-    into: dict[str, tuple[str, str]], name: str, value: str, place: str, troubles: list[QuotaProblem]
+def add_field(
+    into: dict[str, tuple[str, str]], name: str, value: str, key: str, problems: list[QuotaProblem]
 ) -> None:
     """Put a value in a quota's words."""
     try:
-        into[name] = FIELDS[name](value), place
+        into[name] = FIELDS[name](value), key
     except ValueError as error:
-        troubles.append(QuotaProblem(place, str(error)))
+        problems.append(QuotaProblem(key, str(error)))
 
 
 # ---- other systems' words ----
 
 
-def nvshare(pod: Pod) -> ParsedQuota:
+def read_nvshare(pod: Pod) -> ParsedQuota:
     """Read the annotations of nvshare's fork."""
     of_pod: dict[str, tuple[str, str]] = {}
-    troubles: list[QuotaProblem] = []
+    problems: list[QuotaProblem] = []
     for prefix in NVSHARE:
         memory, core = (
             pod.annotations.get(f"{prefix}{key}", "") for key in ("gpu-memory-limit", "gpu-core-limit")
@@ -203,10 +205,10 @@ def nvshare(pod: Pod) -> ParsedQuota:
             if memory.strip() and "memory" not in of_pod:
                 of_pod["memory"] = f"{megabytes(memory)}B", f"{prefix}gpu-memory-limit"
         except ValueError as error:
-            troubles.append(QuotaProblem(f"{prefix}gpu-memory-limit", str(error)))
+            problems.append(QuotaProblem(f"{prefix}gpu-memory-limit", str(error)))
         if core.strip() and "compute" not in of_pod:
             of_pod["compute"] = core.strip(), f"{prefix}gpu-core-limit"
-    return ParsedQuota(of_pod, {}, tuple(troubles))
+    return ParsedQuota(of_pod, {}, tuple(problems))
 
 
 def megabytes(text: str) -> int:
@@ -216,24 +218,24 @@ def megabytes(text: str) -> int:
     return int(plain) * MB if is_number and int(plain) < MIB else size_bytes(plain)
 
 
-def hami(pod: Pod) -> ParsedQuota:
+def read_hami(pod: Pod) -> ParsedQuota:
     """Read HAMi's resources; 0 and, of percentages, 100 and more are no limit there."""
     of_containers: dict[str, dict[str, tuple[str, str]]] = {}
-    troubles: list[QuotaProblem] = []
+    problems: list[QuotaProblem] = []
     for container in pod.containers:
-        words: dict[str, tuple[str, str]] = {}
+        values: dict[str, tuple[str, str]] = {}
         for name, resource, form in HAMI_RESOURCES:
-            place = HAMI + resource
-            number = count(container.limits.get(place, ""), place, container, troubles)
+            key = HAMI + resource
+            number = count(container.limits.get(key, ""), key, container, problems)
             value = "" if number is None else form(number)
-            if value and name not in words:
-                words[name] = value, f"{container.name}: {place}"
-        if words:
-            of_containers[container.name] = words
-    return ParsedQuota({}, of_containers, tuple(troubles))
+            if value and name not in values:
+                values[name] = value, f"{container.name}: {key}"
+        if values:
+            of_containers[container.name] = values
+    return ParsedQuota({}, of_containers, tuple(problems))
 
 
-def count(text: str, place: str, container: Container, troubles: list[QuotaProblem]) -> int | None:
+def count(text: str, key: str, container: Container, problems: list[QuotaProblem]) -> int | None:
     """Return a resource's whole number; None: not said."""
     if not text:
         return None
@@ -242,7 +244,7 @@ def count(text: str, place: str, container: Container, troubles: list[QuotaProbl
         if number.denominator != 1:
             raise ValueError(f"{text!a} is not a whole number")
     except ValueError as error:
-        troubles.append(QuotaProblem(f"{container.name}: {place}", str(error)))
+        problems.append(QuotaProblem(f"{container.name}: {key}", str(error)))
         return None
     return int(number)
 

@@ -19,7 +19,7 @@ from hypervisor.errors import Refused
 from hypervisor.model import NO_QUOTA, Gpu, Origin, PodRef, TenantName
 from hypervisor.node.node import Node
 from hypervisor.node.registry import Tenant
-from hypervisor.pods.pod import Container, Difference, Pod, Pods, pod_of
+from hypervisor.pods.pod import Container, Pod, PodChanges, Pods, pod_of
 from hypervisor.pods.quota import PodQuotas, peak, quotas_of
 from limiter.quota import Quota
 from limiter.segment import MAX_TENANT_NAME
@@ -30,16 +30,18 @@ HASH_DIGITS = 8
 MORE_THAN_ANY = 1 << 50
 """Bytes, more than a card has."""
 UNKNOWN_GROUP = "this control group may be a container's of a runtime that is not known here"
-Tell = Callable[[Pod, str, str], None]
+PostEvent = Callable[[Pod, str, str], None]
 """Tells a pod's owner something: (pod, reason in one word, sentence)."""
 
 
 class PodTenants:
-    """The pods of this node and their tenants. `tell` reaches a pod's owner; `wanted` is called when a
+    """The pods of this node and their tenants. `post_event` tells a pod's owner; `wanted` is called when a
     process comes whose pod is not known yet.
     """
 
-    def __init__(self, node: Node, *, post_event: Tell, wanted: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self, node: Node, *, post_event: PostEvent, wanted: Callable[[], None] = lambda: None
+    ) -> None:
         self.pods = Pods()
         self.quotas: dict[str, PodQuotas] = {}
         """By pod UID."""
@@ -50,26 +52,26 @@ class PodTenants:
         self._wanted = wanted
         self._pending_quota: set[TenantName] = set()
         """Tenants that keep another quota than their pod names, since that does not fit beside the others."""
-        self._unsized: set[str] = set()
+        self._size_unchecked: set[str] = set()
         """Pods that named their quotas before the cards were known."""
         self._is_complete = False
         """A whole list has come: pods that are not known are not there."""
 
     # ---- what the cluster says ----
 
-    def listed(self, items: Iterable[Any], *, is_whole: bool) -> None:
+    def on_list(self, items: Iterable[Any], *, is_whole: bool) -> None:
         """Take a list of pods in. `is_whole`: pods that are not in it are gone."""
-        self._apply(self.pods.replace(self._readable(items), is_whole=is_whole))
+        self._apply(self.pods.replace(self._parse_pods(items), is_whole=is_whole))
         if is_whole and not self._is_complete:
             self._is_complete = True
             for tenant in list(self._node.registry.tenants.values()):
                 self.on_adopted(tenant)
 
-    def learn(self, items: Iterable[Any], *, is_trusted: bool) -> bool:
+    def merge_list(self, items: Iterable[Any], *, is_trusted: bool) -> bool:
         """Take from a list which containers are whose and, if it is trusted, pods that are not known at all;
         True if there were such.
         """
-        pods = self._readable(items)
+        pods = self._parse_pods(items)
         for pod in pods:
             known = self.pods.get(pod.uid)
             if known is not None and known.title == pod.title:
@@ -79,17 +81,17 @@ class PodTenants:
             self._apply(self.pods.replace(unknown, is_whole=False))
         return is_trusted and bool(unknown)
 
-    def put(self, item: Any) -> None:
+    def on_put(self, item: Any) -> None:
         """A pod is new or has changed."""
-        for pod in self._readable([item]):
+        for pod in self._parse_pods([item]):
             self._apply(self.pods.put(pod))
 
-    def removed(self, item: Any) -> None:
+    def on_removed(self, item: Any) -> None:
         """A pod was deleted."""
-        for pod in self._readable([item]):
+        for pod in self._parse_pods([item]):
             self._apply(self.pods.remove(pod))
 
-    def _readable(self, items: Iterable[Any]) -> list[Pod]:
+    def _parse_pods(self, items: Iterable[Any]) -> list[Pod]:
         pods = []
         for item in items:
             try:
@@ -98,13 +100,13 @@ class PodTenants:
                 self.unreadable += 1
         return pods
 
-    def _apply(self, difference: Difference) -> None:
-        for pod in difference.gone:
+    def _apply(self, changes: PodChanges) -> None:
+        for pod in changes.gone:
             self.quotas.pop(pod.uid, None)
-            self._end(pod.uid)
-        for pod in difference.put:
-            self._follow(pod)
-        if difference.gone or any(pod.has_ended for pod in difference.put):
+            self._mark_ended(pod.uid)
+        for pod in changes.put:
+            self._update_pod(pod)
+        if changes.gone or any(pod.has_ended for pod in changes.put):
             self._node.sweep(time.monotonic_ns())
 
     def on_adopted(self, tenant: Tenant) -> None:
@@ -114,120 +116,122 @@ class PodTenants:
         pod = self.pods.get(tenant.pod_uid)
         if pod is not None and not pod.has_ended:
             tenant.pod = pod.title
-            if not self.quotas[pod.uid].troubles:
+            if not self.quotas[pod.uid].problems:
                 self._update_quota_sources(pod, self.quotas[pod.uid])
-                self._decide(tenant.name, pod)
+                self._reevaluate(tenant.name, pod)
         elif pod is not None or self._is_complete:
-            self._end(tenant.pod_uid)
+            self._mark_ended(tenant.pod_uid)
 
-    def _end(self, uid: str) -> None:
+    def _mark_ended(self, uid: str) -> None:
         """Let a pod's tenants go with their last processes."""
         registry = self._node.registry
         for tenant in registry.of_pod(uid):
             tenant.has_ended = True
-        for name in [name for name in registry.sources.pods if is_of(name, uid)]:
+        for name in [name for name in registry.sources.pods if belongs_to_pod(name, uid)]:
             if name not in registry.tenants:
                 del registry.sources.pods[name]
 
     # ---- quotas ----
 
-    def _follow(self, pod: Pod) -> None:
+    def _update_pod(self, pod: Pod) -> None:
         """Let a pod's tenants follow what it says."""
-        said, before = quotas_of(pod), self.quotas.get(pod.uid)
-        self.quotas[pod.uid] = said
+        quotas, before = quotas_of(pod), self.quotas.get(pod.uid)
+        self.quotas[pod.uid] = quotas
         if pod.has_ended:
-            self._end(pod.uid)
+            self._mark_ended(pod.uid)
             return
         tenants = self._node.registry.of_pod(pod.uid)
         for tenant in tenants:
             tenant.has_ended = False
             tenant.pod = pod.title
-        if said == before:
+        if quotas == before:
             return
-        if said.troubles:
-            self._complain(pod, said)
+        if quotas.problems:
+            self._report_problems(pod, quotas)
             return
-        self._update_quota_sources(pod, said)
+        self._update_quota_sources(pod, quotas)
         for tenant in tenants:
-            self._decide(tenant.name, pod)
-            self._check_place(tenant, pod, said)
-        self._check_size(pod, said)
+            self._reevaluate(tenant.name, pod)
+            self._report_pending_restart(tenant, pod, quotas)
+        self._report_oversize(pod, quotas)
 
-    def _complain(self, pod: Pod, said: PodQuotas) -> None:
+    def _report_problems(self, pod: Pod, quotas: PodQuotas) -> None:
         """Say what cannot be followed; who is there keeps the quota that held so far."""
-        held = self._node.registry.of_pod(pod.uid)
-        consequence = "the quota that held so far is kept" if held else "its processes get no GPU"
-        for trouble in said.troubles:
-            self._post_event(pod, "QuotaInvalid", f"{trouble}; {consequence}")
+        running = self._node.registry.of_pod(pod.uid)
+        consequence = "the quota that held so far is kept" if running else "its processes get no GPU"
+        for problem in quotas.problems:
+            self._post_event(pod, "QuotaInvalid", f"{problem}; {consequence}")
 
-    def _update_quota_sources(self, pod: Pod, said: PodQuotas) -> None:
+    def _update_quota_sources(self, pod: Pod, quotas: PodQuotas) -> None:
         sources = self._node.registry.sources.pods
         fresh: dict[TenantName, Quota] = {}
-        if said.pod is not None:
-            fresh[tenant_of(pod.uid)] = said.pod
-        for container, quota in said.containers.items():
+        if quotas.pod is not None:
+            fresh[tenant_of(pod.uid)] = quotas.pod
+        for container, quota in quotas.containers.items():
             fresh[tenant_of(pod.uid, container)] = quota
         for tenant in self._node.registry.of_pod(pod.uid):
-            kept = self._kept(tenant, pod, said) if tenant.name not in fresh else None
+            kept = self._retained_quota(tenant, pod, quotas) if tenant.name not in fresh else None
             if kept is not None:
                 fresh[tenant.name] = kept
-        for name in [name for name in sources if is_of(name, pod.uid) and name not in fresh]:
+        for name in [name for name in sources if belongs_to_pod(name, pod.uid) and name not in fresh]:
             del sources[name]
         sources.update(fresh)
 
-    def _kept(self, tenant: Tenant, pod: Pod, said: PodQuotas) -> Quota | None:
+    def _retained_quota(self, tenant: Tenant, pod: Pod, quotas: PodQuotas) -> Quota | None:
         """Return what a tenant has that the pod is no longer divided into, until its containers restart."""
         if tenant.name != tenant_of(pod.uid):
-            return said.pod
-        return self._node.registry.sources.pods.get(tenant.name) if said.containers else None
+            return quotas.pod
+        return self._node.registry.sources.pods.get(tenant.name) if quotas.containers else None
 
-    def _decide(self, name: TenantName, pod: Pod | None) -> None:
+    def _reevaluate(self, name: TenantName, pod: Pod | None) -> None:
         """Let a tenant that is there have the quota that its pod now names, if it fits."""
         try:
             if self._node.quotas.reevaluate(name) and pod is not None:
-                held = self._node.registry.tenants[name].effective
-                self._post_event(pod, "QuotaChanged", f"now {format_quota(held.quota)}, by {held.source}")
+                effective = self._node.registry.tenants[name].effective
+                self._post_event(
+                    pod, "QuotaChanged", f"now {format_quota(effective.quota)}, by {effective.source}"
+                )
             self._pending_quota.discard(name)
         except Refused as error:
             if name not in self._pending_quota and pod is not None:
                 self._post_event(pod, "QuotaDoesNotFit", f"{error}; the quota that held so far is kept")
             self._pending_quota.add(name)
 
-    def _check_place(self, tenant: Tenant, pod: Pod, said: PodQuotas) -> None:
+    def _report_pending_restart(self, tenant: Tenant, pod: Pod, quotas: PodQuotas) -> None:
         for container_id in tenant.containers:
             name = self.pods.container(pod.uid, container_id)
-            if name is not None and tenant_in(pod, said, name) != tenant.name:
+            if name is not None and tenant_of_container(pod, quotas, name) != tenant.name:
                 text = f"container {name} goes over to the quota that is now named for it when it restarts"
                 self._post_event(pod, "QuotaNeedsRestart", text)
 
-    def _check_size(self, pod: Pod, said: PodQuotas) -> None:
+    def _report_oversize(self, pod: Pod, quotas: PodQuotas) -> None:
         """Say so if a pod names more memory than any card of this node has."""
         gpus = self._node.inventory.gpus
         if not gpus:
-            self._unsized.add(pod.uid)
+            self._size_unchecked.add(pod.uid)
             return
         card = max(gpus, key=lambda gpu: gpu.memory_bytes)
 
         def amount(container: Container) -> int:
-            return named_bytes(said.containers.get(container.name, NO_QUOTA), card)
+            return named_bytes(quotas.containers.get(container.name, NO_QUOTA), card)
 
-        most = peak(pod, amount) + named_bytes(said.pod or NO_QUOTA, card)
+        most = peak(pod, amount) + named_bytes(quotas.pod or NO_QUOTA, card)
         if most > card.memory_bytes * self._node.settings.memory_overcommit // 100:
             text = f"its quota comes to {most >> 20} MiB, and no card here has more than"
             self._post_event(pod, "QuotaLargerThanCard", f"{text} {card.memory_bytes >> 20} MiB")
 
     def sweep(self) -> None:
         """Try again what did not fit: others may have gone; and look at what came before the cards."""
-        if self._unsized and self._node.inventory.gpus:
-            unsized, self._unsized = self._unsized, set()
+        if self._size_unchecked and self._node.inventory.gpus:
+            unsized, self._size_unchecked = self._size_unchecked, set()
             for pod in filter(None, map(self.pods.get, unsized)):
-                self._check_size(pod, self.quotas[pod.uid])
+                self._report_oversize(pod, self.quotas[pod.uid])
         for name in list(self._pending_quota):
             tenant = self._node.registry.tenants.get(name)
             if tenant is None:
                 self._pending_quota.discard(name)
             else:
-                self._decide(name, self.pods.get(tenant.pod_uid or ""))
+                self._reevaluate(name, self.pods.get(tenant.pod_uid or ""))
 
     # ---- processes ----
 
@@ -237,33 +241,33 @@ class PodTenants:
             if origin.unknown_group:
                 raise Refused(403, f"{UNKNOWN_GROUP}: {origin.unknown_group}")
             return None
-        known = self._joined(origin)
+        known = self._joined_tenant(origin)
         if known is not None:
             return known
         pod = self.pods.get(origin.pod_uid)
         if pod is None or pod.has_ended:
             self._wanted()
-            raise Refused(503, f"pod {origin.pod_uid} {self._why_unknown(pod)}")
-        said = self.quotas[pod.uid]
-        if said.troubles:
-            self._complain(pod, said)
-            standing = self._node.registry.tenants.get(tenant_of(pod.uid))
-            if standing is not None and (standing.workers or standing.is_adopted):
-                return PodRef(standing.name, pod.namespace, pod.name)
-            raise Refused(422, f"pod {pod.title}: {said.troubles[0]}")
+            raise Refused(503, f"pod {origin.pod_uid} {self._unknown_reason(pod)}")
+        quotas = self.quotas[pod.uid]
+        if quotas.problems:
+            self._report_problems(pod, quotas)
+            running = self._node.registry.tenants.get(tenant_of(pod.uid))
+            if running is not None and (running.workers or running.is_adopted):
+                return PodRef(running.name, pod.namespace, pod.name)
+            raise Refused(422, f"pod {pod.title}: {quotas.problems[0]}")
         name = self.pods.container(pod.uid, origin.container_id)
-        if name is None and said.containers:
+        if name is None and quotas.containers:
             self._wanted()
             raise Refused(503, f"pod {pod.title}: the cluster does not say yet which container this is")
-        return PodRef(tenant_in(pod, said, name or ""), pod.namespace, pod.name, name or "")
+        return PodRef(tenant_of_container(pod, quotas, name or ""), pod.namespace, pod.name, name or "")
 
-    def _why_unknown(self, pod: Pod | None) -> str:
+    def _unknown_reason(self, pod: Pod | None) -> str:
         if pod is not None:
             return "has ended"
         yet = "" if self._is_complete else " yet"
         return f"is not known here{yet}: neither the API server nor the kubelet names it"
 
-    def _joined(self, origin: Origin) -> PodRef | None:
+    def _joined_tenant(self, origin: Origin) -> PodRef | None:
         """Return the place of a container that is in a tenant: it stays there, whatever its pod says now."""
         for tenant in self._node.registry.of_pod(origin.pod_uid or ""):
             is_there = tenant.workers or tenant.is_adopted
@@ -286,7 +290,7 @@ class PodTenants:
 
     def invalid(self) -> list[Pod]:
         """Return the pods whose quotas cannot be followed."""
-        return [pod for pod in self.pods if self.quotas[pod.uid].troubles and not pod.has_ended]
+        return [pod for pod in self.pods if self.quotas[pod.uid].problems and not pod.has_ended]
 
 
 def named_bytes(quota: Quota, card: Gpu) -> int:
@@ -299,15 +303,15 @@ def named_bytes(quota: Quota, card: Gpu) -> int:
 
 def format_quota(quota: Quota) -> str:
     """Return a quota for people: "memory 4 GiB, compute 30"."""
-    said = {k.removeprefix("GPULIMIT_").lower(): v for k, v in quota.environ().items()}
+    values = {k.removeprefix("GPULIMIT_").lower(): v for k, v in quota.environ().items()}
     sizes = (r.memory_text() if r.is_share else f"{r.device}={show_bytes(r.amount)}" for r in quota.memory)
-    said |= {"memory": ", ".join(sizes)} if quota.memory else {}
-    return ", ".join(f"{name} {value}".replace("*=", "") for name, value in said.items()) or "none"
+    values |= {"memory": ", ".join(sizes)} if quota.memory else {}
+    return ", ".join(f"{name} {value}".replace("*=", "") for name, value in values.items()) or "none"
 
 
-def tenant_in(pod: Pod, said: PodQuotas, container: str) -> TenantName:
+def tenant_of_container(pod: Pod, quotas: PodQuotas, container: str) -> TenantName:
     """Return the tenant of a pod's container."""
-    return tenant_of(pod.uid, container if container in said.containers else "")
+    return tenant_of(pod.uid, container if container in quotas.containers else "")
 
 
 def tenant_of(pod_uid: str, container: str = "") -> TenantName:
@@ -323,6 +327,6 @@ def tenant_of(pod_uid: str, container: str = "") -> TenantName:
     return TenantName(name)
 
 
-def is_of(name: TenantName, pod_uid: str) -> bool:
+def belongs_to_pod(name: TenantName, pod_uid: str) -> bool:
     """True if a tenant is a pod's."""
     return name == f"pod-{pod_uid}" or name.startswith(f"pod-{pod_uid}.")

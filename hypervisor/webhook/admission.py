@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hypervisor.pods.pod import Pod, mapping, mappings, pod_of, strings, text
-from hypervisor.pods.quota import PREFIX, own, quota_in, quotas_of
+from hypervisor.pods.quota import PREFIX, parse_quota, quotas_of, read_own
 from hypervisor.webhook.environment import add, preload_patches, variable_patches
 from limiter.quota import Quota
 from limiter.units import PERCENT
@@ -56,9 +56,9 @@ def review(item: Mapping[str, Any], rules: Rules) -> AdmissionResult:
     meta = {"uid": "new", "name": "new", **{k: v for k, v in mapping(item.get("metadata")).items() if v}}
     pod = pod_of({**item, "metadata": meta})
     verdict = AdmissionResult()
-    troubles = quotas_of(pod).troubles
-    if troubles:
-        verdict.refusal = str(troubles[0])
+    problems = quotas_of(pod).problems
+    if problems:
+        verdict.refusal = str(problems[0])
         return verdict
     spec = mapping(item.get("spec"))
     containers = list(containers_in(spec))
@@ -132,14 +132,14 @@ def slices_of(
     """
     if any(asks_for(one, rules.resource) or asks_for_any(one) for _, one in containers):
         return {}
-    said = own(pod)
+    said = read_own(pod)
     places = {text(one.get("name")): at for at, one in containers}
     wanted: dict[str, int] = {}
     for name, words in said.containers.items():
-        quota = quota_in({**said.pod, **words}, [])
+        quota = parse_quota({**said.pod, **words}, [])
         if quota is not None and quota.has_limits and name in places:
             wanted[places[name]] = count(quota, rules, verdict)
-    whole = quota_in(said.pod, [])
+    whole = parse_quota(said.pod, [])
     first = next((at for at, _ in containers if at.startswith("/spec/containers/")), None)
     if whole is not None and whole.has_limits and not wanted and first is not None:
         wanted[first] = count(whole, rules, verdict)

@@ -59,7 +59,7 @@ def test_any_object_is_a_pod_or_none(items: list[Any]) -> None:
             pod = pod_of(item)
             pods.put(pod)
             said = quotas_of(pod)
-            assert said.troubles or said.pod or said.containers or not said.dialect
+            assert said.problems or said.pod or said.containers or not said.dialect
             for quota in (said.pod, *said.containers.values()):
                 if quota is not None:
                     assert quota.is_set

@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from hypervisor.pods.pod import Container, Pod
-from hypervisor.pods.quantity import memory_words, size_bytes
+from hypervisor.pods.quantity import memory_text, size_bytes
 from hypervisor.pods.quota import PodQuotas, peak, quotas_of
 from limiter.quota import Quota
 
@@ -48,7 +48,7 @@ def ours(*containers: str, **values: str) -> PodQuotas:
 )
 def test_amounts_mean_what_they_mean_in_kubernetes(text: str, size: int) -> None:
     assert size_bytes(text.removesuffix("B")) == size
-    assert memory_words(text) == f"{size}B"
+    assert memory_text(text) == f"{size}B"
 
 
 @pytest.mark.parametrize(
@@ -57,7 +57,7 @@ def test_amounts_mean_what_they_mean_in_kubernetes(text: str, size: int) -> None
 )
 def test_what_is_no_amount_is_refused(text: str) -> None:
     with pytest.raises(ValueError):
-        memory_words(text or " ")
+        memory_text(text or " ")
 
 
 def test_a_pod_s_own_words() -> None:
@@ -70,7 +70,7 @@ def test_a_pod_s_own_words() -> None:
         gang="Job",
         **{"memory-wait": "30"},
     )
-    assert found.troubles == ()
+    assert found.problems == ()
     assert found.pod is not None
     assert found.pod.environ() == {
         "GPULIMIT_MEMORY": f"*={4 * GIB}B",
@@ -109,8 +109,8 @@ def test_the_only_container_with_a_quota_stands_for_the_pod() -> None:
 
 def test_names_with_dots_are_containers_only_if_they_are_there() -> None:
     assert ours("a", "b", a__memory="1Gi", b__memory="2Gi").containers.keys() == {"a", "b"}
-    (trouble,) = ours("a", x__memory="1Gi").troubles
-    assert str(trouble) == "gpulimit.io/x.memory: the pod has no container 'x'"
+    (problem,) = ours("a", x__memory="1Gi").problems
+    assert str(problem) == "gpulimit.io/x.memory: the pod has no container 'x'"
 
 
 def test_nothing_said_is_nothing() -> None:
@@ -153,14 +153,14 @@ def test_nothing_said_is_nothing() -> None:
 )
 def test_what_cannot_be_followed_is_a_trouble_with_its_place(key: str, value: str, reason: str) -> None:
     found = said(key, value)
-    assert [t.place for t in found.troubles] == [key]
-    assert reason in found.troubles[0].reason
+    assert [t.key for t in found.problems] == [key]
+    assert reason in found.problems[0].reason
 
 
 def test_a_request_above_the_limit_is_a_trouble() -> None:
     found = ours(compute="30", request="40")
-    assert len(found.troubles) == 1
-    assert found.troubles[0].place.startswith("gpulimit.io/")
+    assert len(found.problems) == 1
+    assert found.problems[0].key.startswith("gpulimit.io/")
 
 
 @pytest.mark.parametrize("prefix", ["nvshare.com", "xpushare.com"])
@@ -204,8 +204,8 @@ def test_hami_s_3k_is_three_thousand_mebibytes() -> None:
 
 
 def test_nonsense_in_a_resource_is_a_trouble() -> None:
-    (trouble,) = quotas_of(pod(hami("a", gpumem="1.5"))).troubles
-    assert str(trouble) == "a: nvidia.com/gpumem: '1.5' is not a whole number"
+    (problem,) = quotas_of(pod(hami("a", gpumem="1.5"))).problems
+    assert str(problem) == "a: nvidia.com/gpumem: '1.5' is not a whole number"
 
 
 def test_our_words_put_all_others_aside() -> None:
@@ -216,13 +216,13 @@ def test_our_words_put_all_others_aside() -> None:
     found = quotas_of(made)
     assert found.pod is not None
     assert found.pod.environ() == {"GPULIMIT_COMPUTE": "*=30"}
-    assert found.troubles == ()
+    assert found.problems == ()
 
 
 def test_a_gang_alone_leaves_the_quota_to_other_systems_words() -> None:
     made = pod(hami("a", gpumem="3000"), hami("b", gpumem="1000"), **{"gpulimit.io/gang": "job"})
     found = quotas_of(made)
-    assert (found.dialect, found.troubles) == ("HAMi", ())
+    assert (found.dialect, found.problems) == ("HAMi", ())
     assert found.pod == Quota(gang="job")
     assert {n: q.environ() for n, q in found.containers.items()} == {
         "a": {"GPULIMIT_MEMORY": f"*={3000 << 20}B", "GPULIMIT_GANG": "job"},
@@ -248,7 +248,7 @@ def test_beside_the_only_container_with_limits_the_pod_s_gang_is_no_quota() -> N
 
 def test_a_gang_that_cannot_be_read_is_a_trouble_beside_other_systems_words() -> None:
     found = quotas_of(pod(hami("a", gpumem="3000"), **{"gpulimit.io/gang": "a b"}))
-    assert [t.place for t in found.troubles] == ["gpulimit.io/gang"]
+    assert [t.key for t in found.problems] == ["gpulimit.io/gang"]
 
 
 @pytest.mark.parametrize(
