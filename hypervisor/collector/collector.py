@@ -169,6 +169,7 @@ class Collector:
             vgpu_hosts=known_of(vgpu_host_view(card, node) for card in whole),
             mig_gpus=known_of(mig_view(card, observations, node) for card in whole),
             components=self.components(),
+            gang_turns=self._dispatcher.gang_turns.counters(),
             values=self._own_values(),
             messages=dict(self._messages),
             counts=self._counts(),

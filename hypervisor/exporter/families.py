@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from hypervisor.exporter import partitions
-from hypervisor.exporter.gangs import add_gangs
+from hypervisor.exporter.gangs import add_gang_turns, add_gangs
 from hypervisor.exporter.guests import add_guest
 from hypervisor.exporter.labels import NONE, Labels
 from hypervisor.exporter.merge import gpu_labels, merged
@@ -39,6 +39,8 @@ def families_of(snapshot: Snapshot, *, has_debug_labels: bool) -> list[Family]:
         add_scheduler(sheet, view)
     add_pods(sheet, snapshot.clients)
     add_gangs(sheet, snapshot.clients[:MAX_CLIENTS])
+    if snapshot.gang_turns is not None:
+        add_gang_turns(sheet, snapshot.gang_turns)
     for host in snapshot.vgpu_hosts:
         partitions.add_vgpu_host(sheet, host)
     for card in snapshot.mig_gpus:

@@ -1,15 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gangs as samples: who is in them, on which GPUs, and launches that were let go for them. Pure."""
+"""Gangs as samples: their tenants, GPUs and turns, and launches that were let go for them. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from hypervisor.exporter.labels import Labels
+from hypervisor.exporter.labels import NONE, Labels
 from hypervisor.exporter.merge import Pairs
 from hypervisor.exporter.samples import SampleSet
 from hypervisor.metrics.snapshot import ClientView
+from hypervisor.scheduler.gang_statistics import GangCounters
 
 
 @dataclass(slots=True)
@@ -36,6 +37,13 @@ def add_gangs(sheet: SampleSet, clients: Iterable[ClientView]) -> None:
         sheet.put("gang_members", labels, len(extent.tenants))
         sheet.put("gang_gpus", labels, len(extent.gpus))
     add_released(sheet, released.values())
+
+
+def add_gang_turns(sheet: SampleSet, counters: GangCounters) -> None:
+    """Add the turns of all gangs."""
+    sheet.put_each("gang_turns_total", NONE, "reason", counters.ended)
+    sheet.put("gang_turn_seconds", NONE, counters.turn)
+    sheet.put("gang_drain_seconds", NONE, counters.drain)
 
 
 def add_released(sheet: SampleSet, counts: Iterable[tuple[ClientView, int]]) -> None:

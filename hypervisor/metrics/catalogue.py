@@ -179,6 +179,19 @@ GANG_CLIENT_SECTION = Section(
     ),
 )  # fmt: skip
 
+GANG_TURN_SECTION = Section(
+    "Gangs' turns",
+    "Turns that a gang has on all of its GPUs at one time, of all gangs of the node. Its GPUs' other turns are in the scheduler's families.",
+    (),
+    (
+        ("gang_turns_total", C, ("reason",),
+         "Turns of gangs that ended: quantum, idle, limit, suspended, preempted, moved (GPUs of the gang came or went), alone (no other "
+         "tenant was left there) or left.", "arbitration"),
+        ("gang_turn_seconds", H, (), "Length of gangs' turns, by the clock.", "arbitration"),
+        ("gang_drain_seconds", H, (), "From the end of a gang's turn until its work was done on all of its GPUs.", "arbitration"),
+    ),
+)  # fmt: skip
+
 VGPU_SECTION = Section(
     "vGPU host",
     "Cards that a hypervisor shares as NVIDIA vGPUs. `host` and `instance` are the node.",
@@ -339,6 +352,7 @@ SECTIONS = (
     POD_SECTION,
     GANG_SECTION,
     GANG_CLIENT_SECTION,
+    GANG_TURN_SECTION,
     VGPU_SECTION,
     VGPU_INSTANCE_SECTION,
     MIG_MODE_SECTION,

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from hypervisor.scheduler.gang_statistics import GangCounters
 from hypervisor.scheduler.statistics import SchedulerCounters
 from limiter.mig import MigGpu
 from limiter.vgpu import VgpuHost
@@ -186,6 +187,8 @@ class Snapshot:
     """None: not in a cluster."""
     plugin: PluginView | None = None
     """None: no cards are offered to a kubelet."""
+    gang_turns: GangCounters | None = None
+    """None: no GPU time is divided here."""
     values: Mapping[str, float | None] = field(default_factory=dict)
     messages: Mapping[tuple[str, str], int] = field(default_factory=dict)
     """By (type, direction)."""

@@ -18,6 +18,7 @@ from hypervisor.metrics.snapshot import (
 )
 from hypervisor.model import Gpu, GpuSample, GpuUuid, TenantName
 from hypervisor.nvml.readings import readings_of
+from hypervisor.scheduler.gang_statistics import GangStats
 from hypervisor.scheduler.statistics import SchedulerStats
 from hypervisor.scheduler.types import MS, Decision, Grant, SchedParams, TenantUsage
 from tests.metrics import guests, partitioned
@@ -111,6 +112,14 @@ def turns() -> SchedulerStats:
     return watched
 
 
+def gang_turns() -> GangStats:
+    """One turn of a gang, used up."""
+    watched = GangStats()
+    watched.record_turn(101 * MS, "quantum")
+    watched.record_drain(2 * MS)
+    return watched
+
+
 def snapshot() -> Snapshot:
     """Return the node after two looks, a second apart."""
     clients, schedulers = ClientAggregator(ttl_ns=300 * SECOND_NS), Schedulers()
@@ -136,6 +145,7 @@ def snapshot() -> Snapshot:
         clients=views,
         processes=clients.processes(now, views),
         schedulers=(scheduler, SchedulerView(OTHER_GPU.uuid, 1, {"scheduler_running_clients": 0})),
+        gang_turns=gang_turns().counters(),
         vgpu_hosts=(partitioned.HOST,),
         mig_gpus=(partitioned.CARD,),
         guests=(guests.UP, guests.DOWN),

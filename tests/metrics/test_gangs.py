@@ -15,6 +15,7 @@ from hypervisor.metrics.snapshot import ClientView, GangMembership, Identity, Sn
 from hypervisor.node.gangs import TenantGang
 from limiter.quota import GangMode
 from limiter.segment import GangUsage, Usage
+from tests.daemon.conftest import eventually
 from tests.unit.test_tenant_status import device
 
 NAMED, OFF = TenantGang(GangMode.NAMED, "uid:0/job"), TenantGang(GangMode.OFF)
@@ -106,3 +107,20 @@ def test_a_real_job_of_two_tenants_is_on_the_page_and_in_top(
     shown = run_process([*argv, "--hosts", served.address], env=env, expect=0).stdout
     (line,) = [line for line in shown.splitlines() if f"{tenant}-a" in line and "idle &" in line]
     assert gang in line
+
+
+@pytest.mark.usefixtures("two_cards")
+def test_turns_of_a_real_job_beside_another_tenant_are_counted(node, work, tenant) -> None:
+    served = node()
+    assert served.metrics().one("gang_turn_seconds_count") == 0
+    work("-job", "--ranks", "2", "--seconds", "30", gang="job")
+    work("-one", "--seconds", "30", env={"CUDA_VISIBLE_DEVICES": "0"})
+    gang = f"uid:{os.getuid()}/job"
+    page = served.until(lambda s: (s.one("gang_turn_seconds_count") or 0) >= 5 and s, within_s=25)
+    assert page.one("gang_gpus", gang=gang) == 2
+    assert page.one("gang_drain_seconds_count") > 0
+    page = served.until(
+        lambda s: sum(s.of("gang_turns_total")) == s.one("gang_turn_seconds_count") and s, within_s=25
+    )
+    assert page.one("gang_turns_total", reason="quantum") > 0
+    eventually(lambda: [g["turn"] for g in served.daemon.state()["gangs"] if g["id"] == gang] == [True])
