@@ -131,7 +131,7 @@ static CUresult freed(CUresult result, const struct gl_block *block, bool stream
 		return result;
 	if (block->kind == GL_MEM_POOL) {
 		gl_pool_freed(block);
-		gl_pools_answer(gl_gpu_of((CUdevice)block->ordinal));
+		gl_pools_trim_if_asked(gl_gpu_of((CUdevice)block->ordinal));
 	} else if (stream_ordered) /* the card may hold it a little longer */
 		gl_overhead_mark(gl_gpu_of((CUdevice)block->ordinal));
 	return result;

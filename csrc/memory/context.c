@@ -86,7 +86,7 @@ void gl_context_too_large(struct gl_gpu *gpu, uint64_t bytes)
 CUresult gl_context_made(struct gl_gpu *gpu, struct gl_context_cost *cost, CUresult result, CUcontext context)
 {
 	if (result != CUDA_SUCCESS) {
-		gl_overhead_context_drop(gpu, cost);
+		gl_overhead_context_cancel(gpu, cost);
 		if (result == CUDA_ERROR_OUT_OF_MEMORY)
 			gl_count_card_refusal(gpu);
 		return result;

@@ -44,7 +44,7 @@ bool gl_overhead_context_begin(struct gl_gpu *gpu, struct gl_context_cost *cost)
 	return true;
 }
 
-void gl_overhead_context_drop(struct gl_gpu *gpu, struct gl_context_cost *cost)
+void gl_overhead_context_cancel(struct gl_gpu *gpu, struct gl_context_cost *cost)
 {
 	gl_lock(&gpu->overhead_lock);
 	gl_sub_relaxed(&gpu->account->contexts, 1);

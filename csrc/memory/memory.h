@@ -188,7 +188,7 @@ struct gl_context_cost {
 bool gl_overhead_context_begin(struct gl_gpu *gpu, struct gl_context_cost *cost);
 bool gl_overhead_context_end(struct gl_gpu *gpu, struct gl_context_cost *cost, CUcontext context);
 /* The context was not made after all. */
-void gl_overhead_context_drop(struct gl_gpu *gpu, struct gl_context_cost *cost);
+void gl_overhead_context_cancel(struct gl_gpu *gpu, struct gl_context_cost *cost);
 
 /* ---- context.c: the beginning and end of contexts ---- */
 
@@ -234,9 +234,9 @@ void gl_pools_refresh(struct gl_gpu *gpu);
 /* The process has waited for the GPU: looks at what its pools gave back meanwhile.  A load per gpu if there is nothing. */
 void gl_pools_waited(void);
 /* Trims if another process of the tenant is about to be refused. */
-void gl_pools_answer(struct gl_gpu *gpu);
+void gl_pools_trim_if_asked(struct gl_gpu *gpu);
 /* Asks the tenant's other processes to trim; true if one answered. */
-bool gl_pools_ask_others(struct gl_gpu *gpu);
+bool gl_pools_ask_siblings(struct gl_gpu *gpu);
 
 /* ---- sharing.c: memory handed from process to process ---- */
 

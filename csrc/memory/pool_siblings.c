@@ -36,7 +36,7 @@ static void look(struct gl_gpu *gpu)
 		gl_store_relaxed(&gpu->pools_stale, 1u);
 }
 
-void gl_pools_answer(struct gl_gpu *gpu)
+void gl_pools_trim_if_asked(struct gl_gpu *gpu)
 {
 	if (GL_LIKELY(!gpu || !gl_load_relaxed(&gpu->device->memory_wanted)) || gl_load_relaxed(&gl_self.capturing))
 		return;
@@ -57,7 +57,7 @@ void gl_pools_waited(void)
 			continue;
 		if (gl_load_relaxed(&gpu->pools_stale))
 			look(gpu);
-		gl_pools_answer(gpu);
+		gl_pools_trim_if_asked(gpu);
 	}
 }
 
@@ -75,7 +75,7 @@ static bool others_have_pools(const struct gl_gpu *gpu)
 	return false;
 }
 
-bool gl_pools_ask_others(struct gl_gpu *gpu)
+bool gl_pools_ask_siblings(struct gl_gpu *gpu)
 {
 	struct gl_device *d = gpu->device;
 	if (gl_load_relaxed(&gl_self.capturing) || !others_have_pools(gpu))

@@ -31,7 +31,7 @@ static int change_trying_hard(struct gl_gpu *gpu, enum gl_memory_kind kind, uint
 	}
 	if (r == -ENOMEM && gl_pools_trim(gpu))
 		r = try_once(gpu, kind, bytes);
-	if (r == -ENOMEM && gl_pools_ask_others(gpu))
+	if (r == -ENOMEM && gl_pools_ask_siblings(gpu))
 		r = try_once(gpu, kind, bytes);
 	return r;
 }
