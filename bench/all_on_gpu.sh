@@ -3,7 +3,7 @@
 #
 # All measurements, or some, on a machine with one card or several of one kind:
 #
-#   bash bench/all_on_gpu.sh [JOB…]      of share, overhead, fair, top, idle, soak, tests; else all
+#   bash bench/all_on_gpu.sh [JOB…]      of share, overhead, fair, gang, top, idle, soak, tests; else all
 #
 #   OUT, WHEELS, COMMIT, PYTHON, WORK    as in on_gpu.sh, which is the job `tests`
 #   CARDS=N                              use the first N cards (all)
@@ -28,7 +28,7 @@ source "$here/set_up.sh"
 export OUT COMMIT PYTHON CUDA_DEVICE_ORDER=PCI_BUS_ID
 
 card() { nvidia-smi -i "$1" --query-gpu=name,driver_version --format=csv,noheader; }
-measure() { # CARD NAME PROGRAM OPTIONS…: its last lines are the table
+measure() { # CARDS NAME PROGRAM OPTIONS…: its last lines are the table
 	local gpu=$1 name=$2 program=$3
 	shift 3
 	CUDA_VISIBLE_DEVICES=$gpu "$PYTHON" "bench/$program" --library "$library" --out "$OUT/$name.json" "$@" \
@@ -63,6 +63,9 @@ for ((gpu = 0; gpu < CARDS; gpu++)); do
 	on_card "$gpu" &
 done
 wait
+if ((CARDS > 1)) && grep -q 'gang\.py' <<<"$plan"; then # on all cards, so after the rest
+	measure "$(seq -s, 0 $((CARDS - 1)))" gang-cards gang.py --parts limits,start,shares
+fi
 if [[ -n ${PACK:-} ]]; then
 	tar -C "$OUT" -c --exclude=./results.tar.gz . | gzip >"$WORK/results.tar.gz"
 	mv "$WORK/results.tar.gz" "$OUT/results.tar.gz"

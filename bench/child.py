@@ -18,9 +18,9 @@ HERE = Path(__file__).resolve().parent
 class Child:
     """One such process; commands and answers are JSON lines."""
 
-    def __init__(self, env: dict[str, str]) -> None:
+    def __init__(self, env: dict[str, str], program: str = "tenant.py") -> None:
         self.process = subprocess.Popen(
-            [sys.executable, str(HERE / "tenant.py")],
+            [sys.executable, str(HERE / program)],
             env=os.environ | env,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

@@ -40,6 +40,7 @@ MEASUREMENTS = (
     Measurement("share", "share-2", 430, f"share.py --workloads gemm_4096,long_300ms,bursts,triton,compiled,jax {LIMITS}"),
     Measurement("overhead", "overhead", 100, "overhead.py --rounds 3 --turns 8"),
     Measurement("fair", "fair", 200, "fair.py --seconds 4"),
+    Measurement("gang", "gang", 60, "gang.py --parts waits,pair", is_first_card_only=True),
     Measurement("top", "top", 30, "top_beside_smi.py"),
     Measurement("idle", "idle", 90, "idle.py"),
     Measurement("soak", "soak", 0, "soak.py --minutes {soak_minutes}"),
