@@ -485,6 +485,7 @@ def main() -> None:
     ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)  # PR_SET_CHILD_SUBREAPER: nothing outlives the run
     with tempfile.TemporaryDirectory(prefix="gpulimit-") as name:
         Path(name).chmod(0o755)
+        load_before = os.getloadavg()
         node = Node(Path(name))
         try:
             time.sleep(3)
@@ -497,6 +498,9 @@ def main() -> None:
             node.stop()
         print(show(rows))
         print(f"log: {len(text)} bytes, {text.count('Traceback')} tracebacks")
+        print("load average before and after:", *(" ".join(f"{value:.1f}" for value in load) for load in (load_before, os.getloadavg())), sep=" | ")
+        if "Traceback" in text:
+            print(f"the daemon's log, which must hold no traceback:\n{text}")
         if told.out:
             told.out.write_text(json.dumps({"targets": MAX_MS, "rows": rows}, indent=1))
 
