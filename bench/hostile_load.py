@@ -333,6 +333,18 @@ def attack_headers(node: Node) -> list[Child]:
     return [Child(hostile(), hold(place, 3000, text)) for place in (node.socket, node.port)]
 
 
+def attack_churn(node: Node) -> list[Child]:
+    """Connect without pause and ask nothing."""
+    def knock(place: str | int) -> Callable[[], None]:
+        def once() -> None:
+            with dial(place) as one:  # and reset, so that the node does not run out of ports
+                one.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+
+        return once
+
+    return [Child(hostile(), repeat(knock(place))) for place in (node.socket, node.socket, node.port)]
+
+
 def attack_slow(node: Node) -> list[Child]:
     text = request("GET", "/metrics") * 40
     return [Child(hostile(), hold(node.port, 200, text)), Child(hostile(), hold(node.socket, 200, request("GET", "/v1/state") * 40))]
@@ -417,7 +429,7 @@ def attack_all(node: Node) -> list[Child]:
 
 
 ATTACKS: dict[str, Callable[[Node], list[Child]]] = {
-    "none": attack_none, "headers": attack_headers, "slow": attack_slow, "requests": attack_requests,
+    "none": attack_none, "headers": attack_headers, "churn": attack_churn, "slow": attack_slow, "requests": attack_requests,
     "rubbish": attack_rubbish, "books": of_books(), "books-state": of_books(asks=True),
     "books-bells": of_books(rings=True), "all": attack_all,
 }

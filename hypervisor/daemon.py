@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import grp
 import logging
 import os
@@ -316,6 +317,8 @@ def main(arguments: Sequence[str]) -> int:
         sys.setswitchinterval(SWITCH_S)
         with contextlib.suppress(OSError):  # without the right to do so, other processes can starve it
             os.setpriority(os.PRIO_PROCESS, 0, min(NICE, os.getpriority(os.PRIO_PROCESS, 0)))
+        gc.collect()
+        gc.freeze()  # what is here stays: searches for garbage need not look at it, and stop the daemon less
         asyncio.run(serve(told))
 
     return run_program("daemon", start)

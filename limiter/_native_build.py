@@ -21,12 +21,13 @@ HEADERS = (
     *("layout.h", "protocol.h", "quota/quota.h"),
     *("segment/ledger.h", "segment/live_quota.h", "segment/shares.h", "segment/slots.h"),
     *("node/usage.h", "node/policy.h", "node/turn_watch.h", "node/doorbell.h", "node/replace.h"),
+    *("node/arrivals.h",),
 )
 SOURCES = (
     *("quota/quota.c", "quota/quota_list.c", "quota/quota_text.c"),
     *("segment/ledger.c", "segment/live_quota.c", "segment/loans.c", "segment/shares.c", "segment/slots.c"),
     *("node/sigbus_guard.c", "node/usage.c", "node/policy.c", "node/turn_watch.c", "node/doorbell.c"),
-    "node/replace.c",
+    *("node/replace.c", "node/arrivals.c"),
 )
 PART = re.compile(r"/\* cffi: begin \*/(.*?)/\* cffi: end \*/", re.DOTALL)
 CONSTANT = re.compile(r"^(#define \w+) .*$", re.MULTILINE)

@@ -29,7 +29,7 @@ TEXTS = {
     "csrc/hooks": "the functions that programs call instead of the driver's and NVML's",
     "csrc/lookup": "replacing calls: programs' symbol lookups, the driver's own functions",
     "csrc/memory": "charged memory of a process: allocations, pools, graphs, contexts, overhead",
-    "csrc/node": "the daemon's C code: hostile segments, policies, doorbells",
+    "csrc/node": "the daemon's C code: hostile segments, policies, doorbells, connections",
     "csrc/path": "libgpupath.so",
     "csrc/process": "this process: its devices, the limits in force, forks",
     "csrc/quota": "the parser of quotas",

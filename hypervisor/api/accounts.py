@@ -9,12 +9,14 @@ Operators have accounts without bounds. Event loop only.
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from hypervisor.errors import Refused
 from hypervisor.host.descriptors import raise_limit
+from hypervisor.log import Bucket
 
 REQUEST_BURST_S = 10
 """A burst of so many seconds' requests is answered at once: all processes of a job start together."""
@@ -25,8 +27,13 @@ MAX_USER_FRACTION = 4
 MIN_RESERVE = 64
 RESERVE_FRACTION = 8
 """One descriptor in eight is kept for operators, segments and the daemon itself."""
+NEWS_S = 60.0
 MAX_STALLED = 4
 """Answers of one account that are not being read; the oldest gives way to the next."""
+
+
+class TooOften(Refused):
+    """Requests above the rate. The answer ends the connection: what else waits in it is not answered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +72,12 @@ class CallerAccount:
     """Monotonic time at which `tokens` was right."""
     open: dict[object, None] = field(default_factory=dict)
     """Its connections, the oldest first."""
+    connecting: Bucket = field(default_factory=lambda: Bucket(0.0, 0.0))
+    """New connections that may be served at once."""
+    refusal: bytes = b""
+    """Answer to connections above the rate, once there were any."""
+    news_at_s: float = -math.inf
+    """Monotonic time at which the log last said so."""
     stalled: dict[object, None] = field(default_factory=dict)
     """Its connections whose answer is not being read, the oldest first."""
     starting: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -85,7 +98,9 @@ class Accounts:
         """Return the account of this name."""
         known = self._accounts.get((name, is_operator))
         if known is None:
-            known = CallerAccount(name, is_operator, tokens=self._burst, at_s=self._clock())
+            now_s = self._clock()
+            bucket = Bucket(self._burst, now_s)
+            known = CallerAccount(name, is_operator, tokens=self._burst, at_s=now_s, connecting=bucket)
             self._accounts[name, is_operator] = known
         return known
 
@@ -104,6 +119,26 @@ class Accounts:
             return f"{account.name} has {most} connections to the daemon already"
         return None
 
+    def connects(self, account: CallerAccount) -> bool:
+        """Count a new connection of an account; False: it comes too soon after the others."""
+        rate, bucket = self.limits.requests_per_s, account.connecting
+        if bucket.fill(self._clock(), most=self._burst, per_s=rate) < 1:
+            return False
+        bucket.left -= 1
+        return True
+
+    def too_many_new(self, account: CallerAccount) -> str:
+        """Return why a new connection of an account is refused."""
+        return f"{account.name} connects more than {self.limits.requests_per_s} times a second"
+
+    def is_news(self, account: CallerAccount) -> bool:
+        """Return True, once in NEWS_S, if the log is to say that this account connects too often."""
+        now_s = self._clock()
+        if now_s - account.news_at_s < NEWS_S:
+            return False
+        account.news_at_s = now_s
+        return True
+
     def largest(self) -> CallerAccount:
         """Return the account with the most connections, operators' apart."""
         bounded = [one for one in self._accounts.values() if not one.is_operator]
@@ -121,7 +156,7 @@ class Accounts:
     def charge(self, account: CallerAccount, requests: float) -> float:
         """Count requests of an account; return how long, in seconds, the next answer has to wait.
 
-        Raises Refused if that is too long; then nothing is counted.
+        Raises TooOften if that is too long; then nothing is counted.
         """
         if account.is_operator:
             return 0.0
@@ -130,7 +165,7 @@ class Accounts:
         account.tokens, account.at_s = min(self._burst, account.tokens + earned), now_s
         delay_s = max(0.0, (requests - account.tokens) / rate)
         if delay_s > MAX_REQUEST_DELAY_S:
-            raise Refused(503, f"{account.name} asks more than {rate} times a second")
+            raise TooOften(503, f"{account.name} asks more than {rate} times a second")
         account.tokens -= requests
         return delay_s
 
@@ -141,10 +176,11 @@ class Accounts:
 
     def forget_idle(self) -> None:
         """Drop accounts without connections that have nothing to pay any more."""
-        now_s = self._clock()
+        now_s, rate = self._clock(), self.limits.requests_per_s
         for key, account in list(self._accounts.items()):
-            earned = (now_s - account.at_s) * self.limits.requests_per_s
-            if account.connections == 0 and account.tokens + earned >= self._burst:
+            earned = (now_s - account.at_s) * rate
+            is_full = account.connecting.fill(now_s, most=self._burst, per_s=rate) >= self._burst
+            if account.connections == 0 and is_full and account.tokens + earned >= self._burst:
                 del self._accounts[key]
 
 

@@ -1,21 +1,39 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Finds the account that a connection is charged to: by the kernel's word, before anything is read."""
+"""Finds the account that a connection is charged to: by the kernel's word, before anything is read.
+
+First at little cost, for every connection that comes; then, for those that may be an operator's, for sure.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import ipaddress
 import socket
-from collections.abc import Callable
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from hypervisor.api.accounts import Accounts, CallerAccount
 from hypervisor.errors import Refused
-from hypervisor.host.peer import credentials
-from hypervisor.host.socket_owner import owner_of
+from hypervisor.host.arrivals import NO_USER, Arrival
+from hypervisor.host.peer import groups_of
 from hypervisor.host.tcp_endpoints import plain
+from hypervisor.host.whereabouts import UNKNOWN, Remembered
 from hypervisor.model import Peer
 
-ROOT = 0
 UNAVAILABLE = 503
+SITE_BITS = 64
+"""Bits of an IPv6 address that a machine cannot choose."""
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """The other end of a new connection, as far as it can be told at little cost."""
+
+    name: str
+    """Name of the account: the user and where the process runs, or the address."""
+    may_operate: bool = False
+    """It may turn out to be an operator, who has no bounds."""
 
 
 class PeerLookup(Protocol):
@@ -24,58 +42,97 @@ class PeerLookup(Protocol):
     def of(self, connection: Any) -> Peer: ...
 
 
-def user_over_unix(connection: socket.socket) -> str:
-    """Return the user that opened a connection to the Unix socket."""
-    return f"user {credentials(connection)[1]}"
+class PlaceLookup(Protocol):
+    """Tells where a process runs, as part of an account's name."""
+
+    def of(self, pid: int) -> str: ...
 
 
-def user_over_tcp(connection: socket.socket) -> str:
-    """Return the local user at the other end of a TCP connection, or the address."""
-    peer, own = connection.getpeername()[:2], connection.getsockname()[:2]
-    uid = owner_of(peer, own)
-    return f"user {uid} over TCP" if uid is not None else f"address {plain(peer[0])}"
+class OperatorsOfNode(Protocol):
+    """Tells who operates the node."""
+
+    def may_operate(self, uid: int, groups: Collection[int]) -> bool: ...
+    def is_operator(self, peer: Peer) -> bool: ...
 
 
-def over_unix(
-    peers: PeerLookup, accounts: Accounts, is_operator: Callable[[Peer], bool]
-) -> Callable[[socket.socket], CallerAccount]:
-    """Return a function that finds the account of a connection to the Unix socket; it may raise Refused.
+class UnixCallers:
+    """Finds the accounts of connections to the Unix socket.
 
-    A user that connects too often is refused before its process is looked at. A process that has ended
-    may have left its connection to others: each call finds that out, and they share an account.
+    A process that has ended may have left its connection to others: each call finds that out, and they share
+    an account.
     """
 
-    def find(connection: socket.socket) -> CallerAccount:
-        _, uid, _ = credentials(connection)
-        if uid != ROOT:
-            accounts.charge(accounts.of(f"connections of user {uid}"), 1)
+    def __init__(
+        self, peers: PeerLookup, places: PlaceLookup, operators: OperatorsOfNode, accounts: Accounts
+    ) -> None:
+        self._peers = peers
+        self._places = places
+        self._operators = operators
+        self._accounts = accounts
+        self._callers: Remembered[tuple[int, int], Caller] = Remembered()
+        """By pid and user."""
+
+    def caller(self, arrival: Arrival) -> Caller:
+        """Return whose turn a connection waits for."""
+        return self._callers.of((arrival.pid, arrival.uid), lambda: self._look(arrival))
+
+    def _look(self, arrival: Arrival) -> Caller:
+        place = self._places.of(arrival.pid)
+        with borrowed(arrival.fd) as connection:
+            groups = groups_of(connection, arrival.gid)
+        return Caller(
+            f"user {arrival.uid}{place}", not place and self._operators.may_operate(arrival.uid, groups)
+        )
+
+    def account(self, connection: socket.socket, caller: Caller) -> CallerAccount:
+        """Return the account that is charged. Raises Refused if there is a shortage, or for the rate."""
+        if not caller.may_operate:
+            return self._accounts.of(caller.name)
+        name = caller.name
         try:
-            peer = peers.of(connection)
+            if self._operators.is_operator(self._peers.of(connection)):
+                return self._accounts.of(name, is_operator=True)
         except Refused as error:
             if error.status == UNAVAILABLE:
                 raise
-            return accounts.of(f"user {uid}, unknown processes")
-        if is_operator(peer):
-            return accounts.of(f"user {uid}", is_operator=True)
-        return accounts.of(f"user {uid}{place_of(peer)}")
-
-    return find
-
-
-def place_of(peer: Peer) -> str:
-    """Return where a process runs, if not on the node itself: a container has users of its own."""
-    origin = peer.origin
-    if origin.pod_uid is not None:
-        return f" of pod {origin.pod_uid}"
-    return f" of container {origin.container_id[:12]}" if origin.container_id is not None else ""
+            name += UNKNOWN
+        account = self._accounts.of(name)
+        if not self._accounts.connects(account):
+            raise Refused(UNAVAILABLE, self._accounts.too_many_new(account))
+        return account
 
 
-def over_tcp(accounts: Accounts) -> Callable[[socket.socket], CallerAccount]:
-    """Return a function that finds the account of a TCP connection: the local user, or the address."""
+class TcpCallers:
+    """Finds the accounts of TCP connections: the local user, or the address."""
 
-    def find(connection: socket.socket) -> CallerAccount:
-        user = user_over_tcp(connection)
-        accounts.charge(accounts.of(f"connections of {user}"), 1)
-        return accounts.of(user)
+    def __init__(self, accounts: Accounts) -> None:
+        self._accounts = accounts
 
-    return find
+    def caller(self, arrival: Arrival) -> Caller:
+        """Return whose turn a connection waits for. Raises OSError if it has gone."""
+        if arrival.uid != NO_USER:
+            return Caller(f"user {arrival.uid} over TCP")
+        with borrowed(arrival.fd) as connection:
+            return Caller(f"address {machine(connection.getpeername()[0])}")
+
+    def account(self, _: socket.socket, caller: Caller) -> CallerAccount:
+        """Return the account that is charged."""
+        return self._accounts.of(caller.name)
+
+
+@contextlib.contextmanager
+def borrowed(fd: int) -> Iterator[socket.socket]:
+    """Yield the socket of a descriptor, which stays open."""
+    made = socket.socket(fileno=fd)
+    try:
+        yield made
+    finally:
+        made.detach()
+
+
+def machine(address: str) -> str:
+    """Return what the addresses of one machine have in common."""
+    ip = ipaddress.ip_address(plain(address))
+    if ip.version == 4 or ip.is_loopback:
+        return str(ip)
+    return str(ipaddress.ip_network((ip, SITE_BITS), strict=False))

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from collections.abc import Callable
 
 from aiohttp import web
 
@@ -12,7 +13,7 @@ from hypervisor.api import callers
 from hypervisor.api.accounts import Accounts, CallerLimits
 from hypervisor.api.fair_queue import FairQueue
 from hypervisor.api.guard import SERVER_OPTIONS, guarded
-from hypervisor.api.listener import ApiListener, Identify, UserOf
+from hypervisor.api.listener import ApiListener, Callers
 from hypervisor.api.request_stats import Traffic
 from hypervisor.api.server import Server
 from hypervisor.api.sockets import tcp_sockets, unix_socket, warn_of_open_metrics
@@ -54,7 +55,7 @@ class Endpoints:
     async def open(self) -> None:
         """Listen. Raises ConfigError."""
         settings = self._settings
-        by_address = callers.user_over_tcp, callers.over_tcp(self._accounts)
+        by_address = callers.TcpCallers(self._accounts)
         if settings.tcp_addr:
             app = self._server.tcp_application(*tcp_tokens(settings))
             server = await self._run(self._traffic.watch(app))
@@ -67,10 +68,9 @@ class Endpoints:
             warn_of_open_metrics(settings.metrics_addr)
         # Last: a client that finds the socket finds the rest.
         server = await self._run(self._traffic.watch(self._server.unix_application()))
-        is_operator = self._node.authorization.is_operator
-        by_user = callers.user_over_unix, callers.over_unix(self._node.peers, self._accounts, is_operator)
-        listener = self._node.peers.listening(unix_socket(settings.socket))
-        self._listen(listener, server, by_user, UNIX_BACKLOG)
+        peers, authorization = self._node.peers, self._node.authorization
+        by_user = callers.UnixCallers(peers, peers.whereabouts, authorization, self._accounts)
+        self._listen(unix_socket(settings.socket), server, by_user, UNIX_BACKLOG, adopt=peers.adopt)
 
     async def _run(self, app: web.Application) -> web.Server:
         guarded(app, self._accounts, timeout_s=self._settings.request_timeout / 1e9)
@@ -81,18 +81,23 @@ class Endpoints:
         return runner.server
 
     def _listen(
-        self, listener: socket.socket, server: web.Server, callers_by: tuple[UserOf, Identify], backlog: int
+        self,
+        listener: socket.socket,
+        server: web.Server,
+        callers_by: Callers,
+        backlog: int,
+        *,
+        adopt: Callable[[int], socket.socket] = lambda fd: socket.socket(fileno=fd),
     ) -> None:
-        user_of, identify = callers_by
         made = ApiListener(
             listener,
             server,
-            user_of=user_of,
-            identify=identify,
+            callers=callers_by,
+            adopt=adopt,
             turns=self._turns,
             accounts=self._accounts,
             timeout_s=self._settings.request_timeout / 1e9,
-            refused=lambda: self._node.events.counts.update(["connection_refused"]),
+            refused=lambda count: self._node.events.counts.update({"connection_refused": count}),
         )
         self._listeners.append(made)
         made.start(backlog)
@@ -108,6 +113,8 @@ class Endpoints:
         await asyncio.sleep(LATE_S)
         for server in filter(None, servers):  # a connection that was just being accepted is not forgotten
             await server.shutdown(0)
+        for listener in self._listeners:
+            listener.end()
 
 
 def tcp_tokens(settings: Settings) -> tuple[str, str]:

@@ -17,8 +17,8 @@ from typing import Any
 
 from aiohttp import web
 
-from hypervisor.api.accounts import Accounts, CallerAccount
-from hypervisor.api.listener import IDLE_S, ApiConnection
+from hypervisor.api.accounts import Accounts, CallerAccount, TooOften
+from hypervisor.api.connection import IDLE_S, ApiConnection
 from hypervisor.errors import Refused
 from hypervisor.host.descriptors import shortage_of
 from hypervisor.log import account_in_log
@@ -47,7 +47,7 @@ def guarded(app: web.Application, accounts: Accounts, *, timeout_s: float) -> we
         connection = connection_of(request)
         if connection is None:
             return await plain_errors(request, handler)
-        connection.request_began()
+        connection.request_began(request.content if request.can_read_body else None)
         account_in_log.set(connection.account.name)
         try:
             return await plain_errors(request, handler)
@@ -58,6 +58,10 @@ def guarded(app: web.Application, accounts: Accounts, *, timeout_s: float) -> we
         try:
             async with turn(request):
                 return await handler(request)
+        except TooOften as error:
+            response = answer(error.status, str(error))
+            response.force_close()
+            return response
         except Refused as error:
             return answer(error.status, str(error))
         except web.HTTPException as error:
@@ -79,7 +83,9 @@ def guarded(app: web.Application, accounts: Accounts, *, timeout_s: float) -> we
         if account is None or account.is_operator:
             yield
             return
-        await asyncio.sleep(accounts.charge(account, 1))
+        delay_s = accounts.charge(account, 1)
+        if delay_s:
+            await asyncio.sleep(delay_s)
         async with account.starting:
             await asyncio.sleep(0)
         if request.path not in READERS:

@@ -1,137 +1,60 @@
 # SPDX-License-Identifier: Apache-2.0
 """Accepts connections and ends those that cost without asking.
 
-Whose a connection is, is known before it is served: a user with too many is told so and hung up on. A
-connection has a deadline in each phase: for a whole header, for the next request, for reading the answer.
-When descriptors run out, accepting pauses, and the peers that wait are told by a descriptor kept for that.
+Whose a connection is, is known before it is served: a user with too many, or with too many new ones a
+second, is told so and hung up on. Nothing waits for that in the kernel's queue, which all users share: what
+is refused is accepted first. When descriptors run out, accepting pauses, and the peers that wait are told by
+a descriptor kept for that.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import errno
 import logging
 import os
 import socket
 import time
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
 
-from hypervisor.api.accounts import MAX_STALLED, Accounts, CallerAccount
+from hypervisor.api.accounts import Accounts, CallerAccount
+from hypervisor.api.callers import Caller
+from hypervisor.api.connection import ApiConnection
 from hypervisor.api.fair_queue import FairQueue
+from hypervisor.host.arrivals import Arrival, Arrivals
 from hypervisor.host.descriptors import OF_DESCRIPTORS, Spare, shortage_of
 from hypervisor.log import account_in_log
 
 logger = logging.getLogger(__name__)
-MAX_ACCEPTED = 64
+MAX_ACCEPTED = 128
 """At once, before other work of the loop is done."""
 MAX_ACCEPT_S = 0.002
 PAUSE_S = 0.2
 """Pause in accepting after a shortage."""
-IDLE_S = 75.0
-"""Time that a connection is kept for its next request."""
 SWEEP_S = 0.5
+MAX_ENDED, MORE_S = 64, 0.005
+"""Late connections that are ended at once, and when the next ones are."""
 LINGER_S = 0.5
 MAX_LINGERING = 16
 """Refused connections that are kept open for LINGER_S."""
-MAX_READ = 1 << 14
-"""Bytes that are read, and parsed, at once."""
-GONE = (errno.ECONNABORTED, errno.EPROTO, errno.EPERM, errno.EINTR)
-Identify = Callable[[socket.socket], CallerAccount]
-UserOf = Callable[[socket.socket], str]
 
 
-class ApiConnection(asyncio.Protocol):
-    """Passes a connection's events on to the HTTP protocol, and keeps its deadline."""
+class Callers(Protocol):
+    """Says whose connections are: `caller` at once, for all that come; `account` for those in turn."""
 
-    def __init__(self, http: Any, account: CallerAccount, listener: ApiListener) -> None:
-        self.account = account
-        self._http = http
-        self._listener = listener
-        self._transport: asyncio.Transport | None = None
-        self._is_busy = False
-        self._has_begun = True
-        """Bytes of the next request have come, or are due since it has just connected."""
-        self._due_s = time.monotonic() + listener.timeout_s
-        self._stalled_at_s: float | None = None
+    def caller(self, arrival: Arrival) -> Caller:
+        """Return whose turn a connection waits for. Raises OSError if it has gone."""
+        ...
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
-        if hasattr(transport, "max_size"):
-            transport.max_size = MAX_READ
-        self._listener.connections.add(self)
-        self._http.connection_made(transport)
-
-    def data_received(self, data: bytes) -> None:
-        """Take what has come; it is parsed when it is this account's turn, and no more is read until then."""
-        if not self._is_busy and not self._has_begun:
-            self._has_begun = True
-            self._due_s = time.monotonic() + self._listener.timeout_s
-        assert self._transport is not None
-        self._transport.pause_reading()
-        self._listener.turns.put(self.account.name, lambda: self._parse(data))
-
-    def _parse(self, data: bytes) -> None:
-        if self._transport is not None:
-            self._transport.resume_reading()  # before: what parses may pause it for reasons of its own
-            self._http.data_received(data)
-
-    def eof_received(self) -> bool | None:
-        result: bool | None = self._http.eof_received()
-        return result
-
-    def pause_writing(self) -> None:
-        self._stalled_at_s = time.monotonic()
-        stalled = self.account.stalled
-        if len(stalled) >= MAX_STALLED and not self.account.is_operator:
-            oldest = next(iter(stalled))
-            assert isinstance(oldest, ApiConnection)
-            del stalled[oldest]
-            oldest.abort()
-        stalled[self] = None
-        self._http.pause_writing()
-
-    def resume_writing(self) -> None:
-        self._stalled_at_s = None
-        self.account.stalled.pop(self, None)
-        self._http.resume_writing()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._transport = None
-        self._listener.connections.discard(self)
-        self._listener.accounts.closed(self.account, self)
-        self._http.connection_lost(exc)
-
-    def request_began(self) -> None:
-        """A whole header has come; what comes next has deadlines of its own."""
-        self._is_busy = True
-
-    def request_ended(self) -> None:
-        """The answer is about to be written; the next request may follow."""
-        self._is_busy, self._has_begun = False, False
-        self._due_s = time.monotonic() + IDLE_S
-
-    @property
-    def is_waiting(self) -> bool:
-        """True if no request is being answered."""
-        return not self._is_busy and self._stalled_at_s is None
-
-    def is_late(self, now_s: float) -> bool:
-        if self._stalled_at_s is not None:
-            return now_s - self._stalled_at_s > self._listener.timeout_s
-        return not self._is_busy and now_s > self._due_s
-
-    def abort(self) -> None:
-        if self._transport is not None:
-            self._transport.abort()
+    def account(self, connection: socket.socket, caller: Caller) -> CallerAccount:
+        """Return the account that is charged for it. Raises Refused."""
+        ...
 
 
 class ApiListener:
-    """One listening socket. `serve` makes the HTTP protocol of a connection; `identify` may raise OSError.
-
-    `user_of` says at once, without looking at the peer's process, whose turn a new connection waits for.
+    """One listening socket. `serve` makes the HTTP protocol of a connection; `callers` says whose it is;
+    `adopt` makes a socket of its descriptor.
     """
 
     def __init__(
@@ -139,12 +62,12 @@ class ApiListener:
         listener: socket.socket,
         serve: Callable[[], Any],
         *,
-        user_of: UserOf,
-        identify: Identify,
+        callers: Callers,
         turns: FairQueue,
         accounts: Accounts,
         timeout_s: float,
-        refused: Callable[[], None] = lambda: None,
+        adopt: Callable[[int], socket.socket],
+        refused: Callable[[int], None] = lambda _: None,
     ) -> None:
         self.accounts = accounts
         self.turns = turns
@@ -152,8 +75,9 @@ class ApiListener:
         self.connections: set[ApiConnection] = set()
         self._socket = listener
         self._serve = serve
-        self._user_of = user_of
-        self._identify = identify
+        self._callers = callers
+        self._adopt = adopt
+        self._arrivals = Arrivals(listener, MAX_ACCEPTED)
         self._refused = refused
         self._loop = asyncio.get_running_loop()
         self._spare = Spare()
@@ -176,9 +100,15 @@ class ApiListener:
             self._is_open = False
             self._loop.remove_reader(self._socket)
         self._socket.close()
+        self._arrivals.close()
         self._spare.close()
         for refused in list(self._lingering):
             self._close_refused(refused)
+
+    def end(self) -> None:
+        """End the connections that have asked nothing yet."""
+        for connection in list(self.connections):
+            connection.abort()
 
     def _resume(self) -> None:
         if self._is_open:
@@ -187,37 +117,55 @@ class ApiListener:
 
     def _accept(self) -> None:
         end_s = time.monotonic() + MAX_ACCEPT_S
-        for _ in range(MAX_ACCEPTED):
+        while True:
             try:
-                connection, _ = self._socket.accept()
-            except BlockingIOError:
-                return
+                came = self._arrivals.accept()
             except OSError as error:
-                if error.errno not in GONE:
-                    self._pause(error)
-                    return
-                continue
-            self._queue(connection)
-            if time.monotonic() > end_s:
+                self._pause(error)
+                return
+            self._let_in(came)
+            if len(came) < MAX_ACCEPTED or time.monotonic() > end_s:
                 return
 
-    def _queue(self, connection: socket.socket) -> None:
-        """Let a connection wait for its user's turn, if not too many do."""
-        try:
-            connection.setblocking(False)
-            user = f"new connections of {self._user_of(connection)}"
-        except OSError:  # it has gone
-            connection.close()
-            return
-        if self.turns.waiting(user) >= self.accounts.limits.connections_of_user:
-            self._refuse(connection, user, f"too many {user}")
-            return
-        self.turns.put(user, lambda: self._take(connection))
+    def _let_in(self, came: Sequence[Arrival]) -> None:
+        """Let connections wait for their users' turns, and turn away those above the rate."""
+        too_often: dict[CallerAccount, list[int]] = {}
+        for arrival in came:
+            try:
+                caller = self._callers.caller(arrival)
+            except OSError:  # it has gone
+                os.close(arrival.fd)
+                continue
+            if not caller.may_operate:
+                account = self.accounts.of(caller.name)
+                if not self.accounts.connects(account):
+                    too_often.setdefault(account, []).append(arrival.fd)
+                    continue
+            self._queue(self._adopt(arrival.fd), caller)
+        for account, fds in too_often.items():
+            self._turn_away(account, fds)
 
-    def _take(self, connection: socket.socket) -> None:
+    def _queue(self, connection: socket.socket, caller: Caller) -> None:
+        """Let a connection wait for its user's turn, if not too many do."""
+        connection.setblocking(False)
+        turn = f"new connections of {caller.name}"
+        if self.turns.waiting(turn) >= self.accounts.limits.connections_of_user:
+            self._refuse(connection, caller.name, f"too many {turn}")
+            return
+        self.turns.put(turn, lambda: self._take(connection, caller))
+
+    def _turn_away(self, account: CallerAccount, fds: Sequence[int]) -> None:
+        """Refuse connections above the rate, at the least cost."""
+        self._refused(len(fds))
+        if self.accounts.is_news(account):
+            self._log_refusal(account.name, self.accounts.too_many_new(account))
+        account.refusal = account.refusal or refusal(self.accounts.too_many_new(account))
+        self._arrivals.turn_away(fds, account.refusal)
+
+    def _take(self, connection: socket.socket, caller: Caller) -> None:
         """Serve a connection, or tell its peer why not."""
         try:
-            account = self._identify(connection)
+            account = self._callers.account(connection, caller)
         except Exception as error:  # not served: there is no account to charge
             why = shortage_of(error) or str(error)
             self._refuse(connection, "unknown", why)
@@ -245,7 +193,7 @@ class ApiListener:
         return False
 
     async def _start(self, connection: socket.socket, account: CallerAccount) -> None:
-        made = ApiConnection(self._serve(), account, self)
+        made = ApiConnection(self._serve, account, self)
         self.accounts.opened(account, made)
         try:
             await self._loop.connect_accepted_socket(lambda: made, connection)
@@ -256,14 +204,17 @@ class ApiListener:
                 logger.warning("cannot serve a connection of %s: %s", account.name, error)
 
     def _refuse(self, connection: socket.socket, name: str, reason: str) -> None:
-        self._refused()
-        charged = account_in_log.set(name)
-        logger.warning("connection refused: %s", reason)
-        account_in_log.reset(charged)
+        self._refused(1)
+        self._log_refusal(name, reason)
         with contextlib.suppress(OSError):
             connection.send(refusal(reason), socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
             connection.shutdown(socket.SHUT_WR)
         self._linger(connection)
+
+    def _log_refusal(self, name: str, reason: str) -> None:
+        charged = account_in_log.set(name)
+        logger.warning("connection refused: %s", reason)
+        account_in_log.reset(charged)
 
     def _linger(self, connection: socket.socket) -> None:
         """Close a refused connection a little later: a peer that still writes would not read the answer."""
@@ -308,8 +259,12 @@ class ApiListener:
         if not self._is_open and not self.connections:
             return
         now_s = time.monotonic()
-        for connection in [c for c in self.connections if c.is_late(now_s)]:
+        late = [c for c in self.connections if c.is_late(now_s)]
+        for connection in late[:MAX_ENDED]:
             connection.abort()
+        if len(late) > MAX_ENDED:
+            self._loop.call_later(MORE_S, self._sweep)
+            return
         self.accounts.forget_idle()
         self._loop.call_later(SWEEP_S, self._sweep)
 

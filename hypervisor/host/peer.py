@@ -25,6 +25,7 @@ from hypervisor.host.control_groups import ControlGroups
 from hypervisor.host.descriptors import shortage_of
 from hypervisor.host.processes import has_ended
 from hypervisor.host.tcp_endpoints import TcpEndpoints
+from hypervisor.host.whereabouts import Whereabouts
 from hypervisor.model import Origin, Peer, ProcessKey
 
 SO_PEERPIDFD = 77
@@ -67,18 +68,6 @@ class User:
     groups: frozenset[int]
 
 
-class Listener(socket.socket):
-    """A listening Unix socket that takes a pidfd of each process that connects, for kernels before 6.5."""
-
-    pidfds: dict[int, int]
-
-    def accept(self) -> tuple[socket.socket, Any]:
-        raw, address = super().accept()
-        accepted = Accepted(fileno=raw.detach())
-        accepted.take_pidfd(self.pidfds)
-        return accepted, address
-
-
 class Accepted(socket.socket):
     """A connection with a pidfd of the process that opened it, in a table by the connection's number."""
 
@@ -109,6 +98,17 @@ class Accepted(socket.socket):
             os.close(pidfd)
 
 
+def hands_out_pidfds() -> bool:
+    """Return True if the kernel hands out a pidfd of the process that opened a connection, at any time."""
+    one, two = socket.socketpair()
+    with one, two:
+        try:
+            os.close(one.getsockopt(socket.SOL_SOCKET, SO_PEERPIDFD))
+        except OSError:
+            return False
+        return True
+
+
 def credentials(connection: Any) -> tuple[int, int, int]:
     """Return pid, uid and gid of the process that opened a connection, as they were then."""
     raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, CREDENTIALS.size)
@@ -129,25 +129,23 @@ class Peers:
 
     def __init__(self) -> None:
         self.control_groups = ControlGroups()
+        self.whereabouts = Whereabouts(self.control_groups)
+        self._hands_out_pidfds = hands_out_pidfds()
         self._pidfds: dict[int, int] = {}
         """By the number of the connection's descriptor; only before Linux 6.5."""
         self._holders = tcp_peer.SocketHolders()
         self._own_depth = len(process_files.status_of(os.getpid()).pids)
         self._own_users = process_files.uid_map(os.getpid())
 
-    def listening(self, raw: socket.socket) -> socket.socket:
-        """Return a listening Unix socket whose connections this can tell apart by the processes that opened
-        them.
+    def adopt(self, fd: int) -> socket.socket:
+        """Return the socket of a connection that has been accepted. It can be told apart by the process that
+        opened it.
         """
-        one, two = socket.socketpair()
-        with one, two:
-            try:
-                os.close(one.getsockopt(socket.SOL_SOCKET, SO_PEERPIDFD))
-            except OSError:
-                listener = Listener(fileno=raw.detach())
-                listener.pidfds = self._pidfds
-                return listener
-        return raw
+        if self._hands_out_pidfds:
+            return socket.socket(fileno=fd)
+        accepted = Accepted(fileno=fd)
+        accepted.take_pidfd(self._pidfds)
+        return accepted
 
     def of(self, connection: Any) -> Peer:
         """Return the process that opened a Unix connection and still lives. Raises Refused."""

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Collection
 
 from hypervisor.model import Peer
 
@@ -21,8 +22,11 @@ class Authorization:
 
     def is_operator(self, peer: Peer) -> bool:
         """True if a peer may change quotas: root, the daemon's user or its group, and not in a pod."""
-        is_theirs = peer.origin.uid in (ROOT, os.geteuid()) or self._operators_gid in peer.groups
-        return is_theirs and self.is_of_the_node(peer)
+        return self.may_operate(peer.origin.uid, peer.groups) and self.is_of_the_node(peer)
+
+    def may_operate(self, uid: int, groups: Collection[int]) -> bool:
+        """True if processes of a user are operators, provided that they run on the node itself."""
+        return uid in (ROOT, os.geteuid()) or self._operators_gid in groups
 
     def is_of_the_node(self, peer: Peer) -> bool:
         """True if a peer runs in no pod and no container but the daemon's own.

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from hypervisor.api.accounts import MAX_REQUEST_DELAY_S, Accounts, CallerLimits
+from hypervisor.api.accounts import MAX_REQUEST_DELAY_S, NEWS_S, Accounts, CallerLimits
 from hypervisor.errors import Refused
 
 LIMITS = CallerLimits(connections=100, requests_per_s=10, descriptors=1024)
@@ -69,3 +69,26 @@ def test_accounts_without_connections_and_debts_are_forgotten() -> None:
     clock.now_s = 10.0
     accounts.forget_idle()
     assert accounts.of("user 1") is not user
+
+
+def test_new_connections_of_a_user_have_a_rate_of_their_own_and_another_users_are_not_counted() -> None:
+    clock = Clock()
+    accounts = Accounts(LIMITS, clock)
+    user = accounts.of("user 1")
+    assert [accounts.connects(user) for _ in range(102)] == [True] * 100 + [False] * 2
+    assert accounts.connects(accounts.of("user 2"))
+    assert accounts.charge(user, 1) == 0.0
+    clock.now_s = 1.0
+    assert [accounts.connects(user) for _ in range(11)] == [True] * 10 + [False]
+    accounts.forget_idle()
+    assert accounts.of("user 1") is user
+    assert accounts.too_many_new(user) == "user 1 connects more than 10 times a second"
+
+
+def test_the_log_hears_once_in_a_while_that_a_user_connects_too_often() -> None:
+    clock = Clock()
+    accounts = Accounts(LIMITS, clock)
+    user = accounts.of("user 1")
+    assert [accounts.is_news(user) for _ in range(3)] == [True, False, False]
+    clock.now_s = NEWS_S
+    assert accounts.is_news(user)
