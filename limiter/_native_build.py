@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Builds limiter._native: the quota parser, the ledger and the shared-memory layout, as the shim has them,
-and csrc/node, what only the daemon needs.
+"""Builds limiter._native: the shim's quota parser, ledger and shared-memory layout, and csrc/node for the
+daemon.
 
-cffi reads the headers of csrc/ themselves, between their marks, and compares sizes and offsets with what the
-C compiler makes of them, so there is no second copy to go stale. setuptools runs this file (`cffi_modules`);
+cffi reads the headers of csrc/ between their marks, and compares sizes and offsets with the C compiler's. So
+there is no second copy that could become outdated. setuptools runs this file (`cffi_modules`);
 `python limiter/_native_build.py DIRECTORY` builds DIRECTORY/limiter/_native*.so, without installing.
 """
 
@@ -33,7 +33,7 @@ PART = re.compile(r"/\* cffi: begin \*/(.*?)/\* cffi: end \*/", re.DOTALL)
 CONSTANT = re.compile(r"^(#define \w+) .*$", re.MULTILINE)
 STRING = re.compile(r'^#define (\w+) ".*$', re.MULTILINE)
 
-# The environment as pairs of strings, name and value by turns, ended by NULL: no call back into Python.
+# The environment as alternating names and values, ended by NULL: no callback into Python.
 PAIRS = """
 static const char *native_lookup(const char *name, void *pairs)
 {
@@ -51,7 +51,7 @@ static int gl_native_read(struct gl_quota *quota, const char **pairs)
 
 
 def declarations(header: Path) -> str:
-    """Return what cffi reads of a header; constants keep their names, the compiler knows their values."""
+    """Return a header's part for cffi; constants keep their names, the compiler supplies the values."""
     text = "\n".join(PART.findall(header.read_text(encoding="utf-8")))
     return CONSTANT.sub(r"\1 ...", STRING.sub(r"static const char *const \1;", text))
 

@@ -10,7 +10,7 @@ DISTRIBUTION = "libgpulimit"
 
 
 def version(distribution: str = DISTRIBUTION) -> str:
-    """Return the version of an installed distribution; a checkout that is not installed has none."""
+    """Return the version of an installed distribution; a text instead for a checkout without installation."""
     try:
         return metadata.version(distribution)
     except metadata.PackageNotFoundError:

@@ -18,12 +18,12 @@ def build_id(path: Path) -> str:
     data = path.read_bytes()
     try:
         return noted(data) or hashlib.sha256(data).hexdigest()[:40]
-    except (struct.error, OverflowError):  # not an ELF file, or cut short
+    except (struct.error, OverflowError):  # not an ELF file, or truncated
         return hashlib.sha256(data).hexdigest()[:40]
 
 
 def noted(data: bytes) -> str | None:
-    """Return the build id of a 64-bit little-endian ELF file; None if it bears none."""
+    """Return the build id of a 64-bit little-endian ELF file; None if it has none."""
     if data[:6] != b"\x7fELF\x02\x01":
         return None
     (table,) = struct.unpack_from("<Q", data, 32)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The cards of this machine, as NVML lists them: asked in a child process, since NVML may hang.
+"""Lists the cards of this machine through NVML, in a child process: NVML may hang.
 
 `python -m limiter.cards` is that child: it prints one JSON object.
 """
@@ -18,7 +18,7 @@ TIMEOUT_S = 30
 
 
 class NoCards(GpulimitError):
-    """NVML does not say which cards there are."""
+    """NVML cannot list the cards."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class Card:
     index: int
     name: str
     minor: int | None
-    """Minor number of its device file; None: not known."""
+    """Minor number of its device file; None if not known."""
 
 
 def cards(environment: Mapping[str, str]) -> list[Card]:

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Handouts as a CDI specification, which Docker, Podman, containerd and CRI-O read. Pure.
+"""Writes container edits as a CDI specification for Docker, Podman, containerd and CRI-O. Pure.
 
-A device for each card, by UUID and as gpu<index>, "all" for all, and "limits": the library without a card,
-for those who take their cards from another specification, NVIDIA's `nvidia.com/gpu` say.
+There is a device for each card, by UUID and as gpu<index>, "all" for all cards, and "limits" for the library
+without a card. "limits" is for containers that get their cards from another specification, such as NVIDIA's
+`nvidia.com/gpu`.
 
-All of them have the runtime start a hook, which merges an /etc/ld.so.preload of the image's own with ours.
+Each device makes the runtime start a hook, which merges an image's own /etc/ld.so.preload with gpulimit's.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from limiter.cards import Card
 from limiter.container_edits import ContainerEdits
 
 VERSION = "0.3.0"
-"""The oldest that has all that is used, so that older runtimes take it too."""
+"""The oldest version with all used features, so that older runtimes accept it."""
 KIND = "gpulimit.io/gpu"
 PRELOAD_KIND, MERGED = "gpulimit.io/preload", "merged"
 NAME = re.compile(r"[A-Za-z]([A-Za-z0-9_.:-]*[A-Za-z0-9])?")
@@ -27,8 +28,10 @@ NAME = re.compile(r"[A-Za-z]([A-Za-z0-9_.:-]*[A-Za-z0-9])?")
 def specification(
     limits: ContainerEdits, cards: Sequence[Card], handouts: Mapping[str, ContainerEdits], *, hook: str
 ) -> dict[str, Any]:
-    """Return the specification. `handouts`: what brings each card, by UUID, and under "all" all of them;
-    `hook`: the node's program that merges. Raises ValueError.
+    """Return the specification. `handouts` has the edits for each card by UUID, and for all cards under
+    "all".
+
+    `hook` is the node's program that merges. Raises ValueError.
     """
     devices = {"limits": ContainerEdits(limits.variables)}
     for card in cards:
@@ -47,7 +50,7 @@ def specification(
 
 
 def of_hook_alone(hook: str) -> dict[str, Any]:
-    """Return a specification for the kubelet, from which containers get all but the hook."""
+    """Return a specification with only the hook; containers get everything else from the kubelet."""
     return {
         "cdiVersion": VERSION,
         "kind": PRELOAD_KIND,
@@ -56,19 +59,19 @@ def of_hook_alone(hook: str) -> dict[str, Any]:
 
 
 def hooks(program: str) -> list[dict[str, Any]]:
-    """Return what has a runtime start a program in the container's mounts, before the container begins."""
+    """Return hooks: a runtime starts the program in the container's mounts before the container starts."""
     return [
         {
             "hookName": "createContainer",
             "path": program,
             "args": [PurePosixPath(program).name],
-            "env": ["PATH=/usr/bin:/bin"],  # else runtimes hand on their own environment
+            "env": ["PATH=/usr/bin:/bin"],  # without it, runtimes pass on their own environment
         }
     ]
 
 
 def edits(one: ContainerEdits) -> dict[str, Any]:
-    """Return a handout as edits of a container; parts that it has not are left out."""
+    """Return the CDI form of container edits, without empty parts."""
     found: dict[str, Any] = {
         "env": [f"{name}={value}" for name, value in sorted(one.variables.items())],
         "deviceNodes": [{"path": node} for node in one.nodes],

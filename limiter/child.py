@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs one program as if its parent were not there: same terminal, same signals, same exit status."""
+"""Runs one program transparently: same terminal, same signals, same exit status."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ FORWARDED = (
     signal.SIGUSR1,
     signal.SIGUSR2,
 )
-# si_code of a signal that the kernel itself sent: from the terminal, to the whole foreground group, so that
-# the child has it already.
+# si_code of a signal from the kernel. The terminal sends it to the whole foreground group, so the child has
+# it already.
 SI_KERNEL = 0x80
 
 
 class CannotStart(GpulimitError):
-    """The program is not there (127) or cannot be executed (126), as a shell says it."""
+    """The program does not exist (127) or cannot be executed (126); the numbers are a shell's."""
 
     def __init__(self, program: str, error: OSError) -> None:
         super().__init__(f"cannot start {program!r}: {error.strerror}")
@@ -31,7 +31,7 @@ class CannotStart(GpulimitError):
 
 
 def exit_status(wait_status: int) -> int:
-    """Return what a shell would: the exit status, or 128 + the signal's number."""
+    """Return a shell's number for a wait status: the exit status, or 128 + the signal's number."""
     code = os.waitstatus_to_exitcode(wait_status)
     return code if code >= 0 else 128 - code
 
@@ -45,11 +45,11 @@ def run(
 ) -> int:
     """Run `command` to its end and return its exit status.
 
-    Signals that arrive meanwhile go to the program, once.  `tick` is called every `tick_s` while it runs.
-    Raises CannotStart.
+    Signals that arrive meanwhile are passed to the program, once.  `tick` is called every `tick_s` while it
+    runs. Raises CannotStart.
     """
     watched: set[int] = {signal.SIGCHLD, *FORWARDED}
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # inherited as ignored, it would lose the exit status
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # if inherited as ignored, the exit status would be lost
     before = signal.pthread_sigmask(signal.SIG_BLOCK, watched)
     try:
         pid = spawn(command, environment, before)
@@ -73,7 +73,7 @@ def watch(pid: int, watched: set[int], tick: Callable[[], None] | None, tick_s: 
     while True:
         info = signal.sigtimedwait(watched, tick_s) if tick else signal.sigwaitinfo(watched)
         if info is not None and info.si_signo in FORWARDED and info.si_code != SI_KERNEL:
-            # Not collected yet, so the pid is still the child's.
+            # The child is not reaped yet, so the pid is still its own.
             os.kill(pid, info.si_signo)
         if tick:
             tick()

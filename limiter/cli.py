@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """`gpulimit`: finds the command and runs it.
 
-One module per command, under `limiter.commands`, imported only when asked for, so that a command pays for
-its own imports and no others.  A command module has `add_arguments(parser)`, `run(options) -> int`, and a
-docstring whose first line is its help and whose rest holds examples.
+Each command is one module in `limiter.commands`, and only the module of the named command is imported.  It
+has `add_arguments(parser)`, `run(options) -> int`, and a docstring: the first line is the help, the rest has
+examples.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ PROGRAMS = {
     "guest-collector": "hypervisor.guests.collector_main",
     "webhook": "hypervisor.webhook",
 }
-"""Commands that another package runs; it is started in this process's place, not imported."""
+"""Commands of another package.  The package replaces this process; it is not imported."""
 
 
 class CliCommand(Protocol):
@@ -96,8 +96,8 @@ def build_parser(name: str, command: CliCommand) -> argparse.ArgumentParser:
 
 
 def become(package: str, arguments: Sequence[str]) -> NoReturn:
-    """Let a package take over this process."""
-    # -P: what lies in the current folder must not be taken for the package.
+    """Replace this process by a package's program."""
+    # -P: a folder of that name in the current folder must not be taken for the package.
     os.execv(sys.executable, [sys.executable, "-P", "-m", package, *arguments])  # noqa: S606
 
 
@@ -131,6 +131,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:
-        # The reader (head, less) has left.  Python would complain again when it flushes at exit.
+        # The reader (head, less) has ended.  Without this, Python would fail again when it flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141

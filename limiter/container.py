@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The arguments with which docker or podman starts a container under quota.
+"""Builds the arguments with which docker or podman starts a container under quota.
 
-The container gets the folder of libraries (limiter.library_install), read-only and under its own path, so
-that an upgrade on the host reaches programs that start later; the daemon's socket by its folder, which
-outlives the daemon; and its quota as environment.  What the image preloads stays preloaded, after ours.
+The container gets the folder of libraries (limiter.library_install), read-only and under the same path.  So
+an upgrade on the host reaches programs that start later.  It gets the folder of the daemon's socket, which
+outlives the daemon, and its quota as environment.  The image's own preloaded libraries stay, before
+gpulimit's.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from limiter.image import Image
 from limiter.paths import DAEMON_SOCKET
 
 PRELOAD_FILE = "/etc/ld.so.preload"
-# Of this process, not of the container.
+# Variables for this process, not for the container.
 OWN = ("GPULIMIT_LIB_DIR", "GPULIMIT_SOCKET", "GPULIMIT_SIM_STATE")
 SIM_STATE = "/dev/shm/gpulimit-sim"
 
@@ -32,17 +33,17 @@ class Wish:
 
     engine: str
     shelf: Path
-    """Folder of libraries, filled already."""
+    """Folder that already has the libraries."""
     gpus: Sequence[str] = ()
     devices: Sequence[str] = ()
-    """CDI devices, given to the engine instead of GPUs."""
+    """CDI devices, passed to the engine instead of GPUs."""
     by_file: bool = False
-    """Preload by /etc/ld.so.preload, which also holds for programs that clear their environment."""
+    """True to preload by /etc/ld.so.preload, which also limits programs that clear their environment."""
     is_simulated: bool = False
 
 
 def arguments(wish: Wish, environ: Mapping[str, str], image: Image) -> list[str]:
-    """Return the arguments, in order.  Raises UsageError for what cannot be passed through a shell's $(…)."""
+    """Return the arguments, in order.  Raises UsageError if one cannot pass through a shell's $(…)."""
     made = [*mount(wish.shelf), *preload(wish, image), *socket(environ)]
     for name, value in sorted(environ.items()):
         if name.startswith("GPULIMIT_") and name not in OWN:
@@ -61,12 +62,12 @@ def mount(source: Path, target: str | None = None) -> list[str]:
 
 
 def entries(text: str) -> list[str]:
-    """Return the entries of an LD_PRELOAD, or of the file, whose comments the loader knows, too."""
+    """Return the entries of an LD_PRELOAD or a preload file; comments are skipped, as the loader does."""
     return re.sub(r"#[^\n]*", "", text).replace(":", " ").split()
 
 
 def preload(wish: Wish, image: Image) -> list[str]:
-    """Preload what the image preloads, and libgpulimit.so behind it."""
+    """Return arguments that preload the image's libraries, then libgpulimit.so."""
     library = str(wish.shelf / paths.LIBRARY)
     if wish.by_file:
         return mount(preload_file(wish.shelf, [*entries(image.preload_file), library]), PRELOAD_FILE)
@@ -75,7 +76,7 @@ def preload(wish: Wish, image: Image) -> list[str]:
 
 
 def preload_file(shelf: Path, libraries: Sequence[str]) -> Path:
-    """Write a list of libraries under a name made of its content: a mounted file never changes."""
+    """Write a list of libraries under a name derived from its content: a mounted file must never change."""
     text = "".join(f"{library}\n" for library in dict.fromkeys(libraries))
     path = shelf / f"preload-{hashlib.sha256(text.encode(errors='surrogateescape')).hexdigest()[:16]}"
     if not path.exists():
@@ -87,7 +88,7 @@ def preload_file(shelf: Path, libraries: Sequence[str]) -> Path:
 
 
 def socket(environ: Mapping[str, str]) -> list[str]:
-    """Show the daemon's socket by its folder: the next daemon's socket is another file in it."""
+    """Return arguments that mount the socket's folder: a new daemon makes a new socket in it."""
     path = environ.get("GPULIMIT_SOCKET") or DAEMON_SOCKET
     if not path.startswith("/"):
         raise UsageError(f"GPULIMIT_SOCKET: {path!r} is not an absolute path")
@@ -98,17 +99,17 @@ def socket(environ: Mapping[str, str]) -> list[str]:
 
 
 def gpus(wish: Wish) -> list[str]:
-    """Give the container its GPUs: named CDI devices, else those chosen, else all."""
+    """Return arguments for the container's GPUs: named CDI devices, else the chosen GPUs, else all."""
     if wish.devices:
         return [text for device in wish.devices for text in ("--device", device)]
     if wish.engine == "podman":
         return [text for gpu in wish.gpus or ["all"] for text in ("--device", f"nvidia.com/gpu={gpu}")]
-    # Docker reads a line of CSV: the quotes keep the list in one field.
+    # Docker parses the value as CSV: the quotes keep the list in one field.
     return ["--gpus", f'"device={",".join(wish.gpus)}"' if wish.gpus else "all"]
 
 
 def simulated(image: Image) -> list[str]:
-    """Let the container find the simulated driver, with a machine of its own."""
+    """Return arguments for the simulated driver, with a separate machine."""
     driver = paths.simulated_driver()
     libraries = ":".join([str(driver), *filter(None, [image.environment.get("LD_LIBRARY_PATH")])])
     return [*mount(driver), "-e", f"LD_LIBRARY_PATH={libraries}", "-e", f"GPULIMIT_SIM_STATE={SIM_STATE}"]

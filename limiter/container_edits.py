@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Edits of a container that limit its programs: as values, for Kubernetes and for CDI. Pure.
+"""Edits of a container that limit its programs, as values, for Kubernetes and for CDI. Pure.
 
-Its cards, the library, the file that has it preloaded, the daemon's socket and a few variables; nothing of
-other containers. Segments are not among it: the daemon hands them to each process over the socket.
+They are its cards, the library, the preload file, the daemon's socket and a few variables. They contain
+nothing of other containers, and no segments: the daemon passes those to each process over the socket.
 """
 
 from __future__ import annotations
@@ -18,13 +18,14 @@ PRELOAD_IN_CONTAINER = "/etc/ld.so.preload"
 DRIVER_IN_CONTAINER = "/usr/local/nvidia/lib64"
 SIM_STATE_IN_CONTAINER = "/run/gpulimit-sim"
 NOT_BY_NVIDIA = {"NVIDIA_VISIBLE_DEVICES": "void"}
-"""Variable by which many images make NVIDIA's runtime bring every card, where that is the default."""
+"""Overrides the variable with which many images make NVIDIA's runtime add every card, if it is the default
+runtime."""
 CONTROL_NODES = ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools")
 
 
 @dataclass(frozen=True, slots=True)
 class Mount:
-    """A file or folder of the node, and where a container finds it."""
+    """A file or folder of the node, and its path in a container."""
 
     host: str
     container: str
@@ -40,7 +41,7 @@ class ContainerEdits:
     nodes: tuple[str, ...] = ()
     """Device files, at the same path in the container."""
     cdi: tuple[str, ...] = ()
-    """Names of CDI devices that bring the rest."""
+    """Names of CDI devices with further edits."""
 
     def __add__(self, other: ContainerEdits) -> ContainerEdits:
         return ContainerEdits(
@@ -52,11 +53,11 @@ class ContainerEdits:
 
 
 def limits(*, library: str, preload: str, daemon: str, socket: str) -> ContainerEdits:
-    """Return what every limited container gets. `library`, `preload` and `daemon` are the node's files.
+    """Return the edits of every limited container. `library`, `preload` and `daemon` are the node's files.
 
-    The socket's folder is mounted and not the socket, which a restarted daemon replaces. `daemon` says that
-    there is to be one: a process without waits and then gets no GPU, whatever its environment says. The
-    variable is for other commands of ours in the container.
+    The socket's folder is mounted, not the socket, which a restarted daemon replaces. `daemon` makes the
+    daemon mandatory: without one, a process waits and then gets no GPU, whatever its environment says. The
+    variable is for gpulimit's commands in the container.
     """
     folder = str(PurePosixPath(socket).parent)
     return ContainerEdits(
@@ -71,7 +72,7 @@ def limits(*, library: str, preload: str, daemon: str, socket: str) -> Container
 
 
 def by_nvidia(uuids: Iterable[str]) -> ContainerEdits:
-    """Return what makes NVIDIA's container runtime bring cards and driver."""
+    """Return edits that make NVIDIA's container runtime add cards and driver."""
     return ContainerEdits(variables={"NVIDIA_VISIBLE_DEVICES": ",".join(uuids)})
 
 

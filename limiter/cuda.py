@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The CUDA driver through ctypes: the few calls that the workload and the checks need, no framework.
+"""The CUDA driver through ctypes: the few calls of the workload and the checks, without a framework.
 
-Symbols are named as the library exports them (`cuMemAlloc_v2`), since nothing here goes through cuda.h.
+Symbols have the names that the library exports (`cuMemAlloc_v2`), since cuda.h is not used.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class NoDriver(GpulimitError):
 
 
 def reason_of(error: DriverError) -> str:
-    """Return why the driver cannot be used."""
+    """Return the reason that the driver cannot be used."""
     if error.code == NOT_PERMITTED:
         return f"this process may not use the GPU: {error}; a line above says why, if gpulimit refuses it"
     if error.code == NO_DEVICE:
@@ -76,7 +76,7 @@ class Driver:
             self.fail(symbol, code)
 
     def fail(self, symbol: str, code: int) -> None:
-        """Raise what a result code means."""
+        """Raise the exception of a result code."""
         text = c_char_p()
         known = self.has("cuGetErrorName") and self.function("cuGetErrorName")(code, byref(text)) == 0
         name = (text.value or b"").decode() if known else ""

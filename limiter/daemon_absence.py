@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Says what it means for programs that no daemon answers, and what to do about it."""
+"""Explains an absent daemon: the consequence for programs, and the remedy."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ FRESH_NS = 5_000_000_000
 
 
 def lines_about(error: NoDaemon) -> list[str]:
-    """Return the lines for people about a daemon that does not answer."""
+    """Return the lines about a daemon that does not answer."""
     if error.kind == "silent":
         return [f"daemon: {error}"]
     return [f"daemon: {meaning_of(error)}", *([START] if error.kind == "refused" else elsewhere())]
 
 
 def meaning_of(error: NoDaemon) -> str:
-    """Return what programs that start now will find: the environment's quota, or no GPU."""
+    """Return the consequence for programs that start now: the environment's quota, or no GPU."""
     if error.kind == "silent":
         return str(error)
     if error.kind == "refused":
@@ -44,7 +44,7 @@ def elsewhere() -> list[str]:
 
 
 def running_pid() -> int | None:
-    """Return the pid of the daemon that keeps the node's state segment fresh; None: there is none."""
+    """Return the pid of the daemon that updates the node's state segment; None if there is none."""
     size = ffi.sizeof("struct gl_state")
     try:
         data = (segment.DIRECTORY / segment.STATE_NAME).read_bytes()

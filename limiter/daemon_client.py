@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The node daemon as the command line sees it: HTTP over its Unix socket, without any library."""
+"""Client of the node daemon for the command line: HTTP over its Unix socket, with the standard library
+only.
+"""
 
 from __future__ import annotations
 
@@ -25,11 +27,11 @@ class NoDaemon(GpulimitError):
         super().__init__(message)
         self.path = path
         self.kind = kind
-        """missing: no such socket; refused: it is there, and nothing listens; silent: no answer comes."""
+        """missing: no such socket; refused: no process listens on it; silent: no answer arrives."""
 
 
 class NodeRefused(GpulimitError):
-    """The daemon did not do it; `str()` is its reason."""
+    """The daemon refused a call; `str()` is its reason."""
 
     def __init__(self, status: int, reason: str) -> None:
         super().__init__(reason)
@@ -50,18 +52,18 @@ class Connection(http.client.HTTPConnection):
 
 
 def socket_path() -> str:
-    """Return the path of the daemon's socket, as the environment gives it or the usual one."""
+    """Return the path of the daemon's socket: from the environment, else the default."""
     return os.environ.get("GPULIMIT_SOCKET") or DAEMON_SOCKET
 
 
 def may_be_there() -> bool:
-    """Return True if a program that starts now asks a daemon: its library finds an address for one."""
+    """True if a program that starts now would contact a daemon: its library finds an address."""
     named = ("GPULIMIT_SOCKET", "HYPERVISOR_IP")
     return any(os.environ.get(name) for name in named) or Path(DAEMON_SOCKET).exists()
 
 
 def answers() -> bool:
-    """Return True if a process listens on the daemon's socket."""
+    """True if a process listens on the daemon's socket."""
     path = socket_path()
     if not Path(path).exists():
         return False
@@ -75,8 +77,9 @@ def answers() -> bool:
 
 
 def ask(method: str, target: str, body: object = None, *, path: str | None = None) -> Any:
-    """Return what the daemon answers, None for nothing; `path`: where its socket is, if not where the
-    environment says. Raises NoDaemon or NodeRefused.
+    """Return the daemon's answer to a call, None if it has no body. Raises NoDaemon or NodeRefused.
+
+    `path` is the daemon's socket, if not the one of the environment.
     """
     path = path or socket_path()
     connection = Connection(path)
@@ -108,7 +111,7 @@ def ask(method: str, target: str, body: object = None, *, path: str | None = Non
 
 
 def raise_if_silent(error: NoDaemon) -> None:
-    """Raise the error again if a daemon is there that does not answer: it alone knows its tenants."""
+    """Raise the error again if a daemon exists but does not answer: only it knows its tenants."""
     if error.kind == "silent":
         raise error
 
@@ -121,7 +124,7 @@ def show_warnings(answer: object) -> None:
 
 
 def state() -> dict[str, Any] | None:
-    """Return what the daemon knows and lets this user see; None: there is no daemon."""
+    """Return the part of the daemon's state that this user may see; None if there is no daemon."""
     try:
         answer = ask("GET", "/v1/state")
     except NoDaemon:

@@ -15,7 +15,7 @@ MORE_HEADINGS = ("REQUEST", "WEIGHT", "PRIORITY", "SOURCE", "NOW")
 
 @dataclass(frozen=True, slots=True)
 class NodeRow:
-    """One tenant on one GPU, with what the daemon says of it; None: it does not know it."""
+    """One tenant on one GPU, with the daemon's data; None if the daemon does not know it."""
 
     row: StatusRow
     source: str | None = None
@@ -26,11 +26,12 @@ class NodeRow:
     gang: str = ""
     """Id of the gang that the tenant is in; empty if it is in none."""
     now: str = ""
-    """Its activity: "runs", "waits", "waits for memory", "suspended", or why its books cannot be used."""
+    """Activity: "runs", "waits", "waits for memory", "suspended", or the reason that its segment is
+    unusable."""
 
 
 def join(rows: Sequence[StatusRow], state: Mapping[str, Any]) -> list[NodeRow]:
-    """Return the rows with what the daemon knows of them; its limits hold."""
+    """Return the rows with the daemon's data; the daemon's limits replace those of the rows."""
     known = {
         (tenant["tenant"], gpu["uuid"]): (tenant, gpu)
         for tenant in state.get("tenants", ())
@@ -79,7 +80,7 @@ def node_data(row: NodeRow) -> dict[str, Any]:
 
 
 def node_table(rows: Sequence[NodeRow]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-    """Return headings and lines for people."""
+    """Return headings and lines of the table."""
     return (*HEADINGS, *MORE_HEADINGS), [(*node_cells(row),) for row in rows]
 
 
@@ -108,7 +109,7 @@ def gang_lines(state: Mapping[str, Any]) -> list[str]:
 
 
 def gpu_lines(state: Mapping[str, Any]) -> list[str]:
-    """Return a line for each GPU that is not well, or whose memory NVML does not say."""
+    """Return a line for each GPU that fails, or whose memory NVML does not report."""
     failed = [
         f"GPU {card['index']} {card['uuid']}".rstrip() + f" cannot be used: {card['error']}"
         for card in state.get("failed_gpus", ())

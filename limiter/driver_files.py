@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The NVIDIA driver's files on this node, for containers that no other runtime brings them to."""
+"""The NVIDIA driver's files on this node, for containers that get them from no other runtime."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LIBRARIES = (
     "libnvidia-gpucomp.so.*",
     "libcudadebugger.so.1",
 )
-"""Those that compute needs; the first two a program cannot do without."""
+"""Libraries for compute; the first two are mandatory."""
 FOLDERS = (
     "usr/lib/x86_64-linux-gnu",
     "usr/lib/aarch64-linux-gnu",
@@ -30,9 +30,9 @@ FOLDERS = (
 
 
 def libraries(root: Path = Path("/")) -> tuple[Mount, ...]:
-    """Return the driver's libraries under the node's root, as a container is to see them.
+    """Return mounts of the driver's libraries under the node's root.
 
-    Host paths are the node's own, without `root`: where the node is mounted in the caller's container.
+    Host paths are the node's own. `root` is the path of the node's root folder in the caller's container.
     """
     for folder in FOLDERS:
         if (root / folder / LIBRARIES[0]).exists():
@@ -47,7 +47,7 @@ def found_in(root: Path, folder: str) -> Iterator[Mount]:
 
 
 def control_nodes(root: Path = Path("/")) -> tuple[str, ...]:
-    """Return the device files that every user of a card needs."""
+    """Return the device files that every container with a card needs."""
     return tuple(node for node in CONTROL_NODES if (root / node.lstrip("/")).exists())
 
 

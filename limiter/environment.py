@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The environment of a program: the library preloaded, the simulated driver found first, GPUs chosen."""
+"""Edits the environment of a program: preloads the library, selects the simulated driver and the GPUs."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from limiter import paths
 
 
 def preload(environment: MutableMapping[str, str]) -> None:
-    """Preload libgpulimit.so, behind what is preloaded already.
+    """Preload libgpulimit.so, after libraries that are preloaded already.
 
-    A library that takes over driver calls, too, would not be asked behind it.
+    Another library that replaces driver calls would not be reached after it.
     """
     library = str(paths.library())
     environment["LD_PRELOAD"] = ":".join([*others_in(environment, "LD_PRELOAD", library), library])
 
 
 def use_simulated_driver(environment: MutableMapping[str, str]) -> None:
-    """Let the program find the simulated driver; programs of one user are on one simulated machine."""
+    """Make the program use the simulated driver; the programs of one user share one simulated machine."""
     prepend(environment, "LD_LIBRARY_PATH", str(paths.simulated_driver()))
     environment.setdefault("GPULIMIT_SIM_STATE", f"/dev/shm/gpulimit-sim-{os.getuid()}")
 
@@ -29,14 +29,14 @@ def set_gpus(environment: MutableMapping[str, str], gpus: Sequence[str]) -> None
     """Show the program only these GPUs."""
     if gpus:
         environment["CUDA_VISIBLE_DEVICES"] = ",".join(gpus)
-        environment["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"  # so that an index means what nvidia-smi shows
+        environment["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"  # indexes are then those of nvidia-smi
 
 
 def prepend(environment: MutableMapping[str, str], variable: str, path: str) -> None:
-    """Put `path` first in a list of paths, keeping what is there."""
+    """Put `path` first in a list of paths, and keep the other entries."""
     environment[variable] = ":".join([path, *others_in(environment, variable, path)])
 
 
 def others_in(environment: Mapping[str, str], variable: str, path: str) -> list[str]:
-    """Return the entries of a list of paths, but for `path`."""
+    """Return the entries of a list of paths without `path`."""
     return [p for p in re.split("[ :]+", environment.get(variable, "")) if p and p != path]

@@ -1,28 +1,28 @@
 # SPDX-License-Identifier: Apache-2.0
 """The errors of this package.
 
-    GpulimitError            one clear line for a person; exit status 1
+    GpulimitError            one clear line for the user; exit status 1
     ├── UsageError           the command line contradicts itself; exit status 2
     ├── QuotaError           a quota cannot be read or cannot hold; exit status 2
     ├── LayoutMismatch       a segment is not what this version can read
     ├── NotInstalled         a file of the package is missing
     └── DriverError          a call of the GPU driver failed
-        └── OutOfMemory      it said that there is no memory (left)
+        └── OutOfMemory      the driver has no memory (left)
 
-Nothing else escapes a command on purpose: what does is a bug and shows its traceback.
+Any other exception that leaves a command is a bug and shows its traceback.
 """
 
 from __future__ import annotations
 
 
 class GpulimitError(Exception):
-    """Something a person can act on; `str()` is the line to show."""
+    """An error that the user can act on; `str()` is the line to show."""
 
     exit_status = 1
 
 
 class UsageError(GpulimitError):
-    """The command line asks for things that exclude each other."""
+    """The command line is invalid or contradicts itself."""
 
     exit_status = 2
 
@@ -39,7 +39,7 @@ class QuotaError(GpulimitError):
         self.variable = variable
         self.value = value
         self.position = position
-        """Character in the value, from 1; 0: the value as a whole."""
+        """Position of the character in the value, from 1; 0 for the whole value."""
         self.reason = reason
 
 

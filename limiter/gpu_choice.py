@@ -13,9 +13,9 @@ UUID = re.compile(r"(GPU|MIG)-[0-9a-f-]+", re.IGNORECASE)
 
 
 def check(gpus: Sequence[str], variables: Mapping[str, str]) -> None:
-    """Raise UsageError if one of the GPUs is not there. `variables`: the program's environment.
+    """Raise UsageError if one of the GPUs does not exist. `variables` is the program's environment.
 
-    Where NVML does not answer, only the form is checked: the program then fails by itself.
+    If NVML does not answer, only the form is checked: the program then fails by itself.
     """
     names = [name for gpu in gpus for name in gpu.split(",")]
     for name in names:
@@ -33,7 +33,7 @@ def check(gpus: Sequence[str], variables: Mapping[str, str]) -> None:
 
 
 def is_known(name: str, known: Sequence[Card]) -> bool:
-    """True if a name is a card's number or the beginning of its UUID; MIG devices are CUDA's to find."""
+    """True if a name is a card's index or the beginning of its UUID. CUDA itself checks MIG devices."""
     if name.isdecimal():
         return int(name) in {card.index for card in known}
     return name.upper().startswith("MIG-") or any(

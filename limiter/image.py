@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Variables and preloads of a container image, asked of docker or podman."""
+"""Reads variables and preloaded libraries of a container image through docker or podman."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ TIMEOUT_S = 60.0
 
 
 class CannotAsk(GpulimitError):
-    """The engine is not there, or does not know the image."""
+    """The engine does not exist, or does not know the image."""
 
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """The parts of an image that matter here: its environment, and its /etc/ld.so.preload."""
+    """Environment and /etc/ld.so.preload of an image."""
 
     environment: Mapping[str, str] = field(default_factory=dict)
     preload_file: str = ""
 
 
 def ask(engine: str, image: str, *, with_file: bool) -> Image:
-    """Return what an image sets.  Raises CannotAsk."""
+    """Return an image's settings.  Raises CannotAsk."""
     told = run(engine, "image", "inspect", "--format", "{{json .Config.Env}}", image)
     try:
         pairs = [text.partition("=") for text in json.loads(told) or []]
@@ -42,7 +42,7 @@ def ask(engine: str, image: str, *, with_file: bool) -> Image:
 
 
 def preload_file(engine: str, image: str) -> str:
-    """Return an image's /etc/ld.so.preload, empty where it has none, by a container that is never started."""
+    """Return an image's /etc/ld.so.preload, empty if it has none, from a container that is never started."""
     container = run(engine, "create", image, "true").decode().strip()
     try:
         data = run(engine, "cp", f"{container}:/etc/ld.so.preload", "-")
@@ -62,7 +62,7 @@ def preload_file(engine: str, image: str) -> str:
 
 
 def run(engine: str, *arguments: str) -> bytes:
-    """Run the engine; return what it printed."""
+    """Run the engine; return its output."""
     shown = f"{engine} {' '.join(arguments[:2])}"
     try:
         done = subprocess.run([engine, *arguments], capture_output=True, timeout=TIMEOUT_S, check=False)

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A folder with the libraries for others to map: containers, and whatever names a path that must not move.
+"""Installs the libraries in a folder with stable paths, for containers and for LD_PRELOAD.
 
-A library that runs is never written to.  Each build lies under a name of its own,
-`libgpulimit-<build id>.so`, and the plain name is a symbolic link that is switched in one step: who starts
-before the switch has the old one, who starts after it has the new one, and there is no moment without.  Old
-builds go once no process maps them.
+A library in use is never modified.  Each build has its own name, `libgpulimit-<build id>.so`, and the plain
+name is a symbolic link that is switched atomically.  A program that starts before the switch has the old
+library, and one that starts after it the new one; the library is never missing.  Builds that no process maps
+are removed.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class CannotInstall(GpulimitError):
 
 
 def default_folder() -> Path:
-    """Return where `gpulimit run --container` keeps libraries: the system's folder, or the user's own."""
+    """Return the folder of libraries for `gpulimit run --container`: the system's, or the user's own."""
     if os.geteuid() == 0:
         return Path("/var/lib/gpulimit/lib")
     data = os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share"
@@ -37,9 +37,9 @@ def default_folder() -> Path:
 
 
 def publish(folder: Path, source: Path | None = None) -> Path:
-    """Put this installation's libraries into `folder`; return the path of libgpulimit.so there.
+    """Install this build's libraries in `folder`; return the path of libgpulimit.so there.
 
-    Doing it again changes nothing.  Raises NotInstalled, CannotInstall, library_store.NotPlaced.
+    A second call changes nothing.  Raises NotInstalled, CannotInstall, library_store.NotPlaced.
     """
     source = source or paths.library().parent
     try:
@@ -52,7 +52,7 @@ def publish(folder: Path, source: Path | None = None) -> Path:
 
 
 def place(library: Path, folder: Path) -> str:
-    """Copy a library under the name of its build, try it, and switch the link; return that name."""
+    """Copy a library under the name of its build, check it, and switch the link; return that name."""
     name = f"{library.stem}-{build_id(library)[:16]}.so"
     library_store.put(folder / name, library.read_bytes())
     library_store.check(folder / name)
@@ -63,7 +63,7 @@ def place(library: Path, folder: Path) -> str:
 
 
 def switch(link: Path, name: str) -> None:
-    """Let the link name another file, in one step."""
+    """Point the link at another file, atomically."""
     fresh = link.with_name(f".{link.name}-{os.getpid()}")
     fresh.unlink(missing_ok=True)
     fresh.symlink_to(name)
@@ -71,7 +71,7 @@ def switch(link: Path, name: str) -> None:
 
 
 def remove_unused(folder: Path, current: set[str]) -> None:
-    """Remove builds that no process maps; another user than root cannot know that, and keeps them."""
+    """Remove builds that no process maps.  Only root can see that; other users keep them."""
     old = [path for path in folder.iterdir() if VERSIONED.fullmatch(path.name) and path.name not in current]
     if old and os.geteuid() == 0:
         used = set(mapped_files())
@@ -81,7 +81,7 @@ def remove_unused(folder: Path, current: set[str]) -> None:
 
 
 def key_of(path: Path) -> tuple[int, int, int]:
-    """Return what /proc/PID/maps calls a file in any container: device, two numbers, and inode."""
+    """Return a file's key in /proc/PID/maps of any container: device (two numbers) and inode."""
     state = path.stat()
     return os.major(state.st_dev), os.minor(state.st_dev), state.st_ino
 
@@ -89,6 +89,6 @@ def key_of(path: Path) -> tuple[int, int, int]:
 def mapped_files() -> Iterator[tuple[int, int, int]]:
     """Yield the files that processes of this machine map."""
     for maps in Path("/proc").glob("[0-9]*/maps"):
-        with contextlib.suppress(OSError):  # it has ended meanwhile
+        with contextlib.suppress(OSError):  # the process has ended meanwhile
             for major, minor, inode in MAPPED.findall(maps.read_text(errors="replace")):
                 yield int(major, 16), int(minor, 16), int(inode)

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Puts the library where containers can mount it from, so that an upgrade never changes a file in use.
+"""Installs the library in a folder that containers mount from, so that an upgrade never changes a file in
+use.
 
-As on a `shelf`, each build has a name of its own and appears there in one step. But those of earlier builds
-stay as long as a container was given one, whether it runs or not: it is started again with that path.
+As in `library_install`, each build has its own name and appears atomically. Here an earlier build stays as
+long as a container uses it, even if the container does not run: it is restarted with that path.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ MODE, PROGRAM_MODE = 0o644, 0o755
 
 
 class NotPlaced(GpulimitError):
-    """The library cannot be put, or used, where it should be."""
+    """The library cannot be installed or used in its folder."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,17 +38,18 @@ class Placed:
     preload: Path
     """File that containers get as /etc/ld.so.preload."""
     daemon: Path
-    """Says where the daemon's socket is."""
+    """File with the path of the daemon's socket."""
 
 
 def place(library: Path, folder: Path, socket: str) -> Placed:
-    """Put the library and the files that go with it into a folder, if they are not there yet, and try the
-    library. Raises NotPlaced.
+    """Install the library and its files in a folder, if they are missing, and check the library.
+
+    Raises NotPlaced.
     """
     try:
         content = library.read_bytes()
         folder.mkdir(mode=0o755, parents=True, exist_ok=True)
-        # By content and not by build id: a stripped file has the same.
+        # The name depends on the content, not on the build id: a stripped file has the same build id.
         name = f"{PREFIX}{hashlib.sha256(content).hexdigest()[:16]}{SUFFIX}"
         placed = Placed(folder / name, folder / PRELOAD, folder / DAEMON)
         put(placed.library, content)
@@ -60,9 +62,10 @@ def place(library: Path, folder: Path, socket: str) -> Placed:
 
 
 def place_hook(program: Path, folder: Path) -> Path:
-    """Put the program that container runtimes start into the folder; return it. Raises NotPlaced.
+    """Install the hook program for container runtimes in the folder; return its path. Raises NotPlaced.
 
-    By one name for all builds: it takes nothing from us, and specifications name it for long.
+    All builds use one name: the hook depends on no other file, and specifications keep its name for a long
+    time.
     """
     placed = folder / HOOK
     try:
@@ -75,12 +78,12 @@ def place_hook(program: Path, folder: Path) -> Path:
 
 
 def put(path: Path, content: bytes, mode: int = MODE) -> None:
-    """Make a file appear with its whole content; one that has it already is left as it is."""
+    """Create a file atomically with its whole content; a file that has it already stays."""
     with contextlib.suppress(FileNotFoundError, IsADirectoryError):
         if not path.is_symlink() and path.read_bytes() == content and path.stat().st_mode & 0o777 == mode:
             return
     if path.is_dir() and not path.is_symlink():
-        path.rmdir()  # runtimes make one where a file to mount was missing
+        path.rmdir()  # container runtimes create a folder if a file to mount is missing
     handle, fresh = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(handle, "wb") as file:
@@ -95,9 +98,10 @@ def put(path: Path, content: bytes, mode: int = MODE) -> None:
 
 
 def check(library: Path) -> None:
-    """Start a program with the library preloaded, and see that it is mapped. Raises NotPlaced.
+    """Start a program with the library preloaded, and check that it is mapped. Raises NotPlaced.
 
-    The loader only warns of a library that it cannot use: a folder mounted noexec, another machine's file.
+    The loader only warns about an unusable library: a folder that is mounted noexec, a file of another
+    architecture.
     """
     try:
         done = subprocess.run(
@@ -116,9 +120,9 @@ def check(library: Path) -> None:
 
 
 def remove_unused(folder: Path, keep: Path, in_use: Iterable[bytes]) -> list[Path]:
-    """Remove earlier builds that no container was given; return them.
+    """Remove earlier builds that no container uses; return them.
 
-    `in_use`: texts that name the files in use, as the kubelet keeps them.
+    `in_use` holds texts that name the files in use, from the kubelet's checkpoint.
     """
     texts = list(in_use)
     old = [path for path in folder.glob(f"{PREFIX}*{SUFFIX}") if path != keep]

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Changes the quota of a running tenant, in its segment; for the owner of the segment.
+"""Changes the quota of a running tenant in its usage segment; only the segment's owner can.
 
-The tenant's processes follow at their next allocation or launch; threads that wait for GPU time are woken.
+The change takes effect at the next allocation or launch; threads that wait for GPU time are woken.
 """
 
 from __future__ import annotations
@@ -18,14 +18,17 @@ UNCHANGED_BYTES = 2**64 - 1
 
 
 def is_under_a_daemon(tenant: str) -> bool:
-    """True if a daemon's policy holds for the tenant, also while that daemon is away: its books do not."""
+    """True if a daemon's policy holds for the tenant, even while that daemon is away.
+
+    The limits in the usage segment are then not used.
+    """
     return (segment.DIRECTORY / f"{segment.POLICY_PREFIX}{tenant}").exists()
 
 
 class LiveTenant:
     """A writable view of one tenant's segment. Use as a context manager.
 
-    Raises what limiter.segment.read_file raises for a segment that is missing or not of this layout, and
+    Raises the exceptions of limiter.segment.read_file if the segment is missing or has another layout, and
     PermissionError if it belongs to another user.
     """
 
@@ -47,12 +50,12 @@ class LiveTenant:
         self._map.close()
 
     def set(self, device: int, *, memory_bytes: int = UNCHANGED_BYTES, compute_percent: int = 0) -> None:
-        """Set limits of the segment's device entry; 0 percent and UNCHANGED_BYTES leave a limit as it is."""
+        """Set limits of the segment's device entry; 0 percent and UNCHANGED_BYTES keep a limit."""
         if lib.gl_live_set(self._usage, device, memory_bytes, compute_percent):
             raise ValueError(f"device entry {device}, {compute_percent} percent: no such entry or not 1..100")
 
     def suspend(self, device: int, *, suspended: bool) -> None:
-        """Hold back every further launch, or let them go again."""
+        """Suspend launches on a device, or resume them."""
         if lib.gl_live_suspend(self._usage, device, int(suspended)):
             raise ValueError(f"device entry {device}: no such entry")
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A card that can be cut into MIG devices, as values, and which metric tells which of them. Pure.
+"""Values of a card with MIG, and the tables from their fields to metrics. Pure.
 
 See limiter.vgpu for why the tables are here.
 """
@@ -11,12 +11,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class MigInstance:
-    """One MIG device: a compute instance in a GPU instance; None or "": not known."""
+    """One MIG device: a compute instance in a GPU instance. None or "" if not known."""
 
     index: int
-    """NVML's number of it within its card; numbers may be missing in between."""
+    """NVML's number of the MIG device on its card; numbers may have gaps."""
     uuid: str = ""
-    """"MIG-…"; what quotas and CUDA_VISIBLE_DEVICES name it by."""
+    """"MIG-…", the name for quotas and CUDA_VISIBLE_DEVICES."""
     profile: str = ""
     """"1g.10gb"."""
     gpu_instance_id: int | None = None
@@ -24,7 +24,7 @@ class MigInstance:
     memory_used_bytes: int | None = None
     memory_total_bytes: int | None = None
     utilization_ratio: float | None = None
-    """Memory of its GPU instance, which other compute instances may share."""
+    """Activity of its GPU instance, which other compute instances may share."""
     memory_utilization_ratio: float | None = None
     """Activity of the memory controller, not how full it is."""
     memory_reserved_bytes: int | None = None
@@ -35,7 +35,7 @@ class MigInstance:
 
 @dataclass(frozen=True, slots=True)
 class MigGpu:
-    """One card that knows MIG."""
+    """One card that supports MIG."""
 
     gpu_uuid: str
     gpu_index: int = 0
@@ -64,4 +64,4 @@ INSTANCE_LABELS = {
 }
 """Field of MigInstance -> label of all its metrics."""
 INFO = "mig_instance_info"
-"""Constant 1 for each MIG device, so that one of which nothing else is known is there too."""
+"""Constant 1 for each MIG device, so that a MIG device without other values appears too."""

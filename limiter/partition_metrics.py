@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""vGPUs and MIG devices read back from the metrics of a node, which may say anything. Pure.
+"""Reads vGPUs and MIG devices back from the metrics of a node, which may be hostile. Pure.
 
-Takes samples from whatever parses the page: (name, labels, value). Understands this daemon's families and
-those of all-smi, and the label names of its older versions. What is over a bound is left out; what is already
-known goes on being updated.
+The input is parsed samples: (name, labels, value). The reader understands this daemon's families, those of
+all-smi, and the label names of its older versions. Values and objects beyond a bound are left out. Known
+objects are still updated.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ PERCENT = 0.01
 MODE_OF = {number: mode for mode, number in HOST_MODES.items()}
 
 Key = tuple[str, str]
-"""(host, UUID of the card): two hosts may have cards of one UUID."""
+"""(host, UUID of the card): two hosts may have cards with the same UUID."""
 Families = dict[str, tuple[str, float]]
 """Full name of a metric -> (field, factor)."""
 
@@ -74,11 +74,11 @@ WHOLE = {
     "memory_total_bytes": MAX_NUMBER,
     "memory_reserved_bytes": MAX_NUMBER,
 }
-"""Fields that are whole numbers, and the largest that they can be."""
+"""Integer fields, and their largest values."""
 
 
 class PartitionReader:
-    """Takes the samples of one or more pages. `host` names the node where the samples do not."""
+    """Takes the samples of one or more pages. `host` names the node if the samples do not."""
 
     def __init__(self, host: str = "") -> None:
         self._host = host
@@ -87,10 +87,10 @@ class PartitionReader:
         self._mig_gpus: dict[Key, MigGpu] = {}
         self._migs: dict[tuple[Key, int], MigInstance] = {}
         self.dropped = 0
-        """Samples over a bound, or that make no sense."""
+        """Number of samples that are invalid or beyond a bound."""
 
     def take(self, samples: Iterable[Sample]) -> None:
-        """Take over what concerns vGPUs and MIG; everything else is passed over."""
+        """Take the samples about vGPUs and MIG; ignore the others."""
         for name, labels, value in samples:
             if "vgpu_" in name:
                 taken = self._take_vgpu(name, labels, value)
@@ -109,7 +109,7 @@ class PartitionReader:
         return tuple(sorted(whole, key=lambda h: (h.host, h.gpu_index, h.gpu_uuid)))
 
     def mig_gpus(self) -> tuple[MigGpu, ...]:
-        """Return cards that know MIG, by host and index, their MIG devices by number."""
+        """Return cards that support MIG, by host and index, their MIG devices by number."""
         found: dict[Key, list[MigInstance]] = {}
         for (key, _), instance in sorted(self._migs.items()):
             found.setdefault(key, []).append(instance)
@@ -231,7 +231,7 @@ def texts_in(labels: Mapping[str, str], table: Mapping[str, str], *, besides: st
 
 
 def text(value: str) -> str:
-    """Return a label's value without what would move a terminal's cursor or spoof a name, cut short."""
+    """Return a label's value, shortened, without characters that move a cursor or spoof a name."""
     return "".join(c for c in value[:MAX_TEXT] if c.isprintable())
 
 
@@ -243,7 +243,7 @@ def whole(value: str, most: int) -> int | None:
 
 
 def checked(field: str, value: float) -> float | int | bool | None:
-    """Return a field's value, if it is one that it can have."""
+    """Return a field's value if it is possible, else None."""
     if not math.isfinite(value) or value < 0:
         return None
     if field == "is_active":

@@ -38,12 +38,12 @@ def simulated_driver() -> Path:
 
 
 def hook_table() -> Path:
-    """Return the path of hooks.def, the table of what the library takes over."""
+    """Return the path of hooks.def, the table of the calls that the library replaces."""
     return existing(lib_dir() / "hooks.def")
 
 
 def existing(path: Path) -> Path:
-    """Return `path` if it is there; else say how to get it."""
+    """Return `path` if it exists; else raise NotInstalled, which says how to get it."""
     if not path.exists():
         raise NotInstalled(f"{path} is missing; install the package again (`pip install .`), or `make build`")
     return path

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Quotas as values: what variables or flags say, read by the C parser that the library itself uses.
+"""Quotas as values, parsed from variables or flags by the library's own C parser.
 
-So the command line refuses exactly what a limited process would refuse. Forms and precedence are in
-csrc/quota/quota.h and docs/quotas.md. Pure: nothing here looks at the machine.
+So the command line refuses exactly the quotas that a limited process would refuse. csrc/quota/quota.h and
+docs/quotas.md describe syntax and precedence. Pure.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ Priority = Literal["low", "normal", "high"]
 PRIORITIES: tuple[Priority, ...] = ("low", "normal", "high")
 NO_LIMIT_PERCENT = 100
 DEFAULT_WEIGHT = int(lib.GL_DEFAULT_WEIGHT)
-"""Weight of every tenant that is given none, whatever its request."""
+"""Weight of a tenant without a weight, whatever its request."""
 
 
 class PriorityClass(IntEnum):
-    """The classes as numbers, as policies and the scheduler have them (enum gl_priority in csrc/layout.h)."""
+    """Priority classes as numbers, as in policies and the scheduler (enum gl_priority in csrc/layout.h)."""
 
     LOW = int(lib.GL_PRIORITY_LOW)
     NORMAL = int(lib.GL_PRIORITY_NORMAL)
@@ -37,7 +37,7 @@ class PriorityClass(IntEnum):
 
     @property
     def quota_name(self) -> Priority:
-        """The name as quotas give it."""
+        """Name of the class in quotas."""
         return cast(Priority, self.name.lower())
 
 
@@ -68,12 +68,12 @@ FOREIGN_VARIABLES = (
         for index in ("", *(f"_{i}" for i in range(16)))
     ),
 )
-"""Variables of other limiters that are understood too."""
+"""Variables of other limiters that are accepted too."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One amount and the devices that it is for."""
+    """One amount and its devices."""
 
     device: str
     """"*", an index in NVML's order, or the beginning of a UUID."""
@@ -95,7 +95,7 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class Quota:
-    """Limits that one process is told; None: not set."""
+    """Limits of one process; None if not set."""
 
     memory: tuple[Rule, ...] = ()
     compute: tuple[Rule, ...] = ()
@@ -103,22 +103,22 @@ class Quota:
     weight: int | None = None
     priority: Priority | None = None
     memory_wait_s: int | None = None
-    """Seconds that an allocation may wait for memory before it is refused."""
+    """Longest time that an allocation waits for memory before it is refused."""
     gang: str | None = None
     """"off", "auto", or the name of a gang of tenants; None means "auto"."""
     tenant: str | None = None
     memory_source: str | None = None
-    """Variable that decided."""
+    """Variable that set it."""
     compute_source: str | None = None
 
     @property
     def is_set(self) -> bool:
-        """Anything was said, so the process is under quota."""
+        """True if any field is set, so that the process is under quota."""
         return self.environ() != {}
 
     @property
     def has_limits(self) -> bool:
-        """True if more is said than the names of a tenant and a gang."""
+        """True if a field other than the names of tenant and gang is set."""
         return replace(self, tenant=None, gang=None).is_set
 
     @property
@@ -130,18 +130,20 @@ class Quota:
     def memory_bytes(
         self, card_bytes: int, *, index: int | None = None, uuid: str | None = None
     ) -> int | None:
-        """Return the memory limit of a card, at most `card_bytes`; None: no quota; 0: no rule for it."""
+        """Return the memory limit of a card, at most `card_bytes`; None without a quota, 0 without a rule for
+        it.
+        """
         limit = ffi.new("uint64_t *")
         if not lib.gl_quota_memory_for(self._native(), *self._card(index, uuid), card_bytes, limit):
             return None
         return int(limit[0])
 
     def compute_percent(self, *, index: int | None = None, uuid: str | None = None) -> int:
-        """Return the limit of a card in percent of GPU time; 100: none; 1: rules, but none for it."""
+        """Return the limit of a card in percent of GPU time; 100 without a limit, 1 if no rule names it."""
         return int(lib.gl_quota_compute_for(self._native(), *self._card(index, uuid)))
 
     def environ(self) -> dict[str, str]:
-        """Return the variables that say the same, in one plain form; `read` gives this quota back."""
+        """Return the variables for this quota in canonical form; `read` parses them to the same quota."""
         said = {
             "GPULIMIT_MEMORY": ",".join(rule.memory_text() for rule in self.memory),
             "GPULIMIT_COMPUTE": ",".join(rule.compute_text() for rule in self.compute),
@@ -163,10 +165,10 @@ class Quota:
 
 
 def read(environ: Mapping[str, str], *, flags: Mapping[str, str] | None = None) -> Quota:
-    """Return the quota that variables give; raise QuotaError for the first one that cannot be read.
+    """Return the quota in variables. Raises QuotaError for the first one that cannot be parsed.
 
-    `flags` says which variables came from the command line, {"GPULIMIT_MEMORY": "--memory"}: errors then name
-    the flag.
+    `flags` maps variables from the command line to their flags, {"GPULIMIT_MEMORY": "--memory"}: errors then
+    name the flag.
     """
     native = read_native(environ, flags or {})
     return Quota(
@@ -215,7 +217,7 @@ def read_native(environ: Mapping[str, str], flags: Mapping[str, str]) -> Any:
 
 
 def encoded(name: str, value: str, flags: Mapping[str, str]) -> bytes:
-    """Return a value as a program finds it in its environment; raise QuotaError if it cannot be there."""
+    """Return a value as bytes of an environment. Raises QuotaError if it cannot be in one."""
     shown = flags.get(name, name)
     try:
         raw = os.fsencode(value)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Resources that one run used, for `gpulimit run --report`: looked at every few milliseconds while it runs.
+"""Measures the resources of one run for `gpulimit run --report`, by samples while it runs.
 
-The segment keeps sums but no peaks, and forgets a dead process when another takes its slot, so the watcher
-remembers both.  A peak shorter than the time between two looks can be missed.
+The segment has sums but no peaks, and forgets a dead process when another one takes its slot.  So the watcher
+records both.  It can miss a peak that is shorter than the time between two samples.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from limiter.units import show_bytes, show_ns
 
 ProcessKey = tuple[int, int, int]
 TICK_MS = 50
-"""Time between two looks: a shorter peak can be missed."""
+"""Time between two samples: a shorter peak can be missed."""
 
 
 @dataclass(slots=True)
 class DeviceRecord:
-    """One GPU: as first and last seen, and the most memory seen in between."""
+    """One GPU: its first and last sample, and the peak of memory in between."""
 
     first: Device | None
     last: Device
@@ -33,7 +33,7 @@ class DeviceRecord:
 
 
 class Watcher:
-    """Collects what the processes of a tenant use."""
+    """Samples the use of a tenant's processes."""
 
     def __init__(self, tenant: str) -> None:
         self.tenant = tenant
@@ -68,7 +68,7 @@ class Watcher:
                     self.devices[account.entry].launches[key] = account.launches
 
     def _first(self, device: Device) -> Device | None:
-        """Return the device as it was before the run, if the tenant was there already."""
+        """Return the device's state before the run, if the tenant existed already."""
         known = self._before.devices if self._before else ()
         return next((d for d in known if d.entry == device.entry and d.uuid == device.uuid), None)
 

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads usage segments: what a tenant's processes hold, as values.
+"""Reads usage segments: the resources of a tenant's processes, as values. Read-only.
 
-A segment is written by its tenant, so all of it is hostile input. It is copied with bounded reads and never
-mapped: its owner could cut the file short and so kill each process that has it mapped. Numbers are bounded as
+The tenant writes the segment, so all of it is hostile input. It is copied with bounded reads and never
+mapped: its owner could truncate the file and so kill each process that has it mapped. Numbers are bounded as
 the layout says, text is cleaned. `Process.is_alive` and `Process.holder_pid` come from the kernel's record
-locks, which a tenant cannot forge. Read-only; csrc/layout.h is the layout.
+locks, which a tenant cannot forge. csrc/layout.h is the layout.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from limiter.errors import LayoutMismatch
 
 
 def text_of(constant: Any) -> str:
-    """Return a text that a C header defines."""
+    """Return a string constant of a C header."""
     return cast(bytes, ffi.string(constant)).decode()
 
 
 DIRECTORY = Path(text_of(lib.GL_SHM_DIRECTORY))
 NAME_PREFIX = text_of(lib.GL_NAME_PREFIX)
-"""Begins the names of all files of gpulimit in DIRECTORY."""
+"""Prefix of the names of all gpulimit files in DIRECTORY."""
 PREFIX = text_of(lib.GL_USAGE_PREFIX)
 POLICY_PREFIX = text_of(lib.GL_POLICY_PREFIX)
 STATE_NAME = text_of(lib.GL_STATE_NAME)
@@ -53,7 +53,7 @@ GANG_SIZE = ffi.offsetof("struct gl_gang", "cover")
 SHARES_OFFSET = ffi.offsetof("struct gl_usage", "share")
 SHARE_SIZE = ffi.sizeof("struct gl_share")
 STATE_NAME = "gpulimit.state"
-"""Name of the node's segment, unless its daemon says otherwise."""
+"""Default name of the node's segment."""
 FLOCK = struct.Struct("hhqqi4x")
 
 
@@ -64,7 +64,7 @@ class Device:
     entry: int
     """Place in the segment; accounts refer to it."""
     uuid: str
-    """Its digits alone."""
+    """UUID without its prefix."""
     is_mig: bool
     card_bytes: int
     memory_limit_bytes: int
@@ -83,11 +83,11 @@ class Device:
     """Allocations that had to wait for memory."""
     memory_waited_ns: int = 0
     refund_ns: int = 0
-    """In spent_ns, but charged too much: it comes off later charges."""
+    """Part of spent_ns that was charged too much; it reduces later charges."""
 
     @property
     def used_ns(self) -> int:
-        """GPU time used, as far as is known now; can fall by what turns out to have been charged too much."""
+        """GPU time used, as far as known now. It can fall when a charge turns out to be too high."""
         return max(0, self.spent_ns - self.refund_ns)
 
     @property
@@ -97,7 +97,7 @@ class Device:
 
     @property
     def name(self) -> str:
-        """The UUID as NVML has it, "GPU-…" or "MIG-…"."""
+        """NVML's UUID, "GPU-…" or "MIG-…"."""
         return f"{'MIG' if self.is_mig else 'GPU'}-{self.uuid}"
 
 
@@ -115,12 +115,12 @@ class Account:
     memory_waiting: int = 0
     """Threads that wait for memory."""
     queue_end_ns: int = 0
-    """Moment of time.monotonic_ns() when what is outstanding will be done; 0: not known."""
+    """time.monotonic_ns() at which the outstanding work will be done; 0 if not known."""
     is_coarse: bool = False
-    """The driver refuses timing events: GPU time is measured by the wall clock."""
+    """True if the driver refuses timing events, so that the wall clock measures GPU time."""
 
     def queued_ns(self, at_ns: int) -> int:
-        """GPU time that is charged and thought to be still to come at a moment of time.monotonic_ns()."""
+        """GPU time that is charged and expected after `at_ns`, by time.monotonic_ns()."""
         return min(self.outstanding_ns, max(0, self.queue_end_ns - at_ns))
 
 
@@ -130,11 +130,11 @@ class Process:
 
     slot: int
     pid: int
-    """As the process says, in its own namespace."""
+    """Pid in the process's own namespace, by its own report."""
     host_pid: int | None
-    """As the process says."""
+    """Pid in the host's namespace, by the process's own report."""
     holder_pid: int | None
-    """As the kernel says, in this reader's namespace; None: dead, or not visible from here."""
+    """Pid in this reader's namespace, by the kernel's report; None if dead, or not visible from here."""
     is_alive: bool
     start_ticks: int
     pid_namespace: int
@@ -144,21 +144,21 @@ class Process:
 
 @dataclass(frozen=True, slots=True)
 class GangUsage:
-    """The tenant's processes as one, as far as they wait for each other."""
+    """The tenant's processes as a gang, if they wait for each other."""
 
     entries: tuple[int, ...] = ()
-    """Places of the devices on which a process was seen to wait for others."""
+    """Entries of the devices on which a process was seen to wait for other processes."""
     released: int = 0
-    """Launches let go, whatever the limit and the turn, since running work waited for them."""
+    """Launches that started regardless of limit and turn, because running work waited for them."""
     spent_ns: int = 0
     """Time in which at least one of these devices worked."""
     forgiven_ns: int = 0
-    """Time of work that waited for held launches, beyond its cost: not charged."""
+    """Time of work that waited for held launches, beyond its cost; it is not charged."""
 
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """A segment at one moment. Rows are not of one instant: the tenant goes on while they are copied."""
+    """A segment's content. Its rows may differ by moments: the tenant goes on while they are copied."""
 
     tenant: str
     owner_uid: int
@@ -169,7 +169,7 @@ class Usage:
 
     @property
     def gang_devices(self) -> tuple[Device, ...]:
-        """The devices on which a process was seen to wait for others."""
+        """Devices on which a process was seen to wait for other processes."""
         return tuple(device for device in self.devices if device.entry in self.gang.entries)
 
     def accounts(self, device: Device) -> list[Account]:
@@ -177,15 +177,15 @@ class Usage:
         return [a for p in self.processes if p.is_alive for a in p.accounts if a.entry == device.entry]
 
     def done_ns(self, device: Device, at_ns: int) -> int:
-        """GPU time had by a moment of time.monotonic_ns(), without what is still queued."""
+        """GPU time used until `at_ns`, by time.monotonic_ns(), without queued work."""
         return max(0, device.used_ns - sum(a.queued_ns(at_ns) for a in self.accounts(device)))
 
 
 def path_of(tenant: str) -> Path:
-    """Return the file of a tenant's segment; raise ValueError for what is no tenant's name.
+    """Return the file of a tenant's segment. Raises ValueError if the name is invalid.
 
-    `tenant` is NAME, or NAME@UID as listed where several users have the name. NAME is this user's own, if it
-    has one.
+    `tenant` is NAME, or NAME@UID if several users have the name. NAME means this user's own tenant, if it
+    exists.
     """
     name, _, user = tenant.partition(USER_MARK)
     if not TENANT.fullmatch(name) or not (user.isdigit() or USER_MARK not in tenant):
@@ -209,7 +209,7 @@ def tenants(directory: Path = DIRECTORY) -> list[str]:
 
 
 def read_listed(name: str) -> Usage:
-    """Return the usage of a name that `tenants` lists; raise as `read` does."""
+    """Return the usage of a name that `tenants` lists. Raises the exceptions of `read`."""
     return read_file(DIRECTORY / (PREFIX + name))
 
 
@@ -221,10 +221,10 @@ def read(tenant: str) -> Usage:
 def read_file(path: Path) -> Usage:
     """Return the usage in a segment file.
 
-    Not for a process that is itself under quota for the tenant it reads: closing a file drops the
-    record locks that the process holds on it.
+    A process that belongs to this tenant must not call it: closing a file drops the record locks that the
+    process holds on it.
     """
-    # O_NONBLOCK: opening a FIFO put there must not hang.
+    # O_NONBLOCK: the name may be a FIFO, and opening it must not hang.
     with contextlib.ExitStack() as opened:
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
         opened.callback(os.close, fd)
@@ -232,8 +232,9 @@ def read_file(path: Path) -> Usage:
 
 
 def loan_files(opened: contextlib.ExitStack) -> tuple[int, ...]:
-    """Return descriptors of the files that say which tenant is charged for memory that several hold: that of
-    tenants without a daemon, and the daemon's. `opened` closes them.
+    """Return descriptors of the two files that record which tenant is charged for memory of several holders.
+
+    One is that of tenants without a daemon, the other the daemon's. `opened` closes them.
     """
     fds = []
     for place in (DIRECTORY, DIRECTORY / STATE_NAME):
@@ -246,11 +247,11 @@ def loan_files(opened: contextlib.ExitStack) -> tuple[int, ...]:
 def read_open(
     fd: int, path: Path, holders: Collection[int] | None = None, *, loans: Collection[int] = ()
 ) -> Usage:
-    """Return the usage in a segment file that is open already, and stays open.
+    """Return the usage in an open segment file, which stays open.
 
-    `holders`: of all processes only these, by pid, and one slot of each. So a tenant that writes hundreds of
-    slots costs its reader no more than the processes that it has. `loans`: files that say which tenant is
-    charged for memory that several hold; without any, each is.
+    `holders` restricts it to these processes by pid, and to one slot of each. So a tenant that writes
+    hundreds of slots costs the reader no more than its real processes. `loans` are the files that record
+    which tenant is charged for memory of several holders; without them, each holder counts as charged.
     """
     status = os.fstat(fd)
     check_file(path, status)
@@ -266,7 +267,7 @@ def read_open(
 
 
 def check_file(path: Path, status: os.stat_result) -> None:
-    """Refuse what is not a plain file of the right size."""
+    """Raise LayoutMismatch if a file is not a regular file of the right size."""
     if not stat.S_ISREG(status.st_mode):
         raise LayoutMismatch(path, found="something other than a file", expected="a plain file")
     if status.st_size != SIZE:
@@ -274,7 +275,7 @@ def check_file(path: Path, status: os.stat_result) -> None:
 
 
 def copy(path: Path, fd: int) -> Any:
-    """Return a private copy of a segment whose header is right."""
+    """Return a private copy of a segment. Raises LayoutMismatch if its header is wrong."""
     raw = bytearray(SIZE)
     read_part(path, fd, raw, 0, SLOTS_OFFSET)
     usage = ffi.from_buffer("struct gl_usage *", raw)
@@ -283,7 +284,7 @@ def copy(path: Path, fd: int) -> Any:
     expected = (lib.GL_USAGE_MAGIC, lib.GL_LAYOUT_VERSION, SIZE, 1)
     if found != expected:
         raise LayoutMismatch(path, found=header_text(found), expected=header_text(expected))
-    # Slots that were never used need not be copied: they are nearly all of the file.
+    # Slots that were never used are not copied: they are nearly all of the file.
     read_part(path, fd, raw, SLOTS_OFFSET, min(header.slots_used, lib.GL_MAX_SLOTS) * SLOT_SIZE)
     read_part(path, fd, raw, GANG_OFFSET, GANG_SIZE)
     if header.shares_used:
@@ -305,13 +306,13 @@ def header_text(values: tuple[int, int, int, int]) -> str:
 
 
 def gang_of(usage: Any) -> GangUsage:
-    """Return what is said of the gang."""
+    """Return the segment's data about the gang."""
     entries = tuple(entry for entry in range(lib.GL_MAX_DEVICES) if usage.gang.devices >> entry & 1)
     return GangUsage(entries, usage.gang.released, usage.gang.spent_ns, usage.gang.forgiven_ns)
 
 
 def lent_bytes(usage: Any, entry: int, slot: int, loans: Collection[int]) -> int:
-    """Return what is in the books of a device, of one slot or all, and charged to another tenant now."""
+    """Return the bytes of a device, in one slot or all, that are now charged to another tenant."""
     return sum(lib.gl_share_lent(usage, entry, slot, fd) for fd in loans) if usage.header.shares_used else 0
 
 
@@ -349,7 +350,7 @@ def devices_of(usage: Any, loans: Collection[int]) -> tuple[Device, ...]:
 def processes_of(
     usage: Any, fd: int, holders: Collection[int] | None, loans: Collection[int]
 ) -> tuple[Process, ...]:
-    """Return the slots in use, dead ones too: their memory is still booked."""
+    """Return the slots in use, including those of dead processes: their memory is still charged."""
     used = min(usage.header.slots_used, lib.GL_MAX_SLOTS)
     rows: list[Process] = []
     seen: set[int] = set()
@@ -380,7 +381,7 @@ def processes_of(
 
 
 def accounts_of(usage: Any, slot: int, loans: Collection[int]) -> tuple[Account, ...]:
-    """Return a process's accounts on the devices that the tenant has."""
+    """Return a process's accounts on the tenant's devices."""
     return tuple(
         Account(
             entry=entry,
@@ -402,16 +403,17 @@ def accounts_of(usage: Any, slot: int, loans: Collection[int]) -> tuple[Account,
 
 
 def lock_holder(fd: int, slot: int) -> tuple[bool, int | None]:
-    """Return True if the slot's process lives, and its pid as the kernel gives it here."""
+    """Return if the slot's process lives, and its pid in this namespace by the kernel's report."""
     first = SLOTS_OFFSET + slot * SLOT_SIZE
     is_alive, pid = holder_of(fd, first, 1)
-    # The second byte's lock stays when a program closes descriptors, but tells no pid.
+    # The second byte's lock survives when a program closes its descriptors, but does not tell the pid.
     return (True, pid) if is_alive else (holder_of(fd, first + 1, 1)[0], None)
 
 
 def holder_of(fd: int, offset: int, size: int) -> tuple[bool, int | None]:
-    """Return whether another process holds a lock on some of these bytes, to the file's end if size is 0, and
-    its pid as the kernel gives it here.
+    """Return if another process holds a lock on any of these bytes, and its pid by the kernel's report.
+
+    Size 0 means to the file's end.
     """
     asked = FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, offset, size, 0)
     kind, _, _, _, pid = FLOCK.unpack(fcntl.fcntl(fd, fcntl.F_GETLK, asked))
@@ -419,11 +421,11 @@ def holder_of(fd: int, offset: int, size: int) -> tuple[bool, int | None]:
 
 
 def is_living(fd: int) -> bool:
-    """True if another process is in the segment, joins it just now, or has it open as its daemon."""
+    """True if another process is in the segment, is joining it, or has it open as its daemon."""
     return holder_of(fd, 0, 0)[0]
 
 
 def clean(chars: Any) -> str:
-    """Return a tenant's text with nothing in it that could steer a terminal."""
+    """Return a tenant's text without characters that could steer a terminal."""
     text = cast(bytes, ffi.string(chars)).decode("utf-8", "replace")
     return "".join(c if c.isprintable() else "?" for c in text)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Two snapshots of the tenants -> what `gpulimit status` shows.  Pure."""
+"""Computes the rows of `gpulimit status` from two snapshots of the tenants.  Pure."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ HEADINGS = (
 )
 
 SHORT_UUID = 12
-"""Characters that are shown of a UUID."""
+"""Number of shown characters of a UUID."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,9 +60,9 @@ class StatusRow:
     """Allocations that had to wait."""
     memory_waited_ns: int = 0
     waits_for_others: bool = False
-    """Processes of the tenant were seen to wait for each other on this GPU."""
+    """True if processes of the tenant were seen to wait for each other on this GPU."""
     is_coarse: bool = False
-    """GPU time of a living process is measured by the wall clock: the driver refuses timing events."""
+    """True if the wall clock measures GPU time of a living process: the driver refuses timing events."""
 
 
 def rows(before: TenantSnapshot, after: TenantSnapshot) -> list[StatusRow]:
@@ -75,10 +75,10 @@ def rows(before: TenantSnapshot, after: TenantSnapshot) -> list[StatusRow]:
 
 
 def share_of(before: TenantSnapshot, after: TenantSnapshot, usage: Usage, device: Device) -> float | None:
-    """Return the part of the GPU that a tenant had between two snapshots, 0-1; None if they are one.
+    """Return a tenant's share of the GPU between two snapshots, 0-1; None if both are the same.
 
-    GPU time is charged when work is submitted and put right when it is measured: what is still queued is not
-    counted, and what was measured late counts for no more than the time between the snapshots.
+    GPU time is charged when work is submitted, and corrected when it is measured. Queued work is not counted.
+    Work that is measured late counts at most for the time between the snapshots.
     """
     wall_ns = after.at_ns - before.at_ns
     if wall_ns <= 0:
@@ -88,7 +88,7 @@ def share_of(before: TenantSnapshot, after: TenantSnapshot, usage: Usage, device
 
 
 def done_before(before: TenantSnapshot, usage: Usage, device: Device) -> int:
-    """Return the GPU time had at the earlier snapshot; 0 if the books were begun since."""
+    """Return the GPU time used until the earlier snapshot; 0 if the segment was reset since."""
     earlier = before.usages.get(usage.tenant)
     if earlier is None or earlier.created_ns != usage.created_ns:
         return 0
@@ -141,7 +141,7 @@ def as_data(row: StatusRow) -> dict[str, Any]:
 
 
 def cells(row: StatusRow) -> tuple[str, ...]:
-    """Return a row for people, in the order of HEADINGS."""
+    """Return a row's cells, in the order of HEADINGS."""
     limited = row.memory_limit_bytes < row.card_bytes
     share = "-" if row.compute_share is None else f"{row.compute_share:.1%}"
     return (

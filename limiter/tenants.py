@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The tenants of this machine: all segments at one moment, and removing those without a living process."""
+"""The tenants of this machine: reads all segments, and removes those without a living process."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from limiter.errors import LayoutMismatch
 from limiter.segment import Usage
 
 MADE_UP = re.compile(r"run-(\d+)-(\d+)")
-"""Names that `gpulimit run` makes up: pid and start time of the command."""
+"""Names that `gpulimit run` generates: pid and start time of the command."""
 
 
 @dataclass(frozen=True, slots=True)
 class TenantSnapshot:
-    """All segments that can be read, and why the others cannot."""
+    """All readable segments, and the reasons that the others are not."""
 
     at_ns: int
     """CLOCK_MONOTONIC."""
@@ -37,7 +37,7 @@ def snapshot() -> TenantSnapshot:
         try:
             usages[tenant] = segment.read_listed(tenant)
         except FileNotFoundError:
-            continue  # gone between listing and reading
+            continue  # removed between listing and reading
         except LayoutMismatch as error:
             unreadable[tenant] = f"{error}; another version of gpulimit made it, or it is damaged"
         except OSError as error:
@@ -46,12 +46,12 @@ def snapshot() -> TenantSnapshot:
 
 
 def made_up_name() -> str:
-    """Return a name for this command's tenant: pids come back, but not with the same start time."""
+    """Return a unique name for this command's tenant: a reused pid has another start time."""
     return f"run-{os.getpid()}-{start_ticks(os.getpid())}"
 
 
 def start_ticks(pid: int) -> int | None:
-    """Return when a process started, in clock ticks since boot; None if there is no such process."""
+    """Return the start time of a process, in clock ticks since boot; None if it does not exist."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text(errors="replace")
     except OSError:
@@ -60,15 +60,15 @@ def start_ticks(pid: int) -> int | None:
 
 
 def remove_if_unused(tenant: str) -> bool:
-    """Remove a tenant's segment unless one of its processes lives; True if it is gone."""
+    """Remove a tenant's segment unless one of its processes lives; return True if it is gone."""
     path = segment.path_of(tenant)
     try:
         fd = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError:
         return not path.exists()
     try:
-        # Byte 0 is the lock under which processes join, so no process can be half-way in while it is held;
-        # slots are locked by the living.
+        # Processes join under the lock of byte 0, so no process can be joining while it is held. Living
+        # processes hold the locks of their slots.
         fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 0, 0, os.SEEK_SET)
         if os.fstat(fd).st_nlink:  # it still has its name
             path.unlink(missing_ok=True)
@@ -81,7 +81,7 @@ def remove_if_unused(tenant: str) -> bool:
 
 
 def remove_abandoned() -> None:
-    """Remove segments of earlier `gpulimit run` commands that were killed before they could do it."""
+    """Remove the segments of earlier `gpulimit run` commands that were killed."""
     for tenant in segment.tenants():
         match = MADE_UP.fullmatch(tenant)
         if match and start_ticks(int(match[1])) != int(match[2]):

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Numbers with units, as the workload's options take them and as tables show them.
+"""Parses and formats numbers with units, for the workload's options and for tables.
 
-Quotas are not read here but by csrc/quota/quota.c, so that the command line and the library never differ.
+csrc/quota/quota.c parses quotas instead, so that the command line and the library never differ.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ import re
 from fractions import Fraction
 
 PERCENT = 100
-"""The whole of what a percentage is a part of."""
+"""The whole in percent."""
 BYTES = {"": 1, "B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
 NANOSECONDS = {"ns": 1, "us": 1_000, "ms": 1_000_000, "s": 1_000_000_000, "m": 60_000_000_000}
 NUMBER = re.compile(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)")
 
 
 def parse(text: str, units: dict[str, int], what: str) -> int:
-    """Return `text` in the smallest unit; raise ValueError naming what was expected."""
+    """Return `text` in the smallest unit. Raises ValueError, which names the expected form."""
     match = NUMBER.fullmatch(text.strip())
     if match is None or match[2] not in units:
         known = ", ".join(u for u in units if u)
@@ -26,17 +26,17 @@ def parse(text: str, units: dict[str, int], what: str) -> int:
 
 
 def parse_bytes(text: str) -> int:
-    """Return the bytes that "1GiB", "1.5 MiB" or "4096" mean."""
+    """Return the bytes of "1GiB", "1.5 MiB" or "4096"."""
     return parse(text, BYTES, "a size")
 
 
 def parse_ns(text: str) -> int:
-    """Return the nanoseconds that "500us" or "1.5s" mean."""
+    """Return the nanoseconds of "500us" or "1.5s"."""
     return parse(text, NANOSECONDS, "a duration")
 
 
 def show_bytes(count: int) -> str:
-    """Return bytes for people: "1.5 GiB", "512 MiB", "17 B"."""
+    """Return bytes with a unit: "1.5 GiB", "512 MiB", "17 B"."""
     for unit in ("TiB", "GiB", "MiB", "KiB"):
         if count >= BYTES[unit]:
             return f"{count / BYTES[unit]:.4g} {unit}"
@@ -44,7 +44,7 @@ def show_bytes(count: int) -> str:
 
 
 def show_ns(count: int) -> str:
-    """Return nanoseconds for people: "1.25 s", "3.2 ms", "40 us"."""
+    """Return nanoseconds with a unit: "1.25 s", "3.2 ms", "40 us"."""
     for unit in ("s", "ms", "us"):
         if count >= NANOSECONDS[unit]:
             return f"{count / NANOSECONDS[unit]:.3g} {unit}"

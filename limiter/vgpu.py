@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A card that is shared out as NVIDIA vGPUs, as values, and which metric tells which of them. Pure.
+"""Values of a card with NVIDIA vGPUs, and the tables from their fields to metrics. Pure.
 
-The exporter writes these and a remote view reads them back (`limiter.partition_metrics`), both by the tables
-here, so that no field can be told by one and forgotten by the other.
+The exporter writes these values, and `limiter.partition_metrics` reads them back. Both use the tables here,
+so that they always have the same fields.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Literal
 
 HostMode = Literal["non_sriov", "sriov", "disabled"]
 HOST_MODES: dict[HostMode, int] = {"non_sriov": 0, "sriov": 1, "disabled": 2}
-"""The only table of these numbers; 2 stands for "unknown" too."""
+"""The only table of these numbers; 2 also means "unknown"."""
 POLICIES = {0: "unknown", 1: "best effort", 2: "equal share", 3: "fixed share"}
 """NVML's numbers of scheduler policies."""
 ARR_MODES = {0: "default", 1: "off", 2: "on"}
@@ -29,10 +29,10 @@ LICENSE_STATES = {
 
 @dataclass(frozen=True, slots=True)
 class VgpuInstance:
-    """One vGPU; None or "": not known."""
+    """One vGPU. None or "" if not known."""
 
     vgpu_id: int
-    """NVML's number of it; unique on the host while it lives."""
+    """NVML's number of the vGPU; unique on the host while it lives."""
     uuid: str = ""
     type_name: str = ""
     vm_id: str = ""
@@ -45,28 +45,28 @@ class VgpuInstance:
     memory_used_bytes: int | None = None
     memory_total_bytes: int | None = None
     is_active: bool | None = None
-    """Something runs on it."""
+    """True if the vGPU is busy."""
     license_state: str = ""
     guest_driver: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class VgpuHost:
-    """One card of a vGPU host; None or "": not known."""
+    """One card of a vGPU host. None or "" if not known."""
 
     gpu_uuid: str
     gpu_index: int = 0
     gpu_name: str = ""
     instance: str = ""
     host: str = ""
-    """The node. `instance` is the same, for those who look for it there."""
+    """The node. `instance` has the same value, for all-smi's dashboards."""
     host_mode: HostMode = "disabled"
     arr_mode: int | None = None
     is_arr_supported: bool | None = None
     policy: int | None = None
     timeslice_seconds: float | None = None
     overruns: int | None = None
-    """Time slices seen to be overrun; only grows while the daemon's reader lives."""
+    """Counted overruns of time slices; only grows while the daemon's reader lives."""
     instances: tuple[VgpuInstance, ...] = ()
 
 

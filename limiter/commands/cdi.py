@@ -80,7 +80,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def plain(found: Sequence[Card]) -> dict[str, ContainerEdits]:
-    """Return what brings each card and all. Raises ValueError."""
+    """Return the edits for each card by UUID, and for all cards. Raises ValueError."""
     if not found:
         return {}
     files = driver_files.libraries()
@@ -109,13 +109,13 @@ def simulated(found: Sequence[Card], variables: Mapping[str, str]) -> dict[str, 
 
 
 def write(text: str, output: Path | None) -> None:
-    """Write the specification, which appears in one step: runtimes watch the folder. Raises NotWritten."""
+    """Write the specification atomically: runtimes watch the folder. Raises NotWritten."""
     if output is None:
         sys.stdout.write(text)
         return
     try:
         output.parent.mkdir(parents=True, exist_ok=True)
-        # Not *.json before it is whole.
+        # The name must not end in .json before the file is complete.
         handle, fresh = tempfile.mkstemp(dir=output.parent, prefix=f".{output.name}.")
         with os.fdopen(handle, "w") as file:
             file.write(text)

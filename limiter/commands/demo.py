@@ -57,14 +57,15 @@ def run(options: argparse.Namespace) -> int:
 
 
 def short_folder() -> str | None:
-    """Return where to put temporary files if the usual place has too long a name for a socket in it."""
+    """Return the folder for temporary files if the usual one has too long a name for a socket."""
     return "/tmp" if len(tempfile.gettempdir()) > MAX_FOLDER else None
 
 
 @contextlib.contextmanager
 def orderly_end() -> Iterator[None]:
-    """Let SIGTERM and a closed terminal end the demo as Ctrl-C does, and the first of them alone: a second
-    would interrupt what the first has begun to end.
+    """End the demo on SIGTERM and on a closed terminal as on Ctrl-C. Only the first signal counts: a second
+    one
+    would interrupt the cleanup.
     """
 
     def leave(number: int, _: object) -> NoReturn:
@@ -88,7 +89,7 @@ def ignore_signals() -> None:
 def play(
     screen: Screen, variables: dict[str, str], gpu: dict[str, Any], folder: Path, seconds: float
 ) -> Outcome:
-    """Run daemon and tenants, and end and remove them however it goes."""
+    """Run daemon and tenants, and always end and remove them."""
     host = Host(variables, folder, is_simulated=gpu["simulated"])
     actors = company(variables, gpu["gpus"][0]["total_bytes"], host.socket)
     try:
@@ -102,13 +103,11 @@ def play(
 
 
 def choose_gpu(*, sim: bool, folder: Path) -> tuple[dict[str, str], dict[str, Any]]:
-    """Return the environment of daemon and tenants, and what the driver says; simulated where there is no
-    GPU.
-    """
+    """Return the environment of daemon and tenants, and the driver's answer; simulated if there is no GPU."""
     variables = {k: v for k, v in os.environ.items() if k.startswith(KEPT) or not k.startswith(STEERING)}
     answer = {} if sim else probe("driver", variables)
     if not answer.get("gpus"):
-        # A machine of its own, so that what else runs on simulated GPUs does not meddle.
+        # A separate machine, so that other programs on simulated GPUs do not interfere.
         variables["GPULIMIT_SIM_STATE"] = str(folder / "sim.state")
         environment.use_simulated_driver(variables)
         answer = probe("driver", variables)

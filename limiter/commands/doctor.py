@@ -57,7 +57,7 @@ def all_checks(*, sim: bool, is_node: bool = False) -> Iterator[Check]:
 
 
 def describe(check: Check, *, colour: bool) -> str:
-    """Return a check as one line, and what to do as a second."""
+    """Return a check as one line, and its remedy as a second."""
     level = f"{check.level:<4}"
     if colour:
         level = f"\033[{COLOURS[check.level]}m{level}\033[0m"

@@ -11,9 +11,8 @@ Examples:
   gpulimit load --ranks 2 --collective-every 8        # a job over two GPUs, whose kernels wait for each other
   gpulimit load --await 100                           # a kernel that waits for a later launch, 100 times
 
-The kernels measure their own length by the GPU's clock.  Where several streams or processes overlap, the GPU
-time shown is the sum over kernels; use --touch to see real throughput.  At most ~8 ms of work is queued.
-
+The kernels measure their own length by the GPU's clock.  If several streams or processes overlap, the shown
+GPU time is the sum over kernels; use --touch to see real throughput.  At most ~8 ms of work is queued.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ DEFAULT_SECONDS = 5.0
 
 
 def option(parse: Callable[[str], int]) -> Callable[[str], int]:
-    """Let argparse show the parser's own words."""
+    """Make argparse show the parser's own message."""
 
     def read(text: str) -> int:
         try:

@@ -70,7 +70,7 @@ def show(tenant: str) -> dict[str, Any]:
 
 
 def standalone(tenant: str, absence: daemon_client.NoDaemon) -> dict[str, Any]:
-    """Return the limits in a tenant's books."""
+    """Return the limits in a tenant's usage segment."""
     try:
         usage = segment.read(tenant)
     except FileNotFoundError as error:
@@ -92,7 +92,7 @@ def standalone(tenant: str, absence: daemon_client.NoDaemon) -> dict[str, Any]:
 
 
 def change(options: argparse.Namespace) -> dict[str, Any]:
-    """Change it; return what then holds."""
+    """Change a quota; return the one that is then in force."""
     parts = {name: getattr(options, name) for name in PARTS if getattr(options, name) is not None}
     if options.reset and parts:
         raise UsageError("quota set: --reset goes alone")
@@ -123,7 +123,7 @@ def change(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def read_parts(parts: dict[str, str]) -> quota.Quota:
-    """Return the quota that the options name, without the parts that are taken out. Raises QuotaError."""
+    """Return the quota in the options, without removed fields. Raises QuotaError."""
     said = {name: value for name, value in parts.items() if value != NONE}
     return quota.read({f"GPULIMIT_{n.upper()}": v for n, v in said.items()}, flags=flags(said))
 
@@ -171,14 +171,14 @@ def set_in_books(tenant: str, parts: dict[str, str], absence: daemon_client.NoDa
 
 
 def compute_for(device: segment.Device, wanted: quota.Quota, parts: dict[str, str]) -> int:
-    """Return the limit on a GPU's time to be set; 0: it stays as it is."""
+    """Return the limit on a GPU's time to set; 0 to keep it."""
     if parts.get("compute") == NONE:
         return quota.NO_LIMIT_PERCENT
     return wanted.compute_percent(uuid=device.name) if wanted.compute else 0
 
 
 def check_sizes(wanted: quota.Quota, devices: Sequence[segment.Device]) -> None:
-    """Raise GpulimitError if more memory is named than a GPU of the tenant has."""
+    """Raise GpulimitError if a quota has more memory than a GPU of the tenant."""
     for rule in wanted.memory:
         here = [d for d in devices if rule.device == "*" or d.name.lower().startswith(rule.device.lower())]
         largest = max((device.card_bytes for device in here), default=0)
@@ -190,7 +190,7 @@ def check_sizes(wanted: quota.Quota, devices: Sequence[segment.Device]) -> None:
 
 
 def describe(answer: dict[str, Any]) -> str:
-    """Return the answer for people."""
+    """Return the answer as lines of text."""
     lines = [f"tenant    {answer['tenant']}"]
     if not answer["present"]:
         kept = (
@@ -211,7 +211,7 @@ def describe(answer: dict[str, Any]) -> str:
 
 
 def readable(name: str, text: str) -> str:
-    """Return a list of amounts as people write it: 4 GiB instead of *=4294967296B."""
+    """Return a list of amounts in readable form: 4 GiB instead of *=4294967296B."""
     if name not in ("memory", "compute"):
         return text
     entries = []

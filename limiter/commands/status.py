@@ -53,7 +53,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def ask_daemon() -> tuple[dict[str, Any] | None, list[str]]:
-    """Return what the daemon says, and lines about its absence: one of both."""
+    """Return the daemon's answer, or lines about its absence."""
     try:
         answer = daemon_client.ask("GET", "/v1/state")
     except daemon_client.NoDaemon as error:
@@ -64,7 +64,7 @@ def ask_daemon() -> tuple[dict[str, Any] | None, list[str]]:
 def data_of(
     shown: list[StatusRow], known: list[NodeRow] | None, state: dict[str, Any] | None
 ) -> dict[str, Any]:
-    """Return the answer for programs."""
+    """Return the JSON answer."""
     if known is None or state is None:
         return {"daemon": False, "tenants": [as_data(row) for row in shown]}
     return {"daemon": True, "tenants": [node_data(row) for row in known], "node": state}
@@ -79,7 +79,7 @@ def coarse_line(row: StatusRow) -> str:
 
 
 def describe(shown: list[StatusRow], known: list[NodeRow] | None, unreadable: dict[str, str]) -> list[str]:
-    """Return the tenants for people."""
+    """Return the table of tenants."""
     headings, lines = (HEADINGS, [cells(row) for row in shown]) if known is None else node_table(known)
     text = [table(headings, lines) if lines else "no tenants"]
     text += [f"cannot read {tenant}: {why}" for tenant, why in unreadable.items()]

@@ -41,7 +41,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def in_books(tenant: str, absence: daemon_client.NoDaemon, *, suspended: bool) -> None:
-    """Suspend or resume a tenant in its own books."""
+    """Suspend or resume a tenant in its usage segment."""
     try:
         usage = segment.read(tenant)
         with LiveTenant(tenant) as live:

@@ -30,7 +30,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def details(*, sim: bool) -> dict[str, str]:
-    """Return what --verbose says, by name."""
+    """Return the details of --verbose by name."""
     from limiter._native import lib
 
     return {
@@ -46,7 +46,7 @@ def details(*, sim: bool) -> dict[str, str]:
 
 
 def build_of(library: Path) -> str:
-    """Return which build a library is, and where it lies."""
+    """Return a library's build id and path."""
     from limiter.build_id import build_id
 
     try:
@@ -56,7 +56,7 @@ def build_of(library: Path) -> str:
 
 
 def hooks() -> str:
-    """Return how many calls the library takes over."""
+    """Return the number of calls that the library replaces."""
     from limiter.doctor.probe import HOOK
 
     try:
@@ -66,7 +66,7 @@ def hooks() -> str:
 
 
 def driver(*, sim: bool) -> str:
-    """Return the driver that programs find here, or why they find none; asked in a child of its own."""
+    """Return the driver that programs find here, or the reason that they find none; uses a child process."""
     from limiter import environment
     from limiter.doctor import driver as found
 
