@@ -108,7 +108,7 @@ struct gl_device {
 	/* Allocations that wait for memory (wait.c). */
 	uint32_t memory_wanted;      /* 1: some process of the tenant waits, or did a moment ago */
 	uint32_t memory_change;      /* futex: bumped, also by the daemon, when memory may have come free */
-	uint32_t memory_freed;       /* bumped by the tenant's processes when they give back what somebody wants */
+	uint32_t memory_freed;       /* bumped by the tenant's processes when they free memory that another tenant waits for */
 	uint32_t reserved0;
 	uint64_t memory_waits;       /* allocations that had to wait */
 	uint64_t memory_waited_ns;   /* sum over threads */
@@ -164,7 +164,7 @@ struct gl_policy_device {
 	uint64_t run_ahead_ns;       /* most GPU time that may be submitted and unfinished; 0: no bound */
 	uint32_t change;             /* futex: bumped after every change of this entry */
 	uint32_t shared;             /* 1: others want this GPU too; 0: granted_ns is not asked, only the limit holds */
-	uint64_t exclusive_from_ns;  /* CLOCK_MONOTONIC: since then nobody else's work has been on the GPU; 0: others' may be */
+	uint64_t exclusive_from_ns;  /* CLOCK_MONOTONIC: since then only this tenant has had work on the GPU; 0: not known */
 	uint64_t memory_wait_ns;     /* longest that an allocation may wait for memory; 0: it is refused at once */
 	uint32_t memory_wanted;      /* 1: some tenant waits for memory of this GPU: ring when you give some back */
 	uint32_t sharers;            /* processes, yours included, that have work on this GPU, at most; 0: not known */
@@ -183,7 +183,7 @@ struct gl_policy {
 	struct gl_policy_device device[64];
 };
 
-/* One GPU of the node, for everybody. */
+/* One GPU of the node; every process can read it. */
 struct gl_state_gpu {
 	uint8_t uuid[16];
 	uint32_t ready;

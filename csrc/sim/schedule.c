@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Who has the GPU when.  The card serves one queue (context) at a time, for a slice, and then the next
- * one with work, equally per context whoever owns it; a queue that runs dry gives way at once.  No
- * process does this in the background: whoever looks first works the schedule out up to now, and since
- * every submission looks first, nothing that was worked out ever has to be taken back.
+ * Schedules the GPU.  The card serves one queue (context) at a time, for a slice, and then the next
+ * one with work, equally per context, whatever its process.  A queue that runs empty yields at once.  No
+ * background process does this: each reader first computes the schedule up to now.  Every submission reads
+ * first, so a computed schedule never has to be undone.
  *
- * Cards that share flags are worked out together, from one clock, in steps to the next event on any.
+ * Cards that share flags are computed together, from one clock, in steps to the next event on any of them.
  *
- * A process that dies keeps its share until the next sweep, a few milliseconds at most while anybody waits.
+ * A process that dies keeps its share until the next sweep, a few milliseconds at most while a process waits.
  */
 #include "machine.h"
 

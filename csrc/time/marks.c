@@ -156,9 +156,10 @@ static void follow_overlap(struct gl_meter *m, uint32_t gpu, uint64_t busy, uint
 	gl_store_relaxed(&m->gpu[gpu].cost_sum_ns, all_costs / 2);
 }
 
-/* Contexts that have work get equal slices of a GPU, so whoever's queue never ran dry beside others has had its part of
- * the time, whatever its launches are thought to cost; those may have become dearer meanwhile, and no sample beside others
- * is sure.  Slices last some ms, so it is the sum over intervals that counts.  Returns what to charge besides. */
+/* Contexts with work get equal slices of a GPU.  So a process whose queue never ran empty beside other processes has had
+ * its part of the time, whatever the learned costs of its launches say.  These may have risen meanwhile, and samples beside
+ * other processes are unreliable.  Slices last some ms, so the sum over intervals counts.  Returns the GPU time to charge
+ * in addition. */
 static uint64_t owed_beside(struct gl_meter *m, const struct gl_gpu *gpu, uint64_t least, uint64_t busy)
 {
 	const struct gl_policy_device *p = gl_policy_of(gpu);
@@ -171,8 +172,8 @@ static uint64_t owed_beside(struct gl_meter *m, const struct gl_gpu *gpu, uint64
 	return sum > BESIDE_NS ? (uint64_t)(sum - BESIDE_NS) : 0;
 }
 
-/* What the interval took, and what of it surely is this process's: all of it is the tenant's if nobody else was on the
- * GPU, but siblings may have been. */
+/* Length of the interval, and the part that certainly belongs to this process.  If no other tenant was on the GPU, all of it
+ * belongs to the tenant, but other processes of the tenant may have had a part. */
 struct taken {
 	uint64_t busy_ns, own_ns;
 	uint64_t forgiven_ns; /* waiting for launches that were held back, not in busy_ns */

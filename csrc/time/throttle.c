@@ -1,31 +1,32 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Whether a launch may go now.  GPU time is granted and spent; a launch may go while granted > spent.  Spent may pass
- * granted (a kernel is longer than what was in hand): the debt is paid before the next launch.  Spent only grows; the
- * daemon takes back what it granted and was not used by granting less again.
+ * Decides if a launch may go now.  GPU time is granted and spent; a launch may go while granted > spent.  Spent may exceed
+ * granted (a kernel is longer than the time left): the debt is paid before the next launch.  Spent only grows.  The daemon
+ * takes an unused grant back by granting less later.
  *
- * Who grants:
- *   - the daemon, while others want the GPU too (policy->shared) and its heartbeat is fresh.  It counts from the same
- *     zero as the usage segment, and may say from when on, so that a turn begins on time without its help.  Besides, a process submits no more while run_ahead_ns of its work are unfinished; or,
- *     while it has the GPU to itself, until so much should be left of it: one launch more than that, so that the GPU
- *     does not stand still between long kernels.
- *   - else the wall clock, in the tenant's segment, so that all its processes draw on one bucket: at the limit, or, when
- *     the daemon is away and there is no limit, at the request.
- *   - for a process whose environment allows it less than its tenant has, the wall clock once more, in a bucket of its own.
- * Suspended, nothing goes.  The daemon's words are only read, each by itself: the clock is not looked at while they
+ * GPU time is granted by
+ *   - the daemon, while other tenants want the GPU too (policy->shared) and its heartbeat is fresh.  It counts from the same
+ *     zero as the usage segment.  A grant may have a start time, so that a turn begins on time without the daemon.  In
+ *     addition, run_ahead_ns bounds the process's unfinished work.  While the process has the GPU to itself, it submits one
+ *     launch more than that, so that the GPU does not idle between long kernels.
+ *   - otherwise the wall clock, in the tenant's segment, so that all its processes share one bucket: at the limit, or at the
+ *     request if the daemon is away and there is no limit.
+ *   - in addition the wall clock with a bucket of its own, for a process whose environment allows less than its tenant's
+ *     quota.
+ * No launch of a suspended tenant goes.  The words of the policy are read one by one; the clock is only read if they do not
  * let the launch go.
  *
- * By wall clock, a tenant that ran dry goes on when it has RESUME_NS of wall time's worth in hand, so that small launches
- * run in bursts and not one by one.  Time not used is kept up to KEEP_NS's worth: enough for a program that works in bursts
- * to stay below its limit unhindered, too little to pass it over a second.  What was spent while the wall clock did not
- * pace is no debt to it.
+ * By wall clock, a tenant whose bucket was empty continues when it has RESUME_NS of wall time's worth, so that small
+ * launches run in bursts and not one by one.  Unused time is kept up to KEEP_NS's worth: enough for a program that works in
+ * bursts below its limit to run without waits, too little to exceed the limit over a second.  Time that was spent while the
+ * wall clock did not grant is no debt to it.
  *
- * Whoever waits counts itself in account->waiting and sleeps on the policy's futex (without a policy, the device's),
- * never longer than MAX_SLEEP_NS.  If it waits for a grant, it rings the usage segment's doorbell.  While it has
- * work unfinished it looks at its marks in between, and rings when all of it is done, since the next tenant's turn may
- * depend on that.  The doorbell also rings when a process launches that has no unfinished work or has not launched for a
- * millisecond: of work that nobody waits for, it is not known when it finished.
- * Nobody holds a lock meanwhile.
+ * A waiting thread increments account->waiting and sleeps on the policy's futex (without a policy, the device's), at most
+ * for MAX_SLEEP_NS.  If it waits for a grant, it rings the usage segment's doorbell.  While its process has unfinished work,
+ * it checks the marks in between, and rings when all work is done, since the next tenant's turn may depend on that.  The
+ * doorbell also rings when a process launches that has no unfinished work, or that has not launched for a millisecond: the
+ * end of work that the program does not wait for is not known.
+ * A waiting thread holds no lock.
  */
 #include <limits.h>
 
@@ -123,8 +124,8 @@ static bool granted(const struct gl_gpu *gpu, const struct gl_policy_device *p)
 	return gl_really_spent(&gpu->device->spent_ns, &gpu->device->refund_ns) < gl_load_relaxed(&p->granted_ns);
 }
 
-/* How long the work submitted lasts still, if the GPU does nothing else; UINT64_MAX: nobody knows.  That can be relied
- * on for one launch: then the GPU must reach a mark first, since kernels may turn out longer than they were. */
+/* Remaining time of the submitted work, if the GPU does nothing else; UINT64_MAX: not known.  It is reliable for one launch.
+ * After that the GPU must reach a mark first, since kernels may take longer than before. */
 static uint64_t queued(const struct gl_meter *m, const struct gl_gpu *gpu, const struct gl_policy_device *p, uint64_t now)
 {
 	const struct gl_gpu_meter *meter = &m->gpu[gpu->index];
@@ -215,8 +216,8 @@ static void collect(struct gl_meter *m, struct gl_gpu *gpu, CUcontext context, s
 	w->outstanding_ns = after;
 }
 
-/* Whoever waits for its own work goes on when half of the run-ahead is done: in bursts too.  Work that nobody here can
- * see finish (of another thread's default stream, say) must not hold it for ever. */
+/* A thread that waits for its process's own work continues when half of the run-ahead is done: in bursts too.  Work whose
+ * end this process cannot see (for example in another thread's default stream) must not hold it for ever. */
 static uint64_t policy_sleep(struct gl_meter *m, const struct gl_gpu *gpu, const struct gl_policy_device *p, uint64_t now,
 			     struct wait *w)
 {

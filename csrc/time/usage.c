@@ -10,7 +10,7 @@
 #define RING_NS UINT64_C(1000000)
 #define PAUSE_NS UINT64_C(1000000) /* without a launch: the daemon is told of the next */
 
-/* Where nobody is to make room, only who looks at the tenant wants to know: the clock is read for the first work alone. */
+/* If no tenant has to make room, only observers use this value: then the clock is read for the first work only. */
 static void lengthen_queue(struct gl_gpu *gpu, bool had_none, uint64_t ns)
 {
 	uint64_t now = had_none ? gl_now_ns() : 0, end = gl_load_relaxed(&gpu->account->queue_end_ns);
