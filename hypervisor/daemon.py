@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, cast
 from hypervisor import log
 from hypervisor.api.accounts import CallerLimits, limits_of
 from hypervisor.api.endpoints import Endpoints
-from hypervisor.api.request_stats import Traffic
+from hypervisor.api.request_stats import RequestStats
 from hypervisor.api.server import Server
 from hypervisor.api.service import Api
 from hypervisor.collector.collector import Collector, CollectorOptions
@@ -131,7 +131,7 @@ class Daemon:
             self.node, before_register=self.plugin.before_register, resolve_pod=self.pods.resolve_pod
         )
         exporter = Exporter(has_debug_labels=settings.metrics_debug_labels, compat=settings.metrics_compat)
-        traffic = Traffic()
+        request_stats = RequestStats()
         self.collector = Collector(
             self.node,
             self.dispatcher,
@@ -139,8 +139,8 @@ class Daemon:
             CollectorOptions.of(settings),
             pods=self.pods,
             plugin=self.plugin,
-            messages=traffic.messages,
-            registrations=traffic.registrations,
+            messages=request_stats.messages,
+            registrations=request_stats.registrations,
             rejected=rejected.counts,
             add_guests=self.guests.added_to,
             publish=exporter.publish,
@@ -150,7 +150,7 @@ class Daemon:
             self.node,
             Server(Api(self.node, registrar, self.dispatcher, exporter)),
             limits,
-            traffic=traffic,
+            stats=request_stats,
             metrics=health.application(reasons=self.reasons_not_ready, metrics=scrape.handler(exporter.page)),
         )
 

@@ -14,7 +14,7 @@ from hypervisor.api.accounts import Accounts, CallerLimits
 from hypervisor.api.fair_queue import FairQueue
 from hypervisor.api.guard import SERVER_OPTIONS, guarded
 from hypervisor.api.listener import ApiListener, Callers
-from hypervisor.api.request_stats import Traffic
+from hypervisor.api.request_stats import RequestStats
 from hypervisor.api.server import Server
 from hypervisor.api.sockets import tcp_sockets, unix_socket, warn_of_open_metrics
 from hypervisor.config.secrets import read_process_token, read_token
@@ -30,7 +30,7 @@ SHUTDOWN_S = 2.0
 
 
 class Endpoints:
-    """`traffic` counts requests; `metrics` is served at the metrics address. Event loop only."""
+    """`stats` counts requests; `metrics` is served at the metrics address. Event loop only."""
 
     def __init__(
         self,
@@ -39,13 +39,13 @@ class Endpoints:
         server: Server,
         limits: CallerLimits,
         *,
-        traffic: Traffic,
+        stats: RequestStats,
         metrics: web.Application,
     ) -> None:
         self._settings = settings
         self._node = node
         self._server = server
-        self._traffic = traffic
+        self._stats = stats
         self._metrics = metrics
         self._accounts = Accounts(limits)
         self._turns = FairQueue()
@@ -58,7 +58,7 @@ class Endpoints:
         by_address = callers.TcpCallers(self._accounts)
         if settings.tcp_addr:
             app = self._server.tcp_application(*tcp_tokens(settings))
-            server = await self._run(self._traffic.watch(app))
+            server = await self._run(self._stats.counted(app))
             for one in tcp_sockets(settings.tcp_addr, "tcp_addr"):
                 self._listen(one, server, by_address, TCP_BACKLOG)
         if settings.metrics_addr:
@@ -67,7 +67,7 @@ class Endpoints:
                 self._listen(one, server, by_address, TCP_BACKLOG)
             warn_of_open_metrics(settings.metrics_addr)
         # Last: a client that finds the socket finds the rest.
-        server = await self._run(self._traffic.watch(self._server.unix_application()))
+        server = await self._run(self._stats.counted(self._server.unix_application()))
         peers, authorization = self._node.peers, self._node.authorization
         by_user = callers.UnixCallers(peers, peers.whereabouts, authorization, self._accounts)
         self._listen(unix_socket(settings.socket), server, by_user, UNIX_BACKLOG, adopt=peers.adopt)

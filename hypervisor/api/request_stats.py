@@ -12,14 +12,14 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 RECEIVED, SENT = "received", "sent"
 
 
-class Traffic:
+class RequestStats:
     """Messages by (type, direction), and registrations by result."""
 
     def __init__(self) -> None:
         self.messages: Counter[tuple[str, str]] = Counter()
         self.registrations: Counter[str] = Counter({"accepted": 0, "refused": 0, "failed": 0})
 
-    def watch(self, app: web.Application) -> web.Application:
+    def counted(self, app: web.Application) -> web.Application:
         """Count an application's calls."""
 
         @web.middleware

@@ -39,9 +39,9 @@ class NodeApi(Protocol):
     """The part of the node that the calls use."""
 
     def peer(self, connection: Any) -> Peer: ...
-    def register(self, connection: Any, wish: ClientHints, caller: Peer | None = None) -> Registration: ...
-    def find_caller(self, ends: TcpEndpoints, wish: ClientHints) -> Peer: ...
-    def is_caller(self, ends: TcpEndpoints, key: ProcessKey) -> bool: ...
+    def register(self, connection: Any, hints: ClientHints, caller: Peer | None = None) -> Registration: ...
+    def find_caller(self, endpoints: TcpEndpoints, hints: ClientHints) -> Peer: ...
+    def is_caller(self, endpoints: TcpEndpoints, key: ProcessKey) -> bool: ...
     def hand_over(self, connection: Any, tenant: TenantName) -> None: ...
     def worker(self, worker_id: WorkerId) -> Worker: ...
     async def next_command(self, worker_id: WorkerId, after: int, wait_s: float) -> Command | None: ...
@@ -49,7 +49,7 @@ class NodeApi(Protocol):
     def is_operator(self, peer: Peer) -> bool: ...
     async def state(self, peer: Peer | None) -> dict[str, Any]: ...
     def quota_of(self, tenant: TenantName, peer: Peer | None) -> dict[str, Any]: ...
-    def set_quota(self, tenant: TenantName, said: quota.Quota | None) -> dict[str, Any]: ...
+    def set_quota(self, tenant: TenantName, wanted: quota.Quota | None) -> dict[str, Any]: ...
     def change_quota(self, tenant: TenantName, change: QuotaChange) -> dict[str, Any]: ...
     def suspend(self, tenant: TenantName, *, is_suspended: bool) -> list[str]: ...
 
@@ -98,29 +98,31 @@ class Server:
             ]
         )
 
-    def _add_operators_calls(self, app: web.Application, who: Callable[[web.Request], Peer | None]) -> None:
+    def _add_operators_calls(
+        self, app: web.Application, caller_of: Callable[[web.Request], Peer | None]
+    ) -> None:
         node = self._node
 
         def check_writer(request: web.Request) -> None:
-            peer = who(request)
+            peer = caller_of(request)
             if peer is not None and not node.is_operator(peer):
                 raise Refused(403, "only root and the daemon's group may change this")
 
         async def state(request: web.Request) -> web.Response:
-            return web.json_response(await node.state(who(request)))
+            return web.json_response(await node.state(caller_of(request)))
 
         async def show(request: web.Request) -> web.Response:
-            return web.json_response(node.quota_of(tenant_in(request), who(request)))
+            return web.json_response(node.quota_of(tenant_in(request), caller_of(request)))
 
         async def change(request: web.Request) -> web.Response:
-            said = await body_of(request)
+            body = await body_of(request)
             check_writer(request)
-            return web.json_response(node.set_quota(tenant_in(request), quota_in(said)))
+            return web.json_response(node.set_quota(tenant_in(request), quota_in(body)))
 
         async def change_some(request: web.Request) -> web.Response:
-            said = await body_of(request)
+            body = await body_of(request)
             check_writer(request)
-            return web.json_response(node.change_quota(tenant_in(request), change_in(said)))
+            return web.json_response(node.change_quota(tenant_in(request), change_in(body)))
 
         async def drop(request: web.Request) -> web.Response:
             check_writer(request)
@@ -147,14 +149,14 @@ class Server:
         )
 
     async def _register(self, request: web.Request) -> web.Response:
-        said = await body_of(request)
-        if said.get("version") != VERSION:
-            raise Refused(422, f"this daemon speaks version {VERSION}, not {said.get('version')!a}")
-        wish, ends, caller = wish_in(said), ends_of(request), None
-        if ends is not None:
-            caller = await asyncio.to_thread(self._node.find_caller, ends, wish)
-        answer = self._node.register(connection_of(request), wish, caller)
-        if said.get("files") is True and ends is None:
+        body = await body_of(request)
+        if body.get("version") != VERSION:
+            raise Refused(422, f"this daemon speaks version {VERSION}, not {body.get('version')!a}")
+        hints, endpoints, caller = hints_in(body), endpoints_of(request), None
+        if endpoints is not None:
+            caller = await asyncio.to_thread(self._node.find_caller, endpoints, hints)
+        answer = self._node.register(connection_of(request), hints, caller)
+        if body.get("files") is True and endpoints is None:
             self._node.hand_over(connection_of(request), answer.tenant)
         headers = {
             "Gpulimit-Worker": answer.worker,
@@ -181,12 +183,12 @@ class Server:
         return web.json_response({"commands": [shown]}, headers=headers)
 
     async def _results(self, request: web.Request) -> web.Response:
-        said = await body_of(request)
+        body = await body_of(request)
         worker = await self._own_worker(request)
-        number, ok = said.get("number"), said.get("ok")
+        number, ok = body.get("number"), body.get("ok")
         if not isinstance(number, int) or not isinstance(ok, bool):
             raise Refused(422, "number must be a whole number, and ok true or false")
-        self._node.finished(worker.id, number, text_in(said, "message"), ok=ok)
+        self._node.finished(worker.id, number, text_in(body, "message"), ok=ok)
         return web.Response(status=204)
 
     def _caller(self, request: web.Request) -> Peer:
@@ -195,11 +197,11 @@ class Server:
     async def _own_worker(self, request: web.Request) -> Worker:
         """Return the worker in the path. Raises Refused if it is not the caller."""
         worker = self._node.worker(WorkerId(request.match_info["id"]))
-        ends = ends_of(request)
-        if ends is None:
+        endpoints = endpoints_of(request)
+        if endpoints is None:
             is_caller = self._caller(request).key == worker.key
         else:
-            is_caller = await asyncio.to_thread(self._node.is_caller, ends, worker.key)
+            is_caller = await asyncio.to_thread(self._node.is_caller, endpoints, worker.key)
         if not is_caller:
             raise Refused(403, "this worker is another process")
         return self._node.worker(worker.id)
@@ -227,7 +229,7 @@ def connection_of(request: web.Request) -> Any:
     return connection
 
 
-def ends_of(request: web.Request) -> TcpEndpoints | None:
+def endpoints_of(request: web.Request) -> TcpEndpoints | None:
     """Return the ends of a TCP connection; None for a Unix socket, whose peer the kernel names."""
     transport = request.transport
     if transport is None:
@@ -256,16 +258,16 @@ async def body_of(request: web.Request) -> dict[str, Any]:
     return data
 
 
-def text_in(said: Mapping[str, Any], key: str) -> str:
+def text_in(body: Mapping[str, Any], key: str) -> str:
     """Return a text field without control characters, which could steer a terminal."""
-    value = said.get(key, "")
+    value = body.get(key, "")
     if not isinstance(value, str) or len(value) > MAX_TEXT:
         raise Refused(422, f"{key} must be text of at most {MAX_TEXT} characters")
     return "".join(c if c.isprintable() else "?" for c in value)
 
 
-def texts_in(said: Mapping[str, Any], key: str) -> dict[str, str]:
-    value = said.get(key, {})
+def texts_in(body: Mapping[str, Any], key: str) -> dict[str, str]:
+    value = body.get(key, {})
     if not isinstance(value, dict) or not all(isinstance(v, str) for v in value.values()):
         raise Refused(422, f"{key} must be an object of texts")
     return value
@@ -282,10 +284,10 @@ def tenant_in(request: web.Request) -> TenantName:
     return TenantName(request.match_info["tenant"])
 
 
-def quota_in(said: Mapping[str, Any]) -> quota.Quota:
+def quota_in(body: Mapping[str, Any]) -> quota.Quota:
     """Return the quota in {"memory": "4GiB", "compute": 30, "request": …, "weight": …, "priority": …}."""
     variables, flags = {}, {}
-    for key, value in said.items():
+    for key, value in body.items():
         variable = f"GPULIMIT_{key.upper()}"
         if variable not in quota.VARIABLES or key == "tenant" or not key.islower():
             raise Refused(422, f"{key[:40]!a} is no part of a quota")
@@ -298,27 +300,27 @@ def quota_in(said: Mapping[str, Any]) -> quota.Quota:
         raise Refused(422, str(error)) from error
 
 
-def change_in(said: Mapping[str, Any]) -> QuotaChange:
+def change_in(body: Mapping[str, Any]) -> QuotaChange:
     """Return the changed fields in {"memory": "4GiB", "request": null}; null removes a field."""
-    cleared = [key for key, value in said.items() if value in (None, "", "none")]
+    cleared = [key for key, value in body.items() if value in (None, "", "none")]
     for key in cleared:
         if key not in FIELDS:
             raise Refused(422, f"{key[:40]!a} is no part of a quota")
-    return QuotaChange(quota_in({k: v for k, v in said.items() if k not in cleared}), cleared)
+    return QuotaChange(quota_in({k: v for k, v in body.items() if k not in cleared}), cleared)
 
 
-def wish_in(said: Mapping[str, Any]) -> ClientHints:
+def hints_in(body: Mapping[str, Any]) -> ClientHints:
     """Return a process's claims about itself. Raises Refused if a field is invalid."""
     try:
-        said_quota = quota.read(texts_in(said, "environment"))
+        own_quota = quota.read(texts_in(body, "environment"))
     except QuotaError as error:
         raise Refused(422, str(error)) from error
-    pid, ticks = said.get("pid", 0), said.get("start_ticks", 0)
+    pid, ticks = body.get("pid", 0), body.get("start_ticks", 0)
     return ClientHints(
         pid=pid if isinstance(pid, int) and 0 <= pid < 1 << 32 else 0,
-        name=text_in(said, "name")[:15],
-        tenant=text_in(said, "tenant") or said_quota.tenant or "",
-        quota=said_quota,
-        is_nvml_only=said.get("view") is True,
+        name=text_in(body, "name")[:15],
+        tenant=text_in(body, "tenant") or own_quota.tenant or "",
+        quota=own_quota,
+        is_nvml_only=body.get("view") is True,
         start_ticks=ticks if isinstance(ticks, int) and 0 <= ticks < 1 << 64 else 0,
     )

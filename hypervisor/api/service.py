@@ -50,14 +50,14 @@ class Api:
     def peer(self, connection: Any) -> Peer:
         return self._node.peers.of(connection)
 
-    def register(self, connection: Any, wish: ClientHints, caller: Peer | None = None) -> Registration:
-        return self._registrar.register(connection, wish, caller)
+    def register(self, connection: Any, hints: ClientHints, caller: Peer | None = None) -> Registration:
+        return self._registrar.register(connection, hints, caller)
 
-    def find_caller(self, ends: TcpEndpoints, wish: ClientHints) -> Peer:
-        return self._node.peers.over_tcp(ends, wish.pid, wish.start_ticks)
+    def find_caller(self, endpoints: TcpEndpoints, hints: ClientHints) -> Peer:
+        return self._node.peers.over_tcp(endpoints, hints.pid, hints.start_ticks)
 
-    def is_caller(self, ends: TcpEndpoints, key: ProcessKey) -> bool:
-        return self._node.peers.is_over_tcp(ends, key)
+    def is_caller(self, endpoints: TcpEndpoints, key: ProcessKey) -> bool:
+        return self._node.peers.is_over_tcp(endpoints, key)
 
     def hand_over(self, connection: Any, tenant: TenantName) -> None:
         self._registrar.hand_over(connection, tenant)
@@ -159,9 +159,9 @@ class Api:
         is_present = tenant is not None and tenant.is_occupied
         return {"tenant": name, "present": is_present, **shown, **gang, **suspended}
 
-    def set_quota(self, name: TenantName, said: Quota | None) -> dict[str, Any]:
+    def set_quota(self, name: TenantName, wanted: Quota | None) -> dict[str, Any]:
         """Set a whole quota, or remove it (None); return the quota that is then in force."""
-        self._node.operators.set_quota(name, said)
+        self._node.operators.set_quota(name, wanted)
         return self._answer(name)
 
     def change_quota(self, name: TenantName, change: QuotaChange) -> dict[str, Any]:
