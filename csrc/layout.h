@@ -21,7 +21,7 @@
 #define GL_USAGE_MAGIC 0x55544d4c555047
 #define GL_POLICY_MAGIC 0x594c4f504c5047
 #define GL_STATE_MAGIC 0x544154534c5047
-#define GL_LAYOUT_VERSION 5
+#define GL_LAYOUT_VERSION 6
 #define GL_MAX_HEARTBEAT_AGE_NS 500000000
 #define GL_MAX_DEVICES 16      /* GPUs that one tenant uses */
 #define GL_MAX_NODE_DEVICES 64 /* cards and MIG devices of a node */
@@ -134,7 +134,7 @@ struct gl_account {
 	uint64_t marked_ns;          /* CLOCK_MONOTONIC: when it last recorded a mark (marks.c) */
 	uint32_t coarse;             /* 1: the driver refuses timing events: GPU time is measured by the wall clock (coarse.c) */
 	uint32_t reserved0;
-	uint64_t reserved[1];
+	uint64_t pool_unused_bytes;  /* what its pools were seen to keep unused, if it has not allocated from them since */
 };
 
 /* One process.  While it lives it holds a record lock on the byte at the slot's offset, which tells its pid, and on the
@@ -146,7 +146,9 @@ struct gl_slot {
 	uint64_t start_ticks;        /* field 22 of /proc/pid/stat */
 	uint64_t pid_namespace;      /* inode of /proc/self/ns/pid */
 	char name[16];
-	uint64_t reserved[2];
+	uint32_t asked;              /* bit of a device: another process of the tenant needs memory there; trim pools (pool_siblings.c) */
+	uint32_t reserved0;
+	uint64_t reserved[1];
 	struct gl_account account[16];
 };
 

@@ -4,7 +4,8 @@
  * commands at the daemon and registers again when a restarted daemon does not know the process.
  *
  * The thread must not disturb the program.  All signals are blocked in it.  It waits for no lock of the shim.  It calls
- * neither NVML nor getenv, and CUDA only to read events of work that the program has not come back to (time/idle.c).  It
+ * neither NVML nor getenv, and CUDA only to read events of work that the program has not come back to (time/idle.c), and
+ * to trim pools for another process of the tenant (memory/pool_siblings.c).  It
  * ends once the program's own threads have ended.  After fork it only exists in the parent: gl_self is wiped, and the child
  * starts its own.  exec and exit end it at any point.
  *
@@ -68,6 +69,9 @@ static bool tick(void)
 	show_limits();
 	if (look)
 		look();
+	void (*give)(void) = gl_load_acquire(&gl_self.give);
+	if (give && gl_load_relaxed(&gl_self.own->asked))
+		give();
 	return !alone();
 }
 

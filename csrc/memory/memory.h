@@ -236,7 +236,14 @@ void gl_pools_waited(void);
 /* Trims if another process of the tenant is about to be refused. */
 void gl_pools_trim_if_asked(struct gl_gpu *gpu);
 /* Asks the tenant's other processes to trim; true if one answered. */
-bool gl_pools_ask_siblings(struct gl_gpu *gpu);
+struct gl_plea {
+	uint64_t until_ns; /* 0: no process was asked yet */
+	uint32_t seen;     /* memory_change at the last answer */
+};
+bool gl_pools_ask_siblings(struct gl_gpu *gpu, struct gl_plea *plea);
+void gl_pools_ask_end(struct gl_gpu *gpu, const struct gl_plea *plea);
+/* Another process has asked this one: trims, unless this process captures a stream. */
+void gl_pools_answer_asked(void);
 
 /* ---- sharing.c: memory handed from process to process ---- */
 

@@ -208,13 +208,10 @@ CUresult gl_pool_destroy(CUmemoryPool handle)
 	return result;
 }
 
-bool gl_pools_trim(struct gl_gpu *gpu)
+/* Call with books_lock held and captures relaxed. */
+static bool trim(struct gl_gpu *gpu)
 {
-	if (!gl_load_relaxed(&gpu->pool_count) && !gl_load_relaxed(&gpu->graph_memory))
-		return false;
 	uint64_t before = 0, after = 0;
-	CUstreamCaptureMode mode = gl_capture_relax();
-	gl_lock(&gpu->books_lock);
 	for (uint32_t i = 0; i < gpu->pool_count; i++) {
 		struct gl_pool *pool = &gpu->pools[i];
 		before += pool->charged;
@@ -226,9 +223,30 @@ bool gl_pools_trim(struct gl_gpu *gpu)
 	if (gl_load_relaxed(&gpu->graph_memory) && REAL(cuDeviceGraphMemTrim)(gpu->ordinal) == CUDA_SUCCESS)
 		gl_graph_memory_refresh(gpu);
 	after += gpu->graph_charged_bytes;
+	return after < before;
+}
+
+bool gl_pools_trim(struct gl_gpu *gpu)
+{
+	if (!gl_load_relaxed(&gpu->pool_count) && !gl_load_relaxed(&gpu->graph_memory))
+		return false;
+	CUstreamCaptureMode mode = gl_capture_relax();
+	gl_lock(&gpu->books_lock);
+	bool any = trim(gpu);
 	gl_unlock(&gpu->books_lock);
 	gl_capture_restore(mode);
-	return after < before;
+	return any;
+}
+
+bool gl_pools_try_trim(struct gl_gpu *gpu)
+{
+	if (!gl_try_lock(&gpu->books_lock))
+		return false;
+	CUstreamCaptureMode mode = gl_capture_relax();
+	(void)trim(gpu);
+	gl_capture_restore(mode);
+	gl_unlock(&gpu->books_lock);
+	return true;
 }
 
 void gl_pools_refresh(struct gl_gpu *gpu)

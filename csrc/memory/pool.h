@@ -9,6 +9,9 @@
 
 #pragma GCC visibility push(hidden)
 
+/* Trims as gl_pools_trim does, without waiting.  False: another thread is in the books. */
+bool gl_pools_try_trim(struct gl_gpu *gpu);
+
 struct gl_pool {
 	CUmemoryPool handle;
 	uint64_t charged;

@@ -70,6 +70,7 @@ static void lower_floor(struct gl_gpu *gpu, CUmemoryPool handle)
 bool gl_pool_reserve(struct gl_gpu *gpu, CUmemoryPool handle, uint64_t bytes)
 {
 	enum gl_memory_kind kind = GL_MEM_POOL;
+	gl_store_relaxed(&gpu->account->pool_unused_bytes, 0);
 	uint64_t need = missing(gpu, handle, bytes, 0, &kind);
 	/* When the quota is short, reserving trims pools, this one too; then a little more is needed after all. */
 	for (int tries = 0; need && tries < 8; tries++) {

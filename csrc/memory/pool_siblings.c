@@ -3,33 +3,82 @@
  * Memory that pools give back by themselves: it is off the card once the stream has been waited for, so the books are
  * looked at there and not only at the process's next allocation, which another process of the tenant would wait for.
  *
- * Memory that pools keep unused: the process that is about to be refused trims its own, and asks the others by
- * device->memory_wanted.  They look at it where they wait for the GPU and where they free, trim, and ring
- * device->memory_change.  A process that is doing neither keeps what it has.
+ * Memory that pools keep unused: the process that is about to be refused trims its own pools, and asks each other process
+ * that has some by a word in that one's slot.  The other one answers at its next call of any kind, and where it is waiting
+ * for the GPU when that ends.  If it is registered with a daemon, the library's thread answers within a second, and the
+ * asking process waits for so long where it was seen to keep something.  Without a daemon, a process that makes no call
+ * keeps what it has.  None answers while it captures a stream.
  */
+#include <limits.h>
+
 #include "memory/pool.h"
+#include "time/types.h"
 
-#define TRIM_PAUSE_NS 10000000u  /* between two trims that another process asked for */
-#define ANSWER_NS 20000000u      /* how long the others may take */
+#define TRIM_PAUSE_NS 10000000u               /* between two trims for a process that waits for memory */
+#define ANSWER_NS UINT64_C(20000000)          /* how long the others may take until their next call */
+#define THREAD_ANSWER_NS UINT64_C(1300000000) /* how long their thread may take, which looks once a second */
 
-/* Call with books_lock held and captures relaxed. */
-static bool keeps_unused(const struct gl_gpu *gpu)
+/* Call with books_lock held and captures relaxed.  *unused: how much, as far as that can be told. */
+static bool keeps_unused(const struct gl_gpu *gpu, uint64_t *unused)
 {
+	bool any = false;
+	*unused = 0;
 	for (uint32_t i = 0; i < gpu->pool_count; i++) {
 		const struct gl_pool *pool = &gpu->pools[i];
-		if (pool->orphans || pool->charged > gl_pool_attribute(pool, CU_MEMPOOL_ATTR_USED_MEM_CURRENT))
-			return true;
+		uint64_t used = pool->orphans ? pool->charged : gl_pool_attribute(pool, CU_MEMPOOL_ATTR_USED_MEM_CURRENT);
+		any |= pool->orphans || pool->charged > used;
+		*unused += pool->charged > used ? pool->charged - used : 0;
 	}
-	return false;
+	return any;
+}
+
+static bool trims_now(void)
+{
+	return gl_load_acquire(&gl_self.gpus_ready) && !gl_load_relaxed(&gl_self.capturing) && !gl_meter_closing();
+}
+
+static void answer(bool (*trims)(struct gl_gpu *))
+{
+	int kept = errno;
+	uint32_t *word = &gl_self.own->asked, asked = trims_now() ? gl_load_acquire(word) : 0;
+	for (int i = 0; asked && i < gl_self.gpu_count; i++) {
+		struct gl_gpu *gpu = &gl_self.gpu[i];
+		if (!(asked >> gpu->index & 1) || !trims(gpu))
+			continue;
+		gl_store_relaxed(&gpu->account->pool_unused_bytes, 0);
+		(void)__atomic_fetch_and(word, ~(1u << gpu->index), __ATOMIC_ACQ_REL);
+		gl_futex_wake(&gpu->device->memory_change, INT_MAX); /* there is nothing more to wait for */
+	}
+	errno = kept;
+}
+
+static bool trim_by_call(struct gl_gpu *gpu)
+{
+	(void)gl_pools_trim(gpu);
+	return true;
+}
+
+void gl_pools_answer_asked(void)
+{
+	answer(trim_by_call);
+}
+
+/* For the library's thread. */
+static void give(void)
+{
+	answer(gl_pools_try_trim);
 }
 
 static void look(struct gl_gpu *gpu)
 {
+	uint64_t unused;
 	gl_store_relaxed(&gpu->pools_stale, 0u); /* before, so that a free meanwhile is not lost */
 	gl_pools_refresh(gpu);
 	CUstreamCaptureMode mode = gl_capture_relax();
 	gl_lock(&gpu->books_lock);
-	bool more = keeps_unused(gpu);
+	bool more = keeps_unused(gpu, &unused);
+	gl_store_relaxed(&gpu->account->pool_unused_bytes, unused);
+	gl_store_release(&gl_self.give, give);
 	gl_unlock(&gpu->books_lock);
 	gl_capture_restore(mode);
 	if (more) /* another stream has still to be waited for, or the pool is told to keep it */
@@ -38,7 +87,9 @@ static void look(struct gl_gpu *gpu)
 
 void gl_pools_trim_if_asked(struct gl_gpu *gpu)
 {
-	if (GL_LIKELY(!gpu || !gl_load_relaxed(&gpu->device->memory_wanted)) || gl_load_relaxed(&gl_self.capturing))
+	if (GL_UNLIKELY(gl_load_relaxed(&gl_self.own->asked)))
+		gl_pools_answer_asked();
+	if (GL_LIKELY(!gpu || !gl_load_relaxed(&gpu->device->memory_wanted)) || !trims_now())
 		return;
 	uint64_t now = gl_now_ns(), last = gl_load_relaxed(&gpu->pools_trimmed_ns);
 	if (now - last < TRIM_PAUSE_NS)
@@ -61,29 +112,80 @@ void gl_pools_waited(void)
 	}
 }
 
-/* Another process of the tenant has memory that it may be able to give back. */
-static bool others_have_pools(const struct gl_gpu *gpu)
+/* Another process of the tenant that has memory in pools, from slot *at on; NULL: there is none. */
+static struct gl_slot *next_with_pools(const struct gl_gpu *gpu, uint32_t *at)
 {
 	uint32_t used = gl_load_relaxed(&gl_self.usage->header.slots_used);
-	for (uint32_t i = 0; i < used && i < GL_MAX_SLOTS; i++) {
-		const struct gl_account *account = &gl_self.usage->slot[i].account[gpu->index];
-		if ((int)i != gl_self.slot && (gl_load_relaxed(&gl_self.usage->slot[i].generation) & 1) &&
-		    (gl_load_relaxed(&account->kind_bytes[GL_MEM_POOL]) ||
-		     gl_load_relaxed(&account->kind_bytes[GL_MEM_GRAPH])))
-			return true;
+	while (*at < used && *at < GL_MAX_SLOTS) {
+		uint32_t i = (*at)++;
+		struct gl_slot *slot = &gl_self.usage->slot[i];
+		const struct gl_account *account = &slot->account[gpu->index];
+		if ((int)i != gl_self.slot && (gl_load_relaxed(&slot->generation) & 1) &&
+		    (gl_load_relaxed(&account->kind_bytes[GL_MEM_POOL]) || gl_load_relaxed(&account->kind_bytes[GL_MEM_GRAPH])))
+			return slot;
 	}
+	return NULL;
+}
+
+/* Returns how long an answer may take; 0: no process has anything to give. */
+static uint64_t ask(struct gl_gpu *gpu)
+{
+	uint64_t bound = 0;
+	struct gl_slot *slot;
+	for (uint32_t at = 0; (slot = next_with_pools(gpu, &at));) {
+		bool has_thread = gl_load_relaxed(&slot->host_pid) != 0;
+		bool keeps = gl_load_relaxed(&slot->account[gpu->index].pool_unused_bytes) != 0;
+		uint64_t may_take = has_thread && keeps ? THREAD_ANSWER_NS : ANSWER_NS;
+		(void)__atomic_fetch_or(&slot->asked, 1u << gpu->index, __ATOMIC_ACQ_REL);
+		bound = may_take > bound ? may_take : bound;
+	}
+	return bound;
+}
+
+static bool some_are_to_answer(const struct gl_gpu *gpu)
+{
+	struct gl_slot *slot;
+	for (uint32_t at = 0; (slot = next_with_pools(gpu, &at));)
+		if (gl_load_acquire(&slot->asked) >> gpu->index & 1)
+			return true;
 	return false;
 }
 
-bool gl_pools_ask_siblings(struct gl_gpu *gpu)
+/* Asks at the first call, and waits for an answer.  False: no more will come. */
+bool gl_pools_ask_siblings(struct gl_gpu *gpu, struct gl_plea *plea)
 {
 	struct gl_device *d = gpu->device;
-	if (gl_load_relaxed(&gl_self.capturing) || !others_have_pools(gpu))
-		return false;
-	uint32_t seen = gl_load_acquire(&d->memory_change);
-	gl_store_release(&d->memory_wanted, 1u);
-	bool answered = gl_futex_wait(&d->memory_change, seen, ANSWER_NS) != -ETIMEDOUT ||
-			gl_load_acquire(&d->memory_change) != seen;
-	gl_store_relaxed(&d->memory_wanted, 0u); /* a thread that waits for memory says so again at its next try */
-	return answered;
+	uint64_t now = gl_now_ns();
+	if (!plea->until_ns) {
+		plea->seen = gl_load_acquire(&d->memory_change);
+		uint64_t bound = gl_load_relaxed(&gl_self.capturing) ? 0 : ask(gpu);
+		if (!bound)
+			return false;
+		gl_store_release(&d->memory_wanted, 1u);
+		plea->until_ns = now + bound;
+	}
+	for (;; now = gl_now_ns()) {
+		bool last = now >= plea->until_ns || !some_are_to_answer(gpu);
+		uint32_t change = gl_load_acquire(&d->memory_change);
+		if (change != plea->seen) {
+			plea->seen = change;
+			gl_store_release(&d->memory_wanted, 1u); /* the one that rang took it away */
+			return true;
+		}
+		if (last)
+			return false;
+		uint64_t left = plea->until_ns - now;
+		(void)gl_futex_wait(&d->memory_change, plea->seen, left < ANSWER_NS ? left : ANSWER_NS);
+	}
+}
+
+void gl_pools_ask_end(struct gl_gpu *gpu, const struct gl_plea *plea)
+{
+	if (!plea->until_ns)
+		return;
+	gl_store_relaxed(&gpu->device->memory_wanted, 0u); /* a thread that waits for memory says so again at its next try */
+	uint32_t used = gl_load_relaxed(&gl_self.usage->header.slots_used);
+	for (uint32_t i = 0; i < used && i < GL_MAX_SLOTS; i++)
+		if ((int)i != gl_self.slot && gl_load_relaxed(&gl_self.usage->slot[i].asked))
+			(void)__atomic_fetch_and(&gl_self.usage->slot[i].asked, ~(1u << gpu->index), __ATOMIC_ACQ_REL);
 }

@@ -16,6 +16,17 @@ static int try_once(struct gl_gpu *gpu, enum gl_memory_kind kind, uint64_t bytes
 	return r;
 }
 
+/* Tries again after each answer of another process. */
+static int ask_and_try(struct gl_gpu *gpu, enum gl_memory_kind kind, uint64_t bytes)
+{
+	struct gl_plea plea = {0, 0};
+	int r = -ENOMEM;
+	while (r == -ENOMEM && gl_pools_ask_siblings(gpu, &plea))
+		r = try_once(gpu, kind, bytes);
+	gl_pools_ask_end(gpu, &plea);
+	return r;
+}
+
 static int change_trying_hard(struct gl_gpu *gpu, enum gl_memory_kind kind, uint64_t bytes)
 {
 	if (bytes > INT64_MAX)
@@ -31,9 +42,7 @@ static int change_trying_hard(struct gl_gpu *gpu, enum gl_memory_kind kind, uint
 	}
 	if (r == -ENOMEM && gl_pools_trim(gpu))
 		r = try_once(gpu, kind, bytes);
-	if (r == -ENOMEM && gl_pools_ask_siblings(gpu))
-		r = try_once(gpu, kind, bytes);
-	return r;
+	return r == -ENOMEM ? ask_and_try(gpu, kind, bytes) : r;
 }
 
 int gl_reserve_uncounted(struct gl_gpu *gpu, enum gl_memory_kind kind, uint64_t bytes)

@@ -34,12 +34,15 @@ static inline int gl_begin_nvml(void)
 /* What a CUDA call returns in a process whose quota cannot be enforced. */
 #define GL_FAILED_RESULT CUDA_ERROR_NOT_PERMITTED
 
-/* The usual opening of a CUDA hook: hands the call on when there is nothing to enforce. */
+/* The usual opening of a CUDA hook: hands the call on when there is nothing to enforce.  Memory that another process of
+ * the tenant has asked for is given back first, before any lock is taken. */
 #define GL_ENTER(name, args)                                                                                 \
 	do {                                                                                                 \
 		int state_ = gl_begin();                                                                     \
 		if (GL_UNLIKELY(state_ != GL_ATTACHED))                                                      \
 			return state_ == GL_TRANSPARENT ? REAL(name) args : GL_FAILED_RESULT;                \
+		if (GL_UNLIKELY(gl_load_relaxed(&gl_self.own->asked)))                                       \
+			gl_pools_answer_asked();                                                             \
 	} while (0)
 
 /* For hooks of one shape: the parameters or arguments in brackets, without them. */

@@ -19,6 +19,7 @@ static void describe(struct gl_slot *s)
 {
 	struct gl_identity id = gl_identity_read();
 	s->pid = gl_self.pid;
+	s->asked = 0;
 	s->host_pid = 0;
 	s->start_ticks = id.start_ticks;
 	s->pid_namespace = id.pid_namespace;

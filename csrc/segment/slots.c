@@ -43,6 +43,7 @@ static void clear_account(struct gl_usage *usage, uint32_t device, uint32_t slot
 	gl_store_relaxed(&a->waiting, 0);
 	gl_store_relaxed(&a->memory_waiting, 0);
 	gl_store_relaxed(&a->coarse, 0);
+	gl_store_relaxed(&a->pool_unused_bytes, 0);
 	for (int k = 0; k < GL_LAUNCH_KINDS; k++)
 		gl_store_relaxed(&a->launches[k], 0);
 }

@@ -141,6 +141,7 @@ struct gl_process {
 	uint64_t next_id;      /* for blocks that outlive their handle */
 	struct gl_meter *meter;
 	void (*look)(void);    /* takes in finished GPU work; NULL until there is any (time/idle.c) */
+	void (*give)(void);    /* gives back what another process asked for; NULL until there are pools (memory/pool_siblings.c) */
 	uint32_t capturing;    /* captures open or about to begin in this process, as seen by the hooks */
 	uint32_t marking;      /* threads that mark other streams than the one they launch in (launch.c) */
 	uint32_t log_lines;

@@ -45,6 +45,12 @@ void gl_meter_look(void)
 	gl_unlock(&m->look_lock);
 }
 
+bool gl_meter_closing(void)
+{
+	const struct gl_meter *m = gl_load_acquire(&gl_self.meter);
+	return m && gl_load_acquire(&m->closing);
+}
+
 static bool lock_until(struct gl_lock *lock, uint64_t deadline_ns)
 {
 	struct timespec nap = {0, 50000};

@@ -322,6 +322,8 @@ void gl_sample_apart_end(struct gl_meter *m, const struct gl_launch *launch);
 
 /* Takes in, and marks, what no thread has looked at for a while; for the thread that talks to the daemon. */
 void gl_meter_look(void);
+/* The process is about to end: no thread of the library may begin anything with the driver. */
+bool gl_meter_closing(void);
 /* The process exits: the work that is done is charged, and what is not is noted. */
 void gl_meter_finish(void);
 

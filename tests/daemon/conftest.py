@@ -29,6 +29,7 @@ import pytest
 
 from tests.conftest import Built, StartProcess, clean_environ, remove_segments
 from tests.sim.conftest import program as program  # a fixture here too
+from tests.sim.sharing import PROGRAM, Member
 
 CLIENT = Path(__file__).with_name("client.py")
 HOLDER = Path(__file__).with_name("holder.py")
@@ -338,3 +339,25 @@ def holder(
 
 def needs_root() -> pytest.MarkDecorator:
     return pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to be several users")
+
+
+@pytest.fixture
+def member(
+    built: Built, daemon_env: dict[str, str], run_dir: Path, start_process: StartProcess
+) -> Callable[[str], Member]:
+    """Start processes of tenants of 1 GiB on the exact small card."""
+
+    def begin(tenant: str) -> Member:
+        env = daemon_env | {
+            "GPULIMIT_SIM_PROFILE": "small",
+            "LD_LIBRARY_PATH": str(built.sim),
+            "LD_PRELOAD": str(built.library),
+            "GPULIMIT_SOCKET": str(run_dir / "daemon.sock"),
+            "GPULIMIT_TENANT": tenant,
+            "GPULIMIT_MEMORY": "1GiB",
+        }
+        made = Member(start_process([sys.executable, str(PROGRAM)], env=env, stdin=subprocess.PIPE))
+        assert made("start") == 0
+        return made
+
+    return begin

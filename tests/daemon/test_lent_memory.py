@@ -4,41 +4,15 @@
 from __future__ import annotations
 
 import signal
-import subprocess
-import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.conftest import Built, StartProcess
 from tests.daemon.conftest import Daemon, eventually
-from tests.sim.sharing import MIB, PROGRAM, Member
+from tests.sim.sharing import MIB, Member
 
 SIZE = 600 * MIB
-
-
-@pytest.fixture
-def start(
-    built: Built, daemon_env: dict[str, str], run_dir: Path, start_process: StartProcess
-) -> Callable[[str], Member]:
-    """Start processes of tenants of 1 GiB on the exact small card."""
-
-    def begin(tenant: str) -> Member:
-        env = daemon_env | {
-            "GPULIMIT_SIM_PROFILE": "small",
-            "LD_LIBRARY_PATH": str(built.sim),
-            "LD_PRELOAD": str(built.library),
-            "GPULIMIT_SOCKET": str(run_dir / "daemon.sock"),
-            "GPULIMIT_TENANT": tenant,
-            "GPULIMIT_MEMORY": "1GiB",
-        }
-        made = Member(start_process([sys.executable, str(PROGRAM)], env=env, stdin=subprocess.PIPE))
-        assert made("start") == 0
-        return made
-
-    return begin
 
 
 @pytest.fixture
@@ -66,10 +40,10 @@ def hand(exporter: Member, importer: Member) -> tuple[int, Any]:
 
 @pytest.mark.parametrize("end", ["killed", "given back"])
 def test_the_daemon_counts_shared_memory_once(
-    node: Callable[..., Daemon], start: Callable[[str], Member], tenant: str, other_tenant: str, end: str
+    node: Callable[..., Daemon], member: Callable[[str], Member], tenant: str, other_tenant: str, end: str
 ) -> None:
     running = node()
-    exporter, importer = start(tenant), start(other_tenant)
+    exporter, importer = member(tenant), member(other_tenant)
     pointer, at = hand(exporter, importer)
     assert (exporter.used(), importer.used()) == (SIZE, 0)
     assert booked(running, tenant, other_tenant) == [SIZE, 0]
@@ -84,16 +58,16 @@ def test_the_daemon_counts_shared_memory_once(
 
 
 def test_a_restart_of_the_daemon_changes_nothing(
-    node: Callable[..., Daemon], start: Callable[[str], Member], tenant: str, other_tenant: str
+    node: Callable[..., Daemon], member: Callable[[str], Member], tenant: str, other_tenant: str
 ) -> None:
     running = node()
-    exporter, importer = start(tenant), start(other_tenant)
+    exporter, importer = member(tenant), member(other_tenant)
     pointer, _ = hand(exporter, importer)
     running.stop(signal.SIGKILL)
     assert (exporter.used(), importer.used()) == (SIZE, 0)
     running = node()
     eventually(lambda: booked(running, tenant, other_tenant) == [SIZE, 0])
-    third = start(other_tenant)
+    third = member(other_tenant)
     assert third.used() == 0
     assert exporter("free", pointer) == 0
     assert third.used() == importer.used() == SIZE

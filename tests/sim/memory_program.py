@@ -83,6 +83,28 @@ def waiting(count: int) -> int:
     return 0
 
 
+def calling(call: str, count: int) -> int:
+    """Make a call that neither waits nor frees, each millisecond; the answer comes at once."""
+    print(json.dumps("begun"), flush=True)
+    for _ in range(count):
+        value = ctypes.c_uint64()
+        if call == "cuMemAlloc_v2":
+            cuda.cuMemAlloc_v2(ctypes.byref(value), ctypes.c_size_t(1))
+        elif call == "cuCtxSetLimit":
+            cuda.cuCtxSetLimit(0, ctypes.c_size_t(1024))
+        else:
+            cuda.cuMemGetInfo_v2(ctypes.byref(value), ctypes.byref(ctypes.c_size_t()))
+        ctypes.CDLL(None).usleep(1000)
+    return 0
+
+
+def capture(begins: bool) -> int:
+    graph = ctypes.c_void_p()
+    if begins:
+        return int(cuda.cuStreamBeginCapture_v2(stream, 0))
+    return int(cuda.cuStreamEndCapture(stream, ctypes.byref(graph)))
+
+
 def info() -> list[int]:
     free_bytes, total = ctypes.c_size_t(), ctypes.c_size_t()
     cuda.cuMemGetInfo_v2(ctypes.byref(free_bytes), ctypes.byref(total))
@@ -220,7 +242,22 @@ def pid() -> int:
 
 
 COMMANDS = (
-    *(start, alloc, free, alloc_async, free_async, keep_all, wait, waiting, info, create, release, send),
+    *(
+        start,
+        alloc,
+        free,
+        alloc_async,
+        free_async,
+        keep_all,
+        wait,
+        waiting,
+        calling,
+        capture,
+        info,
+        create,
+        release,
+        send,
+    ),
     *(listen, take, map_, unmap, ipc_name, ipc_open, ipc_close, pool_name, pool_open, close_all, pid),
 )
 

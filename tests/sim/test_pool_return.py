@@ -46,3 +46,49 @@ def test_a_refusal_waits_for_no_process_that_has_nothing_to_give(
     for _ in range(20):
         assert other("alloc", 900 * MIB)[0] == 2
     assert books().devices[0].refused == 20
+
+
+def keeps(one: Member) -> None:
+    """Let a process keep 600 MiB in its pool, all of it unused."""
+    assert one("keep_all") == 0
+    result, pointer = one("alloc_async", 600 * MIB)
+    assert (result, one("free_async", pointer), one("wait")) == (0, 0, 0)
+    assert one.info()[0] == (1024 - 600) * MIB
+
+
+@pytest.mark.parametrize("call", ["cuMemGetInfo_v2", "cuMemAlloc_v2", "cuCtxSetLimit"])
+def test_a_process_gives_back_what_its_pool_keeps_at_its_next_call_of_any_kind(
+    member: Callable[..., Member], call: str
+) -> None:
+    one, other = member(), member()
+    keeps(one)
+    one.tell("calling", call, 3000)
+    assert one.hear() == "begun"
+    assert other("alloc", 900 * MIB)[0] == 0
+
+
+def test_what_a_process_keeps_is_given_back_by_each_that_is_asked(member: Callable[..., Member]) -> None:
+    others = [member() for _ in range(3)]
+    for one in others:
+        assert one("keep_all") == 0
+        result, pointer = one("alloc_async", 200 * MIB)
+        assert (result, one("free_async", pointer), one("wait")) == (0, 0, 0)
+        one.tell("calling", "cuMemGetInfo_v2", 3000)
+        assert one.hear() == "begun"
+    assert member()("alloc", 1000 * MIB)[0] == 0
+
+
+def test_a_process_that_captures_is_not_disturbed_by_another_that_needs_memory(
+    member: Callable[..., Member],
+) -> None:
+    one, other = member(), member()
+    keeps(one)
+    assert one("capture", True) == 0
+    one.tell("calling", "cuMemGetInfo_v2", 200)
+    assert one.hear() == "begun"
+    assert other("alloc", 900 * MIB)[0] == 2
+    assert one.hear() == 0
+    assert one("capture", False) == 0
+    one.tell("calling", "cuMemGetInfo_v2", 3000)
+    assert one.hear() == "begun"
+    assert other("alloc", 900 * MIB)[0] == 0
