@@ -194,7 +194,7 @@ static bool begin_light(struct gl_meter *m, struct gl_launch *l, uint64_t key, C
 	return true;
 }
 
-/* Where not even the device is known that the launch would go to, it cannot be charged to anybody. */
+/* If the device of the launch is not known either, the launch cannot be charged. */
 static CUresult gpu_for(const struct gl_stream *s, CUcontext context, struct gl_gpu **gpu)
 {
 	CUdevice dev = -1;

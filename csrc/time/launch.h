@@ -30,9 +30,9 @@ struct gl_launch {
 
 #pragma GCC visibility push(hidden)
 
-/* Before the real launch: waits for GPU time if need be, charges what the launch is expected to cost.
- * key: what tells launches of different cost apart (function and shape, or graph).  Anything but CUDA_SUCCESS: the launch
- * cannot be charged to anybody, and is not to be made. */
+/* Before the real launch: waits for GPU time if necessary, and charges the launch's expected cost.
+ * key: distinguishes launches of different cost (function and shape, or graph).  A result other than CUDA_SUCCESS: the launch
+ * cannot be charged and must not be made. */
 CUresult gl_launch_begin(struct gl_launch *launch, enum gl_launch_kind kind, uint64_t key, CUstream stream, bool per_thread);
 /* After it, with its result, which it returns. */
 CUresult gl_launch_end(struct gl_launch *launch, CUresult result);

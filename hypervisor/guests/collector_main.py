@@ -121,9 +121,9 @@ def main(arguments: Sequence[str]) -> int:
     def start() -> None:
         settings, _ = load(CollectorSettings, parser, PREFIX, arguments)
         if not settings.metrics_addr:
-            raise ConfigError("metrics_addr", "", "is empty, so that nobody could read what is collected")
+            raise ConfigError("metrics_addr", "", "is empty: the collected metrics could not be read")
         if not settings.guests and not settings.kubevirt:
-            raise ConfigError("guests", "", "is not set, and kubevirt is off: there is nobody to ask")
+            raise ConfigError("guests", "", "is not set, and kubevirt is off: there is no guest to scrape")
         log.set_up(form=settings.log_format, level=settings.log_level)
         asyncio.run(serve(settings))
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Names of users and containers, from files of this host that can be read without waiting for anybody."""
+"""Names of users and containers, from local files of this host only: a name service could block."""
 
 from __future__ import annotations
 

@@ -74,10 +74,10 @@ def pod_of(item: Mapping[str, Any]) -> Pod:
 
 
 def cgroup_uid(object_uid: str, annotations: Mapping[str, str]) -> str:
-    """Return the UID in the names of a pod's control groups.
+    """Return the UID in the names of a pod's cgroups.
 
-    A static pod's is the hash of its file. Anybody can write such an annotation, so it must look like a hash:
-    UIDs of other pods do not.
+    For a static pod it is the hash of its file. Any user can write such an annotation, so it must have the
+    form of a hash, which UIDs of other pods do not have.
     """
     hashed = annotations.get(CONFIG_MIRROR) or annotations.get(CONFIG_HASH) or ""
     return hashed if STATIC_UID.fullmatch(hashed) else object_uid

@@ -75,7 +75,7 @@ async def ask_for_port(plug: socket.socket, port: int) -> None:
         if not byte or len(said) > MAX_GREETING:
             break
     if not (said.startswith(b"OK ") and said.endswith(b"\n")):
-        raise FetchError("refused", f"nobody listens on port {port} of the guest")
+        raise FetchError("refused", f"no process listens on port {port} of the guest")
 
 
 class Connector(aiohttp.BaseConnector):

@@ -71,7 +71,7 @@ class QuotaForm(ModalScreen[dict[str, str] | None]):
     def compose(self) -> ComposeResult:
         with VerticalScroll(classes="dialog"):
             yield Label(Text(f"Quota of {self._tenant}"), classes="question")
-            yield Label(Text(f"now said by: {self._source or 'nobody'}. Enter sets it, Esc leaves it."))
+            yield Label(Text(f"source now: {self._source or 'none'}. Enter sets it, Esc leaves it."))
             with Grid(classes="form"):
                 for part in PARTS:
                     yield Label(Text(part))
