@@ -47,8 +47,10 @@ CUresult sim_context_create(CUcontext ctx, CUdevice dev, unsigned int flags)
 	sim_machine_lock();
 	ctx->queue = claim_queue(gpu);
 	ctx->id = sim_machine->next_id++;
-	if (ctx->queue != SIM_NO_QUEUE)
+	if (ctx->queue != SIM_NO_QUEUE) {
+		sim_machine->queues[ctx->queue].id = ctx->id;
 		sim_machine->procs[sim_slot].contexts[gpu]++;
+	}
 	sim_machine_unlock();
 	if (!ctx->marks || ctx->queue == SIM_NO_QUEUE) {
 		sim_uncharge(gpu, sim_model_of(gpu)->context_bytes);

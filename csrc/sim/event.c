@@ -179,11 +179,15 @@ static CUresult wait_event(CUstream handle, CUevent event, unsigned int flags, b
 		return sim_capture_wait(stream, event, flags);
 	if (finished(event))
 		return CUDA_SUCCESS;
-	if (event->on == stream->ctx)
-		return sim_submit_work(stream, &(struct sim_work){ .item = { .after = event->item + 1, .fence = fence } });
-	/* Of another context: wait here and now, which is stricter than the card would be. */
-	sim_wait_item(event->on, event->item + 1);
-	return CUDA_SUCCESS;
+	struct sim_work work = { .item.fence = fence };
+	if (event->on == stream->ctx) {
+		work.item.after = event->item + 1;
+	} else {
+		work.item.other = event->on->queue;
+		work.item.other_id = event->on->id;
+		work.item.other_after = event->item + 1;
+	}
+	return sim_submit_work(stream, &work);
 }
 
 SIM_EXPORT CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned int flags)

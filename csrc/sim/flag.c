@@ -38,7 +38,25 @@ uint32_t sim_flag_find(const struct sim_flag_place *place)
 	return SIM_NO_FLAG;
 }
 
-/* Which cards share flags, directly or by others. */
+/* All cards of the set are together; true if that is new. */
+static bool join_cards(uint64_t set)
+{
+	struct sim_machine *m = sim_machine;
+	uint64_t all = set;
+	bool grew = false;
+
+	for (uint32_t gpu = 0; gpu < m->ngpus; gpu++)
+		if (set >> gpu & 1)
+			all |= m->gpus[gpu].together;
+	for (uint32_t gpu = 0; gpu < m->ngpus; gpu++) {
+		if (!(all >> gpu & 1) || m->gpus[gpu].together == all)
+			continue;
+		m->gpus[gpu].together = all;
+		grew = true;
+	}
+	return grew;
+}
+
 static void group_cards(void)
 {
 	struct sim_machine *m = sim_machine;
@@ -48,19 +66,29 @@ static void group_cards(void)
 		m->gpus[gpu].together = 1ull << gpu;
 	while (grew) {
 		grew = false;
-		for (uint32_t i = 0; i < m->flag_limit; i++) {
-			uint64_t all = m->flags[i].id ? m->flags[i].cards : 0;
-			for (uint32_t gpu = 0; gpu < m->ngpus; gpu++)
-				if (m->flags[i].id && m->flags[i].cards >> gpu & 1)
-					all |= m->gpus[gpu].together;
-			for (uint32_t gpu = 0; gpu < m->ngpus; gpu++) {
-				if (!(all >> gpu & 1) || m->gpus[gpu].together == (m->gpus[gpu].together | all))
-					continue;
-				m->gpus[gpu].together |= all;
-				grew = true;
-			}
-		}
+		for (uint32_t i = 0; i < m->flag_limit; i++)
+			grew |= m->flags[i].id && join_cards(m->flags[i].cards);
+		for (uint32_t gpu = 0; gpu < m->ngpus; gpu++)
+			grew |= join_cards(m->gpus[gpu].waited | 1ull << gpu);
 	}
+}
+
+/* Before the groups change: up to here each by itself. */
+static void advance_all(void)
+{
+	uint64_t now = sim_now();
+
+	for (uint32_t gpu = 0; gpu < sim_machine->ngpus; gpu++)
+		sim_gpu_advance(gpu, now);
+}
+
+void sim_card_waits(uint32_t gpu, uint32_t other)
+{
+	if (gpu == other || sim_machine->gpus[gpu].waited >> other & 1)
+		return;
+	advance_all();
+	sim_machine->gpus[gpu].waited |= 1ull << other;
+	group_cards();
 }
 
 /* Bit per flag that unfinished work names. */
@@ -126,9 +154,7 @@ uint32_t sim_flag_take(const struct sim_flag_place *place, uint64_t value, uint3
 		at = new_flag(place, value);
 	if (at == SIM_NO_FLAG || sim_machine->flags[at].cards >> gpu & 1)
 		return at;
-	uint64_t now = sim_now();
-	for (uint32_t other = 0; other < sim_machine->ngpus; other++) /* up to here each by itself */
-		sim_gpu_advance(other, now);
+	advance_all();
 	sim_machine->flags[at].cards |= 1ull << gpu;
 	group_cards();
 	return at;

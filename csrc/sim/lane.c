@@ -20,11 +20,21 @@ static bool alone(const struct sim_queue *q, uint64_t at, bool fence)
 	return true;
 }
 
+/* A context that has ended has nothing left to wait for. */
+static bool other_done(const struct sim_item *item)
+{
+	const struct sim_queue *q = &sim_machine->queues[item->other];
+
+	return !item->other_after || !q->used || q->id != item->other_id || sim_item_done(q, item->other_after - 1);
+}
+
 bool sim_item_reached(const struct sim_queue *q, uint64_t at)
 {
 	const struct sim_item *item = sim_item_at(q, at);
 
 	if (q->lane_head[item->lane] != at || (item->barrier && !alone(q, at, item->fence)))
+		return false;
+	if (!other_done(item))
 		return false;
 	return (!item->after || sim_item_done(q, item->after - 1)) && (!item->behind || sim_item_done(q, item->behind - 1));
 }

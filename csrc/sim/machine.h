@@ -19,7 +19,7 @@
  *   shared    a block of device memory that more than one process may hold (exported or opened memory)
  *   flag      an aligned 64-bit word of device memory that work in a queue waits for or sets
  *   to spin   to have the card, and be counted as busy, without getting on: what waits for a flag does so
- *   together  cards that share flags; their schedules are worked out from one clock
+ *   together  cards that share flags or wait for each other's events; their schedules are worked out from one clock
  *
  * Nothing here is a running total that a dead process could leave wrong: what a card has in use is
  * added up from the slots and shared blocks each time, and a dead slot is swept before it is counted.
@@ -45,7 +45,7 @@ enum {
 	SIM_BUCKETS = 32, /* history of busy time, for utilisation figures */
 };
 #define SIM_MAGIC 0x316d69734c475047ull /* "GPGLsim1" */
-#define SIM_LAYOUT 8u
+#define SIM_LAYOUT 9u
 #define SIM_NO_QUEUE UINT32_MAX
 #define SIM_NO_GPU UINT32_MAX
 #define SIM_NO_FLAG UINT32_MAX
@@ -74,7 +74,8 @@ struct sim_model {
 struct sim_gpu {
 	struct sim_model model;
 	uint64_t clock_ns;     /* the schedule is worked out up to here (CLOCK_MONOTONIC) */
-	uint64_t together;     /* bit per GPU: itself, and those that it shares flags with; 0: itself alone */
+	uint64_t together;     /* bit per GPU: itself, and those that it shares flags or waits with; 0: itself alone */
+	uint64_t waited;       /* bit per GPU that work here has waited for by an event */
 	uint64_t slice_end_ns; /* when the queue being served must make room */
 	uint32_t serving;      /* queue, or SIM_NO_QUEUE */
 	uint32_t lost;         /* fallen off the bus: every call about it fails */
@@ -118,6 +119,8 @@ struct sim_item {
 	uint64_t after;   /* one past the item that must be done first; 0: none */
 	uint64_t behind;  /* likewise: the barrier or fence before it */
 	uint64_t next;    /* the next item of the lane; valid if it is not the lane's last */
+	uint64_t other_id, other_after; /* what must be done first in another context's queue: its id, and one past the item */
+	uint32_t other;   /* that queue; meant if other_after is not 0 */
 	uint32_t lane;
 	bool done;
 	bool barrier; /* starts when all items before it are done, but those that stand apart */
@@ -144,6 +147,7 @@ struct sim_flag {
 
 struct sim_queue {
 	uint32_t used, proc, gpu, lanes;
+	uint64_t id; /* of its context */
 	uint64_t head, tail; /* all items below head are done; items ever submitted */
 	uint64_t last_barrier, last_fence; /* one past them */
 	uint64_t lane_head[SIM_MAX_LANES], lane_tail[SIM_MAX_LANES]; /* first not done, one past the last; empty if not below */
@@ -252,6 +256,7 @@ uint32_t sim_flag_find(const struct sim_flag_place *place); /* SIM_NO_FLAG: noth
 uint32_t sim_flag_take(const struct sim_flag_place *place, uint64_t value, uint32_t gpu); /* SIM_NO_FLAG: no room */
 uint64_t sim_flag_value(uint32_t flag);
 void sim_flag_write(uint32_t flag, uint64_t value, uint64_t mask);
+void sim_card_waits(uint32_t gpu, uint32_t other); /* by an event */
 void sim_flags_forget(uint32_t slot, uint64_t shared, uint64_t from, uint64_t bytes); /* that memory is gone */
 void sim_flags_share(uint64_t shared, uint64_t from, uint64_t bytes); /* ours is shared from now on */
 

@@ -38,7 +38,7 @@ static uint64_t poll_ns(const struct sim_queue *q, uint64_t end)
 
 	for (uint64_t i = q->head; i < end; i++) {
 		const struct sim_item *item = sim_item_at(q, i);
-		if (!item->done && (item->cost_ns == SIM_GATE_SHUT || sim_item_spins(item) || item->op == SIM_WAIT))
+		if (!item->done && (item->cost_ns == SIM_GATE_SHUT || sim_item_spins(item) || item->op == SIM_WAIT || item->other_after))
 			return GATE_POLL_NS;
 	}
 	return poll;
@@ -108,7 +108,6 @@ static uint64_t first_left(CUcontext ctx, uint64_t end, bool apart_too)
 static uint64_t end_of(CUcontext ctx)
 {
 	sim_machine_lock();
-	sim_sweep(false);
 	uint64_t end = sim_queue_of(ctx)->tail;
 	sim_machine_unlock();
 	return end;
@@ -141,7 +140,7 @@ void sim_wait_legacy(CUcontext ctx)
 
 bool sim_legacy_done(CUcontext ctx)
 {
-	return !ctx->alive || !first_left(ctx, end_of(ctx), false);
+	return sim_done(ctx, ctx->alive ? ctx->legacy->last : 0) && (!ctx->alive || !first_left(ctx, end_of(ctx), false));
 }
 
 /* A stream keeps its lane while it has work there; then it looks for one that is empty. */
@@ -228,6 +227,8 @@ CUresult sim_submit_work(CUstream stream, const struct sim_work *work)
 	CUresult result = find_room(stream);
 	if (!result)
 		result = name_flags(stream->ctx, work, &item);
+	if (!result && item.other_after)
+		sim_card_waits(stream->ctx->gpu, sim_machine->queues[item.other].gpu);
 	if (!result)
 		put(stream, item, work->mark);
 	sim_machine_unlock();

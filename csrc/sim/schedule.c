@@ -208,7 +208,7 @@ static uint64_t work_before(const struct sim_queue *q, uint64_t last)
 		const struct sim_item *item = sim_item_at(q, at);
 		if (item->done)
 			continue;
-		if (item->cost_ns == SIM_GATE_SHUT || (item->op != SIM_PLAIN && item->op != SIM_SET))
+		if (item->cost_ns == SIM_GATE_SHUT || item->other_after || (item->op != SIM_PLAIN && item->op != SIM_SET))
 			return lane_work(q, last);
 		sum += left_of(item);
 	}

@@ -176,6 +176,37 @@ static void who_waits_for_whom(uint64_t value)
 	WITHIN(99.9, now_ms() - begin + 1, 300);
 }
 
+/* A stream waits for another card's event; the thread that says so does not. */
+static void an_event_of_another_card(void)
+{
+	CUcontext here, there;
+	CUmodule module;
+	CUfunction f;
+	CUevent event;
+	OK(cuCtxGetCurrent(&here));
+	OK(cuDevicePrimaryCtxRetain(&there, 1));
+	OK(cuCtxSetCurrent(there));
+	OK(cuModuleLoadData(&module, waiting_ptx));
+	OK(cuModuleGetFunction(&f, module, "gpulimit_spin"));
+	OK(cuEventCreate(&event, CU_EVENT_DEFAULT));
+	double begin = now_ms();
+	OK(spin(f, NULL, 50000000, 0));
+	OK(cuEventRecord(event, NULL));
+	OK(cuCtxSetCurrent(here));
+	OK(cuStreamWaitEvent(setter, event, 0));
+	OK(spin(spin_kernel, setter, 5000000, 0));
+	if (now_ms() - begin < 50)
+		EXPECT(CUDA_ERROR_NOT_READY, cuEventQuery(event));
+	else
+		FAIL("the thread waited");
+	OK(spin(spin_kernel, waiter, 5000000, 0)); /* another stream does not */
+	OK(cuStreamSynchronize(waiter));
+	if (now_ms() - begin < 50)
+		EXPECT(CUDA_ERROR_NOT_READY, cuStreamQuery(setter));
+	OK(cuStreamSynchronize(setter));
+	WITHIN(54.9, now_ms() - begin, 300);
+}
+
 /* Memory that is free again is not the flag any more. */
 static void memory_that_is_new(void)
 {
@@ -236,6 +267,7 @@ int main(void)
 	only_its_stream_waits(20);
 	every_way_to_compare();
 	who_waits_for_whom(2000000);
+	an_event_of_another_card();
 	memory_that_is_new();
 	more_flags_than_the_table_holds();
 	return done();
