@@ -11,6 +11,7 @@ import contextlib
 import ctypes
 import json
 import os
+import signal
 import sys
 import threading
 import time
@@ -229,6 +230,7 @@ def start_thread(body: Callable[..., None], *arguments: Any) -> None:
 
 
 def main() -> int:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which ends the job in good order
     parent = Parent()
     start_thread(parent.listen)
     settings = JobSettings.of_data(parent.wait("settings"))

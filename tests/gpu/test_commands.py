@@ -40,6 +40,25 @@ def test_memory_of_every_kind_can_be_taken(gpulimit, kind: str) -> None:
     assert result["memory_bytes"] >= 1 << 30
 
 
+def test_a_kernel_that_waits_for_a_later_launch_gets_it(gpulimit) -> None:
+    result = json.loads(gpulimit("load", "--json", "--await", "50", expect=0).stdout)
+    assert (result["rounds"], result["bail_outs"]) == (50, 0)
+
+
+def test_a_kernel_that_waits_in_vain_gives_up(gpulimit) -> None:
+    rounds = ("--await", "3", "--kernel", "300ms", "--bail-out", "100ms")
+    result = json.loads(gpulimit("load", "--json", *rounds, expect=0).stdout)
+    assert result["bail_outs"] == 3
+
+
+@pytest.mark.parametrize("mode", [(), ("--pipeline",)])
+def test_ranks_in_processes_of_their_own_wait_for_each_other(gpulimit, mode: tuple[str, ...]) -> None:
+    job = ("--ranks", "2", "--ranks-on-one-gpu", "--seconds", "2", *mode)
+    result = json.loads(gpulimit("load", "--json", *job, expect=0).stdout)
+    assert {rank["steps"] for rank in result["per_rank"]} == {result["steps"]}
+    assert result["steps_per_s"] > 20
+
+
 def test_the_demo_keeps_its_promises(gpulimit) -> None:
     done = gpulimit("demo", timeout=120, expect=0)
     assert done.stdout.rstrip().endswith("everything as promised")

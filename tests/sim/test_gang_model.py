@@ -65,6 +65,11 @@ def ranks_of(process: Any) -> list[int]:
     return [int(word) for word in children.read_text(encoding="ascii").split()]
 
 
+def ignores_interrupts(pid: int) -> bool:
+    status = Path(f"/proc/{pid}/status").read_text(encoding="ascii")
+    return bool(int(status.split("SigIgn:")[1].split()[0], 16) & 1 << signal.SIGINT - 1)
+
+
 def stepping(result: dict[str, Any], per_s: float, tolerance: float = 0.03) -> None:
     """Each rank made so many steps a second, and all made the same ones."""
     assert result["steps_per_s"] == pytest.approx(per_s, rel=tolerance)
@@ -177,10 +182,16 @@ def test_a_rank_has_variables_of_its_own(load: Load) -> None:
     assert result["steps_per_s"] > 1200, "on two cards: on one they would make 500"
 
 
-def test_a_signal_ends_a_job_with_its_result(start: Start) -> None:
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_a_job_with_its_result(start: Start, number: signal.Signals) -> None:
+    """The terminal's Ctrl-C goes to the ranks, too."""
     job = start("--ranks", "2", "--seconds", "50")
-    time.sleep(2)
-    job.send_signal(signal.SIGTERM)
+    wait_until(lambda: len(ranks := ranks_of(job)) == 2 and all(map(ignores_interrupts, ranks)))
+    time.sleep(1.5)
+    if number == signal.SIGINT:
+        os.killpg(job.pid, number)
+    else:
+        job.send_signal(number)
     out, err = job.communicate(timeout=20)
     assert job.returncode == 0, err
     result = json.loads(out)
