@@ -36,6 +36,7 @@ NAME_PREFIX = text_of(lib.GL_NAME_PREFIX)
 PREFIX = text_of(lib.GL_USAGE_PREFIX)
 POLICY_PREFIX = text_of(lib.GL_POLICY_PREFIX)
 STATE_NAME = text_of(lib.GL_STATE_NAME)
+"""Default name of the node's segment."""
 LOCK_PREFIX = text_of(lib.GL_LOCK_PREFIX)
 ASIDE_PREFIX = text_of(lib.GL_ASIDE_PREFIX)
 MAX_TENANT_NAME = int(lib.GL_TENANT_NAME_BYTES) - 1
@@ -52,8 +53,6 @@ GANG_OFFSET = ffi.offsetof("struct gl_usage", "gang")
 GANG_SIZE = ffi.offsetof("struct gl_gang", "cover")
 SHARES_OFFSET = ffi.offsetof("struct gl_usage", "share")
 SHARE_SIZE = ffi.sizeof("struct gl_share")
-STATE_NAME = "gpulimit.state"
-"""Default name of the node's segment."""
 FLOCK = struct.Struct("hhqqi4x")
 
 

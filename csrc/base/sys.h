@@ -32,14 +32,6 @@
 #define gl_add_relaxed(p, v) __atomic_fetch_add((p), (v), __ATOMIC_RELAXED)
 #define gl_sub_relaxed(p, v) __atomic_fetch_sub((p), (v), __ATOMIC_RELAXED)
 
-/* For changes under way: gone soon. */
-#define gl_load gl_load_acquire
-#define gl_peek gl_load_relaxed
-#define gl_store gl_store_release
-#define gl_put gl_store_relaxed
-#define gl_add gl_add_relaxed
-#define gl_sub gl_sub_relaxed
-
 static inline long gl_errno_result(long result, int kept)
 {
 	long out = result < 0 ? -errno : result;

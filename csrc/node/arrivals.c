@@ -116,7 +116,7 @@ int gl_owners_of(int link, struct gl_arrival *of, uint32_t count)
 		struct ends ends;
 		if (ends_of(of[i].fd, &ends))
 			continue;
-		int r = owner_of(link, &ends, gl_add(&asked, 1), &of[i].uid);
+		int r = owner_of(link, &ends, gl_add_relaxed(&asked, 1), &of[i].uid);
 		if (r)
 			return r;
 	}

@@ -9,8 +9,6 @@
 #include "segment/shares.h"
 #include "state/state.h"
 
-enum { HIGH_NUMBER = 200 };
-
 /* A program that closes all descriptors may have opened another file under the number, and has dropped the locks. */
 static bool is_open(void)
 {
@@ -53,7 +51,7 @@ static void hold_again(void)
 static void open_folder(void)
 {
 	int fd = gl_open(GL_SHM_DIRECTORY, O_RDONLY | O_DIRECTORY | O_NONBLOCK, 0);
-	int high = fd < 0 ? fd : (int)gl_syscall(SYS_fcntl, fd, F_DUPFD_CLOEXEC, HIGH_NUMBER);
+	int high = fd < 0 ? fd : gl_dup_high(fd);
 	if (fd >= 0)
 		gl_close(fd);
 	keep(high);
