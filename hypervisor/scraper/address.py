@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Addresses of exporters as people write them. Pure."""
+"""Parses addresses of exporters. Pure."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A body as it comes in: packed or not, never longer than it may be. Pure."""
+"""Collects a response body, compressed or not, within bounds. Pure."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ GZIP = 16 + zlib.MAX_WBITS
 
 
 class Body:
-    """Collects a body; `take` refuses what is too long before it is in memory.
+    """Collects a body; `take` refuses a body that is too long before it is in memory.
 
-    `most_received` bounds the bytes on the wire, `most` what they unpack to.
+    `most_received` bounds the bytes on the wire, `most` the decompressed bytes.
     """
 
     def __init__(self, encoding: str, *, most_received: int, most: int) -> None:
-        """Raises FetchError for an encoding that was not asked for."""
+        """Create an empty body. Raises FetchError for an encoding that was not requested."""
         if encoding not in ("", "identity", "gzip"):
             raise FetchError("encoding", f"the page is packed with {encoding[:40]!r}")
         self._unpacker = zlib.decompressobj(GZIP) if encoding == "gzip" else None
@@ -26,7 +26,7 @@ class Body:
         self._data = bytearray()
 
     def take(self, chunk: bytes) -> None:
-        """Add what came. Raises FetchError."""
+        """Add received bytes. Raises FetchError."""
         self._received += len(chunk)
         if self._received > self._most_received:
             raise FetchError("too_large", f"more than {self._most_received} bytes came")
@@ -49,7 +49,7 @@ class Body:
             raise FetchError("encoding", "there is more behind the packed page")
 
     def whole(self) -> bytes:
-        """Return the body. Raises FetchError if it is cut off."""
+        """Return the body. Raises FetchError if it is truncated."""
         if self._unpacker is not None and not self._unpacker.eof:
             raise FetchError("encoding", "the packed page is cut off")
         return bytes(self._data)

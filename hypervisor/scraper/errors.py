@@ -8,9 +8,9 @@ from typing import Literal
 from limiter.errors import GpulimitError
 
 Reason = Literal[
-    "refused",  # no listener there, or the way is barred
+    "refused",  # no listener, or no permission to connect
     "timeout",
-    "broken",  # the connection ended, or what came was no HTTP
+    "broken",  # the connection ended, or the answer was no HTTP
     "redirect",
     "status",
     "too_large",
@@ -21,7 +21,7 @@ Reason = Literal[
 
 
 class FetchError(GpulimitError):
-    """A page that could not be had; `reason` is one word, for metrics."""
+    """A page could not be fetched; `reason` is one word, for metrics."""
 
     def __init__(self, reason: Reason, text: str) -> None:
         super().__init__(text)
@@ -29,7 +29,7 @@ class FetchError(GpulimitError):
 
 
 class AddressError(GpulimitError):
-    """An address that cannot be used; says which, and why."""
+    """An unusable address; the text names it and the reason."""
 
     exit_status = 2
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fetches one page over HTTP from an untrusted server: bounded in time and bytes, never from elsewhere.
+"""Fetches one page over HTTP from an untrusted server: bounded in time and bytes, without redirects.
 
-Any number of fetches may run on one loop; each has a connection of its own, which ends with it.
+Any number of fetches may run on one event loop. Each has its own connection, which ends with it.
 """
 
 from __future__ import annotations
@@ -28,26 +28,26 @@ class Budget:
 
     connect_s: float = 2.0
     total_s: float = 5.0
-    """From looking up the name to the last byte."""
+    """Time from the name lookup to the last byte."""
     received_bytes: int = 10 * MIB
-    """On the wire."""
+    """Bytes on the wire."""
     page_bytes: int = LIMITS.page_bytes
-    """Unpacked."""
+    """Decompressed bytes."""
 
 
 BUDGET = Budget()
 
 
 def session(connector: aiohttp.BaseConnector | None = None) -> aiohttp.ClientSession:
-    """Return a session for `fetch`: no cookies, no proxy, no connection kept. Close it in the end.
+    """Return a session for `fetch`, without cookies, proxy and kept connections. The caller closes it.
 
-    Without a connector of another kind it speaks to http:// and https://. How many fetches run at once is
-    for the caller to say.
+    Without a special connector it serves http:// and https://. The caller decides how many fetches run at
+    once.
     """
     return aiohttp.ClientSession(
         connector=connector or aiohttp.TCPConnector(limit=0, force_close=True),
         cookie_jar=aiohttp.DummyCookieJar(),
-        auto_decompress=False,  # unpack.Body does it, and stops in time
+        auto_decompress=False,  # decompression.Body does it, within bounds
         trust_env=False,
         max_line_size=MAX_HEADERS_BYTES,
         max_field_size=MAX_HEADERS_BYTES,
@@ -71,7 +71,7 @@ async def fetch(
             client.get(url, timeout=times, headers=headers, ssl=tls, allow_redirects=False) as response,
         ):
             return await body_of(response, budget)
-    except TimeoutError as error:  # aiohttp's own are of this class too
+    except TimeoutError as error:  # aiohttp's timeouts have this class too
         raise FetchError("timeout", f"no whole answer within {budget.total_s:g} s") from error
     except (aiohttp.ClientSSLError, ssl.SSLError) as error:
         raise FetchError("tls", f"TLS: {error}") from error
@@ -82,7 +82,7 @@ async def fetch(
 
 
 async def body_of(response: aiohttp.ClientResponse, budget: Budget) -> bytes:
-    """Return the body of a good answer."""
+    """Return the body of a successful answer. Raises FetchError for any other answer."""
     if 300 <= response.status < 400:
         raise FetchError("redirect", f"answers {response.status}, wants to send us elsewhere")
     if response.status != 200:

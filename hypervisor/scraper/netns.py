@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sockets in other network namespaces: where vsock is confined to them, that is the only way."""
+"""Creates sockets in other network namespaces: the only way to reach guests whose vsock is confined to
+one.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,7 @@ def socket_in(netns: str, family: int) -> socket.socket:
         except OSError as error:
             failures.append(error)
 
-    # A thread of its own: namespaces belong to threads, and this one ends in the other.
+    # A separate thread: a namespace belongs to a thread, and this one ends in the other namespace.
     thread = threading.Thread(target=enter, name="netns")
     thread.start()
     thread.join()
@@ -35,7 +37,7 @@ def socket_in(netns: str, family: int) -> socket.socket:
 
 
 def made(netns: str, family: int) -> socket.socket:
-    """Move this thread into the namespace for good, and return a socket made there."""
+    """Move this thread into the namespace permanently, and return a socket that was created there."""
     handle = os.open(netns, os.O_RDONLY | os.O_CLOEXEC)
     try:
         libc = ctypes.CDLL(None, use_errno=True)

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Prometheus' text format 0.0.4 and OpenMetrics, from an untrusted server: bytes to series. Pure.
+"""Parses Prometheus' text format 0.0.4 and OpenMetrics from an untrusted server. Pure.
 
-It never raises: a line that cannot be read is dropped and counted. Lines end at LF alone. Timestamps and
-exemplars are read over. Work and memory are linear in the page, whatever it holds.
+It never raises: an invalid line is dropped and counted. Lines only end at LF. Timestamps and exemplars are
+skipped. Time and memory are linear in the size of the page, whatever its content.
 
-Not prometheus_client's parser: that stops at the first bad line, has no limits, keeps control characters, and
-takes seven times as long: 2.6 s of CPU instead of 0.4 s for the pages of a hundred nodes with eight GPUs each
-(`python -m tests.remote.measure`).
+prometheus_client's parser is not used. It stops at the first bad line, has no bounds, keeps control
+characters, and takes seven times as long: 2.6 s of CPU time instead of 0.4 s for the pages of a hundred nodes
+with eight GPUs each (`python -m tests.remote.measure`).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from hypervisor.scraper.limits import LIMITS, Limits
 
 Labels = tuple[tuple[str, str], ...]
-"""Sorted by name; none is empty, since an empty label means none."""
+"""Sorted by name, without empty values: an empty label means no label."""
 Series = dict[Labels, float]
 
 NUMBER = rb"[+-]?(?:[0-9]++\.?[0-9]*+|\.[0-9]++)(?:[eE][+-]?[0-9]++)?|[nN]a[nN]|[+-]?[iI]nf"
@@ -36,7 +36,7 @@ SAMPLE = re.compile(
 META = re.compile(rb"[ \t]*+#[ \t]++(HELP|TYPE)[ \t]++(" + NAME + rb")[ \t]*+(.*+)\n?")
 INF = math.inf
 PLAIN = b"0123456789.eE+- \n"
-"""Characters of most values, with the space before and the end of the line."""
+"""Characters of most values, of the space before, and of the line's end."""
 KINDS = frozenset(
     ("counter", "gauge", "histogram", "summary", "untyped", "unknown", "info", "stateset", "gaugehistogram")
 )
@@ -50,14 +50,14 @@ class Page:
     """Content of one page."""
 
     samples: dict[str, Series] = field(default_factory=dict)
-    """By sample's name: of a histogram, x_bucket, x_sum and x_count."""
+    """Series by sample name; a histogram has x_bucket, x_sum and x_count."""
     kinds: dict[str, str] = field(default_factory=dict)
-    """By family's name."""
+    """Kinds by family name."""
     helps: dict[str, str] = field(default_factory=dict)
     dropped: Counter[str] = field(default_factory=Counter)
     """Samples left out, by reason."""
     repaired: Counter[str] = field(default_factory=Counter)
-    """Label values changed, by what was done: cleaned, cut."""
+    """Changed label values by the change: cleaned, cut."""
 
     @property
     def count(self) -> int:
@@ -78,23 +78,23 @@ EMPTY = Page()
 
 
 def parse(data: bytes, limits: Limits = LIMITS, *, before: Page = EMPTY) -> Page:
-    """Return what a page says.
+    """Return the parsed page.
 
-    `before` is the same exporter's last page: if there is more than the limits allow, its series have the
-    room first. Of two samples of one series the last holds, and the other is counted as a duplicate.
+    `before` is the same exporter's last page: if the page exceeds the bounds, its series have priority. If a
+    series has two samples, the last one counts, and the other is counted as a duplicate.
     """
     return Parser(limits, before).parse(data)
 
 
 class Parser:
-    """One page in the making."""
+    """Parser state of one page."""
 
     def __init__(self, limits: Limits, before: Page) -> None:
         self._limits = limits
         self._before = before
         self.page = Page()
         self._by_name: dict[bytes, tuple[Series, Series]] = {}
-        """The series of a name, and those that it had before."""
+        """The series of each name, and those of the last page."""
         self._by_block: dict[bytes, Labels] = {}
         self._room = limits.series - before.count
         self._name_room = limits.names - len(before.samples)
@@ -102,7 +102,7 @@ class Parser:
     def parse(self, data: bytes) -> Page:
         """Read all lines."""
         limits, dropped = self._limits, self.page.dropped
-        # Not split(): a page of nothing but line ends would become a list many times its size.
+        # Not split(): a page of line ends only would become a list many times its size.
         for number, line in enumerate(io.BytesIO(data[: limits.page_bytes])):
             if number >= limits.lines:
                 dropped["too_many_lines"] += 1
@@ -114,17 +114,17 @@ class Parser:
         if len(data) > limits.page_bytes:
             dropped["page_too_long"] += 1
         for name in [name for name, series in self.page.samples.items() if not series]:
-            del self.page.samples[name]  # all of its series were refused
+            del self.page.samples[name]  # all its series were refused
         return self.page
 
     def _usual_line(self, line: bytes) -> bool:
-        """Read a sample as most are, in as few steps as possible; False if it is anything else."""
+        """Parse a line of the usual form, in few steps; return False for any other line."""
         name, _, rest = line.partition(b"{")
         block, brace, tail = rest.rpartition(b"}")
         series = self._by_name.get(name)
         if series is None or not brace or tail.translate(None, PLAIN):
             return False
-        # A block that reads well to its end has its quotes closed, so that this is the right brace.
+        # In a block that parses to its end, the quotes are closed, so this is the right brace.
         labels = self._by_block.get(block) or self._usual_labels(block)
         try:
             value = float(tail)
@@ -139,7 +139,7 @@ class Parser:
         return True
 
     def _usual_labels(self, block: bytes) -> Labels | None:
-        """Return the labels of a block without blanks, escapes and other surprises; else None."""
+        """Return the labels of a block of the usual form, without blanks and escapes; else None."""
         text = block.decode(errors="replace")
         if (
             not text.isascii()
@@ -150,7 +150,7 @@ class Parser:
             return None
         pairs = SIMPLE.findall(text)
         by_key = dict(pairs)
-        # With =, two quotes and a comma, but for the last.
+        # Each label also has =, two quotes and, except the last, a comma.
         length = sum(map(len, by_key)) + sum(map(len, by_key.values())) + 4 * len(by_key) - 1
         is_whole = length == len(text) and len(by_key) == len(pairs) and "__name__" not in by_key
         if (
@@ -164,7 +164,7 @@ class Parser:
         return labels
 
     def _line(self, line: bytes) -> None:
-        """Read any line."""
+        """Parse any line."""
         limits, dropped = self._limits, self.page.dropped
         if len(line) > limits.line_bytes:
             dropped["line_too_long"] += 1
@@ -186,7 +186,7 @@ class Parser:
             self._put(name, labels, value)
 
     def _put(self, name: bytes, labels: Labels, value: float) -> None:
-        """Take over a sample, unless it is new and there is no room."""
+        """Store a sample, unless its series is new and there is no room."""
         series = self._series(name)
         if series is None:
             return
@@ -201,7 +201,7 @@ class Parser:
         values[labels] = value
 
     def _series(self, name: bytes) -> tuple[Series, Series] | None:
-        """Return the series of a name; None if it is new and there is no room."""
+        """Return the series of a name; None if the name is new and there is no room."""
         series = self._by_name.get(name)
         if series is not None:
             return series
@@ -216,7 +216,7 @@ class Parser:
         return series
 
     def _labels(self, block: bytes) -> Labels | None:
-        """Return the labels between braces; None, counted, if they cannot be used."""
+        """Return the labels between braces; None, and count the sample as dropped, if they are unusable."""
         known = self._by_block.get(block)
         if known is not None:
             return known
@@ -241,9 +241,9 @@ class Parser:
         return labels
 
     def _value(self, raw: bytes) -> str:
-        """Return a label's value as it may be shown."""
+        """Return a label's value in a form that is safe to show."""
         longest = self._limits.value_bytes
-        # Twice the length: every character may be escaped. What is cut off is never decoded.
+        # Twice the length: every character may be escaped. The rest is never decoded.
         text = unescaped(raw[: 2 * longest + 2].decode(errors="replace"))
         value = clean(text)
         if value != text:
@@ -254,7 +254,7 @@ class Parser:
         return value
 
     def _meta(self, line: bytes) -> None:
-        """Read a comment, which may say what a family is."""
+        """Parse a comment, which may describe a family."""
         found = META.fullmatch(line)
         if found is None or len(found[2]) > self._limits.name_bytes:
             return
@@ -277,8 +277,9 @@ def unescaped(text: str) -> str:
 
 
 def clean(text: str) -> str:
-    """Return text without what has no shape of its own: control, bidirectional and zero-width characters,
-    separators of lines, surrogates, and characters that Unicode does not know.
+    """Return text without invisible characters: control, bidirectional and zero-width characters, line
+    separators,
+    surrogates, and characters that Unicode does not define.
     """
     if text.isprintable():
         return text

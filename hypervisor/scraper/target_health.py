@@ -3,8 +3,8 @@
 
     new ── page ─> up ── fails once ─> late ── fails again ─> down ── page ─> up
 
-While it is late its last page is still shown, so that one lost answer makes nothing flicker. Who is down is
-asked less and less often.
+While a target is late, its last page is still shown, so that one lost answer does not make values flicker. A
+target that is down is scraped less and less often.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ class ScrapeTiming:
 
     period_s: float = 3.0
     longest_s: float = 60.0
-    """Between two tries at one who is down."""
+    """Longest time between two tries at a target that is down."""
     kept_failures: int = 1
-    """Failures in a row through which the last page is shown."""
+    """Number of failures in a row during which the last page is shown."""
 
 
 class TargetHealth(Generic[T]):
-    """One exporter. `T` is what its pages are made into."""
+    """One exporter. `T` is the type of its parsed pages."""
 
     def __init__(self, pace: ScrapeTiming, *, first_at_s: float = 0.0) -> None:
         self.pace = pace
@@ -36,12 +36,12 @@ class TargetHealth(Generic[T]):
         self._is_asked = False
         self.next_at_s = first_at_s
         self.failures = 0
-        """In a row."""
+        """Number of failures in a row."""
         self.reason = ""
         """Reason of the last failure; empty after a page."""
         self.last_page_at_s: float | None = None
         self.duration_s: float | None = None
-        """Time of the last try."""
+        """Duration of the last try."""
 
     @property
     def state(self) -> State:
@@ -51,7 +51,7 @@ class TargetHealth(Generic[T]):
 
     @property
     def page(self) -> T | None:
-        """Page to show; None while there is none that is fresh enough."""
+        """Page to show; None if none is fresh enough."""
         return None if self.state == "down" else self._page
 
     @property
@@ -63,18 +63,18 @@ class TargetHealth(Generic[T]):
         return not self._is_asked and now_s >= self.next_at_s
 
     def ask(self, now_s: float) -> None:
-        """A try begins. Whatever becomes of it is told by `took` or `failed`; until then none is due."""
+        """Begin a try. `took` or `failed` ends it; until then no other is due."""
         self._is_asked = True
         self._began_at_s = now_s
 
     def took(self, page: T, now_s: float) -> None:
-        """The try has brought a page."""
+        """End a try with a page."""
         self._page, self.failures, self.reason = page, 0, ""
         self.last_page_at_s = now_s
         self._ended(now_s, self.pace.period_s)
 
     def failed(self, reason: str, now_s: float) -> None:
-        """The try has failed. The first time it is asked again as usual; then the pauses double."""
+        """End a try with a failure. After the first one the period is as usual; then pauses double."""
         self.failures += 1
         self.reason = reason
         doublings = min(self.failures - 1, 30)
@@ -85,12 +85,12 @@ class TargetHealth(Generic[T]):
         return max(self.pace.longest_s, self.pace.period_s)
 
     def _ended(self, now_s: float, pause_s: float) -> None:
-        """From beginning to beginning, so that slow answers do not stretch the period; but never at once."""
+        """Set the next try: a period after the last one's start, so that slow answers do not stretch it."""
         self._is_asked = False
         self.duration_s = now_s - self._began_at_s
         self.next_at_s = max(self._began_at_s + pause_s, now_s + self.pace.period_s / 10)
 
 
 def staggered(index: int, count: int, over_s: float) -> float:
-    """Return when the first try of one of many begins, so that they do not all begin at once."""
+    """Return the delay of a target's first try, so that the tries of many targets are spread."""
     return over_s * index / max(count, 1)

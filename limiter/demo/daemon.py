@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The demo's own node daemon: a process `gpulimit daemon` beside whatever runs on the node, with a socket, a
-metrics port and shared memory of its own.
+"""The demo's node daemon: a separate `gpulimit daemon` with its own socket, metrics port and shared
+memory.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Host:
 
     @property
     def command(self) -> str:
-        """Return the command as a person would type it."""
+        """Return the command as a user would type it."""
         return "gpulimit daemon" + " --sim" * self._is_simulated
 
     @property
@@ -77,27 +77,27 @@ class Host:
             )
 
     def check(self) -> None:
-        """Raise GpulimitError, with its own words, if it has ended by itself."""
+        """Raise GpulimitError, with its last log lines, if the daemon has ended by itself."""
         if self._process is not None and self._process.poll() is not None:
             lines = self._log.read_text(errors="replace").splitlines()[-LINES_SHOWN:]
             raise GpulimitError("demo: the daemon has ended by itself:\n  " + "\n  ".join(lines))
 
     def is_ready(self) -> bool:
-        """True if it answers and knows the GPUs."""
+        """True if the daemon answers and knows the GPUs."""
         with contextlib.suppress(GpulimitError):
             return bool(self.state()["gpus"])
         return False
 
     def state(self) -> dict[str, Any]:
-        """Return all that it knows. Raises NoDaemon, NodeRefused."""
+        """Return the daemon's state. Raises NoDaemon, NodeRefused."""
         return dict(daemon_client.ask("GET", "/v1/state", path=self.socket))
 
     def kill(self) -> None:
-        """Kill it without a chance to clean up."""
+        """Kill the daemon, without a chance to clean up."""
         self._end(signal.SIGKILL)
 
     def stop(self) -> None:
-        """Let it end as it should."""
+        """End the daemon by SIGTERM."""
         self._end(signal.SIGTERM)
 
     def _end(self, number: signal.Signals) -> None:
@@ -112,7 +112,7 @@ class Host:
             process.wait()
 
     def remove(self, tenants: Iterable[str]) -> None:
-        """Remove the shared memory of the daemon, which has ended, and of its tenants, which have too."""
+        """Remove the shared memory of the daemon and of its tenants, after all have ended."""
         names = [prefix + tenant for tenant in tenants for prefix in (segment.PREFIX, segment.POLICY_PREFIX)]
         lock = segment.LOCK_PREFIX + self._state_segment.removeprefix(segment.NAME_PREFIX)
         for name in (*names, self._state_segment, lock):

@@ -31,7 +31,7 @@ class DisplayRow:
     look: UsageSample
     share: float
     entitled: float | None
-    """None: to nothing in particular."""
+    """Share that is due; None without a daemon."""
 
 
 class Screen:
@@ -52,8 +52,9 @@ class Screen:
         print(text, file=self._output, flush=True)
 
     def draw(self, rows: Sequence[DisplayRow], note: str) -> None:
-        """Show what is going on: on a terminal the table, in place of the last one; elsewhere one line every
-        two seconds.
+        """Show the current state: on a terminal the table, in place of the last one; elsewhere one line every
+        two
+        seconds.
         """
         now = time.monotonic()
         stamp = f"{now - self._began_s:5.1f} s"
@@ -68,7 +69,7 @@ class Screen:
             print(f"{stamp}  {cells} | {note}", file=self._output, flush=True)
 
     def keep(self, rows: Sequence[DisplayRow]) -> None:
-        """Show the table and leave it."""
+        """Show the table, and keep it on the screen."""
         self._erase()
         print(self._table(rows), file=self._output, flush=True)
 
@@ -106,6 +107,6 @@ def plain(row: DisplayRow) -> str:
 
 
 def bar(part: float, cells: int = BAR_CELLS) -> str:
-    """Return how full something is, as a row of cells."""
+    """Return a fraction as a bar of cells."""
     full = round(min(1.0, max(0.0, part)) * cells)
     return "#" * full + "." * (cells - full)

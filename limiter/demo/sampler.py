@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Samples the tenants: their books, read from shared memory, and rates over time."""
+"""Samples the tenants' usage segments, and computes rates over time."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from limiter.segment import Device
 
 @dataclass(frozen=True, slots=True)
 class UsageSample:
-    """One tenant's books on its GPU at one moment; all zero before it has registered."""
+    """One tenant's usage of its GPU at one moment; all zero before it has registered."""
 
     at_s: float = 0.0
     registered: bool = False
@@ -33,7 +33,7 @@ class UsageSample:
 
 
 def look(actor: DemoTenant) -> UsageSample:
-    """Read a tenant's books."""
+    """Read a tenant's usage segment."""
     now = time.monotonic()
     try:
         usage = segment.read(actor.tenant)
@@ -56,13 +56,14 @@ def look(actor: DemoTenant) -> UsageSample:
 
 
 def busiest(devices: Sequence[Device]) -> Device | None:
-    """Return the GPU that the tenant works on; it may have only looked at others."""
+    """Return the GPU on which the tenant works; it may have entries for others."""
     return max(devices, key=lambda d: (d.used_bytes, d.spent_ns), default=None)
 
 
 def cpu_waits_ns(pid: int) -> dict[int, int]:
-    """Return for each thread of a process how long it has waited for a CPU since it began; nothing where the
-    kernel does not count it, or for a process that has gone.
+    """Return the time for which each thread of a process has waited for a CPU since its start.
+
+    Empty if the kernel does not count it, or if the process has ended.
     """
     waits = {}
     with contextlib.suppress(OSError, ValueError, IndexError):
@@ -72,12 +73,12 @@ def cpu_waits_ns(pid: int) -> dict[int, int]:
 
 
 def waited(earlier: Mapping[int, int], later: Mapping[int, int], wall_s: float) -> float:
-    """Return the part of the time for which the one of the threads that waited most was without a CPU."""
+    """Return the fraction of time for which the most delayed thread waited for a CPU."""
     most_ns = max((ns - earlier.get(thread, 0) for thread, ns in later.items()), default=0)
     return most_ns / 1e9 / wall_s if wall_s > 0 else 0.0
 
 
 def share(earlier: UsageSample, later: UsageSample) -> float:
-    """Return the part of a GPU's time that a tenant got between two looks."""
+    """Return a tenant's share of a GPU's time between two samples."""
     wall_s = later.at_s - earlier.at_s
     return (later.spent_ns - earlier.spent_ns) / 1e9 / wall_s if wall_s > 0 else 0.0

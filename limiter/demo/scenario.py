@@ -19,9 +19,9 @@ from limiter.units import show_bytes
 STEP_S = 0.25
 PATIENCE_S = 30.0
 SETTLE_S = 1.0
-"""Left out of the measured shares: programs start, learn, and fill their first turns."""
+"""Time before a measurement, in which programs start and fill their first turns."""
 AWAY_S = 2.0
-"""Time for which the daemon stays away; tenants notice after half a second."""
+"""Time for which the daemon is away; tenants notice it after half a second."""
 
 
 @dataclass(slots=True)
@@ -52,7 +52,7 @@ class Outcome:
 
 
 class Story:
-    """One performance."""
+    """One run of the demo."""
 
     def __init__(self, screen: Screen, host: Host, actors: list[DemoTenant], seconds: float) -> None:
         self._screen = screen
@@ -66,7 +66,7 @@ class Story:
         self._problems: list[str] = []
 
     def run(self) -> Outcome:
-        """Play it.  Raises GpulimitError."""
+        """Run all scenes.  Raises GpulimitError."""
         self._enter()
         self._memory_quota_holds()
         self._measure("three")
@@ -140,9 +140,7 @@ class Story:
         self._pause(SETTLE_S)
         deadline = time.monotonic() + PATIENCE_S / 3
         while wrong := [fault for actor in self._actors for fault in self._faults_in_books(actor)]:
-            if (
-                time.monotonic() > deadline
-            ):  # looked at twice, they may differ while an allocation is under way
+            if time.monotonic() > deadline:  # daemon and tenant may differ while an allocation is under way
                 break
             self._step()
         if wrong:
@@ -154,14 +152,14 @@ class Story:
         return self._host.is_ready() and all(self._known(actor)["workers"] for actor in self._actors)
 
     def _known(self, actor: DemoTenant) -> dict[str, Any]:
-        """Return what the daemon knows of a tenant."""
+        """Return the daemon's state of a tenant."""
         for tenant in self._host.state()["tenants"]:
             if tenant["tenant"] == actor.tenant:
                 return dict(tenant)
         return {"workers": [], "gpus": []}
 
     def _faults_in_books(self, actor: DemoTenant) -> list[str]:
-        """Return in what the daemon's figures are not the tenant's own."""
+        """Return the names of the daemon's figures that differ from the tenant's own."""
         seen = look(actor)
         gpu = max(self._known(actor)["gpus"], key=lambda gpu: gpu.get("spent_ns", 0))
         right = {
@@ -182,7 +180,7 @@ class Story:
     # ---- time passing ----
 
     def _measure(self, title: str) -> None:
-        """Show the table for a while and note the shares over that time."""
+        """Show the table for a while, and record the shares over that time."""
         due = self._due()
         first, waits, began_s = dict(self._looks), self._cpu_waits(), time.monotonic()
         self._pause(self._seconds)
@@ -225,9 +223,9 @@ class Story:
         self._screen.draw(self._rows(), "daemon running" if self._host.runs else "no daemon")
 
     def _due(self) -> dict[str, float]:
-        """Return what each tenant is entitled to now, as part of the GPU."""
+        """Return the share of the GPU that is due to each tenant now."""
         if not self._host.runs:
-            return {}  # without a daemon weights mean nothing
+            return {}  # without a daemon, weights have no effect
         return entitled(actor.role for actor in self._actors if actor.process is not None)
 
     def _rows(self) -> list[DisplayRow]:
@@ -246,13 +244,13 @@ class Story:
 
 
 def scaled(shares: Mapping[str, float]) -> dict[str, float]:
-    """Return shares that add up to the GPU at most: work that overlapped was charged to each tenant."""
+    """Return shares with a sum of at most 1: overlapping work was charged to each tenant."""
     whole = max(1.0, sum(shares.values()))
     return {name: part / whole for name, part in shares.items()}
 
 
 def merged(most: UsageSample, now: UsageSample) -> UsageSample:
-    """Return the most memory and refusals of two looks."""
+    """Return the larger memory and refusals of two samples."""
     return UsageSample(
         used_bytes=max(most.used_bytes, now.used_bytes),
         refused=max(most.refused, now.refused),

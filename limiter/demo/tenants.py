@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tenants of the demo: three, each a `gpulimit load` under a quota of its own."""
+"""The three tenants of the demo, each a `gpulimit load` under its own quota."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ GIB, HALF_GIB = 1 << 30, 1 << 29
 
 @dataclass(frozen=True, slots=True)
 class TenantSpec:
-    """A tenant's quota and what it does with it."""
+    """A tenant's quota and workload."""
 
     name: str
     memory_bytes: int
@@ -38,12 +38,12 @@ class TenantSpec:
 
 
 def show_mib(count: int) -> str:
-    """Return bytes as an option takes them."""
+    """Return bytes in the form of an option."""
     return f"{count >> 30}GiB" if count % GIB == 0 else f"{count >> 20}MiB"
 
 
 def roles(card_bytes: int) -> tuple[TenantSpec, ...]:
-    """Return who takes part; on a small card they are content with half as much memory."""
+    """Return the demo's tenants; on a small card they have half as much memory."""
     unit = GIB if card_bytes >= LARGE_CARD_BYTES else HALF_GIB
     quarter, some, most = show_mib(unit // 4), show_mib(5 * unit // 2), show_mib(5 * unit)
     grow = ("--kernel", "500us", "--memory", quarter, "--grow", quarter)
@@ -55,13 +55,13 @@ def roles(card_bytes: int) -> tuple[TenantSpec, ...]:
 
 
 def entitled(present: Iterable[TenantSpec]) -> dict[str, float]:
-    """Return each tenant's part of the GPU, 0 to 1, when these all want it."""
+    """Return each tenant's share of the GPU, 0 to 1, if all these want it."""
     weights = {role.name: role.weight for role in present}
     return {name: weight / sum(weights.values()) for name, weight in weights.items()}
 
 
 def die_with_parent() -> None:
-    """Let the kernel kill this process when the demo dies, however it does."""
+    """Make the kernel kill this process when the demo ends, for whatever reason."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
@@ -80,13 +80,13 @@ class DemoTenant:
 
     @property
     def command(self) -> str:
-        """Return the command as a person would type it."""
+        """Return the command as a user would type it."""
         role = self.role
         quota = f"--memory {role.memory} --weight {role.weight}"
         return f"gpulimit run {quota} -- gpulimit load {' '.join(role.load)}"
 
     def start(self) -> None:
-        """Start the tenant's program, as `gpulimit run` does, but keep its pid at hand."""
+        """Start the tenant's program as `gpulimit run` does, but keep its pid."""
         load = ("load", *self.role.load, "--json", "--seconds", "600")
         self.process = subprocess.Popen(
             [sys.executable, "-P", "-m", "limiter", *load],
@@ -100,7 +100,7 @@ class DemoTenant:
         )
 
     def check(self) -> None:
-        """Raise GpulimitError, with the program's own words, if it has ended by itself."""
+        """Raise GpulimitError, with the program's stderr, if it has ended by itself."""
         process = self.process
         if process is not None and process.poll() is not None:
             said = read(process.stderr).strip() or f"status {process.returncode}"
@@ -111,7 +111,7 @@ class DemoTenant:
         self._end(signal.SIGKILL)
 
     def stop(self) -> None:
-        """Ask the program to end, and keep what it prints."""
+        """Ask the program to end, and keep its output."""
         out = self._end(signal.SIGTERM)
         if out.strip():
             self.results.append(json.loads(out))
@@ -129,7 +129,7 @@ class DemoTenant:
         return out
 
     def leave(self) -> None:
-        """End whatever still runs."""
+        """End the program if it still runs."""
         with contextlib.suppress(OSError):
             self._end(signal.SIGKILL)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compares each tenant's promise with what it got.  Pure."""
+"""Compares each tenant's share with its due.  Pure."""
 
 from __future__ import annotations
 
@@ -12,31 +12,31 @@ from limiter.tenant_status import table
 from limiter.units import show_bytes
 
 TOLERATED_POINTS = 5.0
-"""Percent points by which a tenant's part of the GPU time may miss what it is entitled to: a window of some
-seconds is cut in the middle of turns, and the books may be read between a launch and its charge."""
+"""Tolerance in percent points between a tenant's share and its due: a window of some seconds cuts turns, and
+a segment may be read between a launch and its charge."""
 STARVED = 0.1
-"""A tenant that waits that much of the time for a CPU does not ask for its due, or is not answered in time:
-then the parts say more about the host than about the daemon."""
+"""Fraction of time without a CPU above which a tenant cannot claim its due: its share then describes the host
+rather than the daemon."""
 MIN_IN_USE = 0.5
-"""Part of the time that the GPU should at least be in use while programs have endless work."""
+"""Smallest fraction of time for which the GPU should be in use while programs have endless work."""
 
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """Some seconds in which nothing changed; parts of the GPU's time by tenant's name."""
+    """Some seconds without a change of tenants; shares of the GPU's time by the tenant's name."""
 
     title: str
     entitled: Mapping[str, float]
     got: Mapping[str, float]
     starved: float = 0.0
-    """Part of the time for which the program, or the daemon, that had it worst was without a CPU."""
+    """Fraction of time for which the most delayed program, or the daemon, waited for a CPU."""
 
     @property
     def in_use(self) -> float:
         return sum(self.got.values())
 
     def part(self, name: str) -> float:
-        """Return a tenant's part of the time that was used."""
+        """Return a tenant's part of the used time."""
         return self.got.get(name, 0.0) / self.in_use if self.in_use else 0.0
 
 
@@ -46,7 +46,7 @@ class Verdict:
 
     name: str
     memory_bytes: int
-    """The most that was seen."""
+    """Largest sampled memory."""
     memory_limit_bytes: int
     refused: int
     problems: tuple[str, ...]
@@ -55,7 +55,7 @@ class Verdict:
 
 
 def judge(actor: DemoTenant, most: UsageSample, windows: Sequence[Window]) -> Verdict:
-    """Judge a tenant by the most that it was seen to hold and by its part in every window that it was in."""
+    """Judge a tenant by its peak memory, and by its share in each of its windows."""
     name = actor.role.name
     problems: list[str] = []
     doubts: list[str] = []
@@ -82,7 +82,7 @@ def judge(actor: DemoTenant, most: UsageSample, windows: Sequence[Window]) -> Ve
 
 
 def problems_of(windows: Sequence[Window]) -> list[str]:
-    """Return what is wrong with the GPU as a whole, where the host gave the programs the time to use it."""
+    """Return problems of the GPU as a whole, for windows in which the programs had enough CPU time."""
     return [
         f"the GPU was in use only {window.in_use:.0%} of the time ({window.title})"
         for window in windows
@@ -91,7 +91,9 @@ def problems_of(windows: Sequence[Window]) -> list[str]:
 
 
 def describe(verdicts: Sequence[Verdict], windows: Sequence[Window]) -> str:
-    """Return the closing table; of each window what part was due to a tenant, and what it got."""
+    """Return the closing table: for each window the share that was due to a tenant, and the share that it
+    got.
+    """
     shares = [title for window in windows for title in (f"{window.title.upper()}: DUE", "GOT")]
     headings = ("TENANT", "QUOTA", "HELD", "REFUSED", *shares, "AS PROMISED")
     lines = [

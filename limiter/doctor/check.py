@@ -11,7 +11,7 @@ Level = Literal["ok", "warn", "fail"]
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """Result of a check: subject, state and, unless it is well, what to do."""
+    """Result of a check: subject, state and, unless it is good, a remedy."""
 
     name: str
     level: Level

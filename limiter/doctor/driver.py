@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks that need a GPU, real or simulated: the driver, the hooks, and whether a quota holds."""
+"""Checks that need a GPU, real or simulated: the driver, the hooks, and a quota."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from limiter.units import show_bytes
 
 PROBE_TIMEOUT_S = 30
 QUOTA_BYTES = 1 << 30
-"""Above what a context costs, so that more than the context can be tried."""
+"""Quota of the test program: larger than a context, so that allocations can be tried too."""
 
 
 def checks(environment: Mapping[str, str]) -> Iterator[Check]:
-    """Look at the driver, and, where there is one, at hooks and quota."""
+    """Check the driver and, if there is one, hooks and a quota."""
     answer = probe("driver", environment)
     yield from driver(answer)
     if "error" in answer or not answer["gpus"]:
@@ -29,14 +29,14 @@ def checks(environment: Mapping[str, str]) -> Iterator[Check]:
     try:
         library = str(paths.library())
     except NotInstalled:
-        return  # the doctor has said so
+        return  # another check reports it
     limited = dict(environment) | {"LD_PRELOAD": library}
     yield hooks(probe("hooks", limited))
     yield quota(limited)
 
 
 def probe(what: str, environment: Mapping[str, str], *arguments: str) -> dict[str, Any]:
-    """Run one probe in a child; what goes wrong comes back under "error"."""
+    """Run one probe in a child process; a failure is returned under "error"."""
     command = [sys.executable, "-m", "limiter.doctor.probe", what, *arguments]
     try:
         done = subprocess.run(
@@ -57,7 +57,7 @@ def probe(what: str, environment: Mapping[str, str], *arguments: str) -> dict[st
 
 
 def driver(answer: Mapping[str, Any]) -> Iterator[Check]:
-    """Say what drives the GPUs."""
+    """Report the driver and the GPUs."""
     if "error" in answer:
         advice = "install the NVIDIA driver, give the container its GPU, or try `gpulimit doctor --sim`"
         yield fail("driver", answer["error"], advice)
@@ -78,7 +78,7 @@ def driver(answer: Mapping[str, Any]) -> Iterator[Check]:
 
 
 def hooks(answer: Mapping[str, Any]) -> Check:
-    """Say whether every driver call that must be seen ends in the library."""
+    """Check that the library replaces every driver call that it must see."""
     if "error" in answer:
         return fail("hooks", answer["error"], "report this, with the output of `gpulimit version --verbose`")
     escaped = sorted({*answer["escaped"], *answer["missed"]})
@@ -90,7 +90,7 @@ def hooks(answer: Mapping[str, Any]) -> Check:
 
 
 def quota(limited: Mapping[str, str]) -> Check:
-    """Run a program under quota, and say whether it came under it."""
+    """Check that a program under quota really is limited."""
     tenant = f"doctor-{uuid.uuid4().hex[:12]}"
     settings = {"GPULIMIT_MEMORY": str(QUOTA_BYTES), "GPULIMIT_TENANT": tenant}
     without = {k: v for k, v in limited.items() if not k.startswith(("GPULIMIT_", "CUDA_DEVICE_"))}
@@ -103,7 +103,7 @@ def quota(limited: Mapping[str, str]) -> Check:
 
 
 def judge(answer: Mapping[str, Any]) -> Check:
-    """Say whether what a program under quota was told and got is right."""
+    """Judge the memory that a program under quota saw and got."""
     name, shown = "quota", show_bytes(QUOTA_BYTES)
     report = "report this, with the output of `gpulimit version --verbose`"
     if "error" in answer:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks of what quotas need besides a GPU: this package's files, the C library, shared memory."""
+"""Checks that need no GPU: this package's files, the C library, shared memory."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ OLDEST_GLIBC = (2, 17)
 
 
 def checks() -> Iterator[Check]:
-    """Look at everything that needs no GPU."""
+    """Run all checks that need no GPU."""
     yield versions()
     yield c_library()
     yield shared_memory()

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks of a node on which the daemon is to serve containers: rights, folders, sockets, the library.
+"""Checks of a node whose daemon serves containers: rights, folders, sockets, the library.
 
-Run where the daemon runs, in its pod with `kubectl exec`; paths are the daemon's, from its environment and
-file.
+They run beside the daemon, for example in its pod with `kubectl exec`. Paths are the daemon's, from its
+environment and file.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from limiter.errors import GpulimitError
 from limiter.paths import DAEMON_SOCKET
 
 ROOT_GROUP = 1
-"""Inode of the root of a hierarchy of control groups."""
+"""Inode of the root of a cgroup hierarchy."""
 CAPABILITIES = {"CHOWN": 0, "DAC_OVERRIDE": 1, "FOWNER": 3}
 """Capabilities that the daemon needs, by the kernel's numbers."""
 SYS_ADMIN = 21
@@ -53,7 +53,7 @@ def settings(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def checks(environment: Mapping[str, str]) -> Iterator[Check]:
-    """Look at everything that serving containers needs. `environment`: to ask NVML with."""
+    """Run all checks for serving containers. `environment` is that of the process that asks NVML."""
     try:
         told = settings(os.environ)
     except (OSError, ValueError) as error:
@@ -118,7 +118,9 @@ def read_only_view(path: str) -> Check:
 
 
 def control_groups(mountinfo: str) -> Check:
-    """Look for a mount that shows a whole hierarchy: in a container the runtime shows its own group alone."""
+    """Look for a mount of a whole cgroup hierarchy: in a container, the runtime only shows the container's
+    own.
+    """
     name = "control groups"
     for line in mountinfo.splitlines():
         fields, _, kind = line.partition(" - ")
@@ -131,7 +133,7 @@ def control_groups(mountinfo: str) -> Check:
 
 
 def placed_library(folder: Path, path: str) -> Check:
-    """Put the library where containers mount it from, as the daemon does, and see that it is mapped."""
+    """Install the library for containers, as the daemon does, and check that a program can map it."""
     name = "library for containers"
     try:
         placed = library_store.place(paths.library(), folder, path)
@@ -143,7 +145,7 @@ def placed_library(folder: Path, path: str) -> Check:
 
 
 def cdi_folder(folder: Path) -> Check:
-    """Look whether runtimes can be told of the hook that merges images' preload files with ours."""
+    """Check that the folder of CDI specifications is writable, for the hook that merges preload files."""
     if not os.access(folder, os.W_OK | os.X_OK):
         return fail("CDI", f"{folder} is not there, or not writable", "mount the node's, or set cdi_dir")
     return ok("CDI", f"{folder} can be written")
@@ -179,7 +181,7 @@ def daemon(path: str) -> Iterator[Check]:
 
 
 def kubelet(folder: Path, *, is_wanted: bool) -> Iterator[Check]:
-    """Look at the kubelet's side, where there is one."""
+    """Check the kubelet's folders and sockets, if there is a kubelet."""
     plugins = folder / "device-plugins"
     if not plugins.is_dir():
         text = f"{plugins} is not there"
@@ -220,7 +222,7 @@ def record(path: Path) -> Check:
 
 
 def pod_resources(path: Path) -> Check:
-    """Look whether the kubelet can be asked which pods have which devices."""
+    """Check that the kubelet's pod-resources API answers."""
     found = listens("pod resources", path, "mount the kubelet's folder pod-resources")
     if found.level == "ok":
         return found

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checks that the doctor runs in a child process: `python -m limiter.doctor.probe driver|hooks|quota`.
 
-Prints one JSON object.  It runs under LD_PRELOAD and LD_LIBRARY_PATH as the doctor sets them, as a tenant's
-program would.
+Prints one JSON object.  The doctor sets LD_PRELOAD and LD_LIBRARY_PATH for it, as for a tenant's program.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ class SymbolInfo(ctypes.Structure):
 
 
 def file_of(address: int) -> str:
-    """Return the file name of the object that an address lies in."""
+    """Return the file name of the object that contains an address."""
     info = SymbolInfo()
     if not ctypes.CDLL(None).dladdr(c_void_p(address), byref(info)) or not info.file:
         return ""
@@ -52,7 +51,7 @@ def probe_driver() -> dict[str, Any]:
 
 
 def nvml_version() -> str | None:
-    """Return the driver's version by NVML; None where NVML is missing or does not answer."""
+    """Return the driver's version by NVML; None if NVML is missing or does not answer."""
     try:
         library = ctypes.CDLL("libnvidia-ml.so.1")
     except OSError:
@@ -66,7 +65,7 @@ def nvml_version() -> str | None:
 
 
 def probe_hooks() -> dict[str, Any]:
-    """For every hook: does the driver have it, and does each way of looking it up end in the library?"""
+    """Return for every hook if the driver has the call, and if each lookup of it returns the library's."""
     driver = Driver()
     handle = ctypes.CDLL("libcuda.so.1")
     names = HOOK.findall(paths.hook_table().read_text())
@@ -87,7 +86,7 @@ def address_of(handle: ctypes.CDLL, name: str) -> int:
 
 
 def by_proc_address(driver: Driver, present: list[str]) -> tuple[int, list[str]]:
-    """Ask cuGetProcAddress for today's variant of every hook; return how many, and those that escape."""
+    """Ask cuGetProcAddress for the current variant of each hook; return their number, and escapes."""
     version, asked, missed = driver.version(), 0, []
     for name in sorted({VARIANT.sub("", n) for n in present}):
         for flags in DEFAULT_STREAM_FLAGS:
@@ -103,7 +102,7 @@ def by_proc_address(driver: Driver, present: list[str]) -> tuple[int, list[str]]
 
 
 def probe_quota() -> dict[str, Any]:
-    """Memory that a program under quota is told, and gets; argument: the quota in bytes."""
+    """Return the memory that a program under quota sees and gets; the argument is the quota in bytes."""
     quota_bytes = int(sys.argv[2])
     driver = Driver()
     device = driver.device(0)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Device memory by every path that a program can take, as (pointer, bytes) with a way back.
+"""Allocates device memory with every kind of call, as (pointer, bytes) and a function that frees it.
 
-Each taker is called with the context current, and on failure leaves nothing behind.  Raises OutOfMemory
-when the card or the quota has no room, DriverError for anything else.
+Each function needs a current context, and leaves nothing behind on failure.  Raises OutOfMemory if the card
+or the quota has no room, DriverError for any other error.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ READ_WRITE = 3
 
 @dataclass(frozen=True, slots=True)
 class Allocation:
-    """Memory held; `pointer` is 0 where kernels cannot address it (arrays)."""
+    """Allocated memory; `pointer` is 0 if kernels cannot address it (arrays)."""
 
     pointer: int
     size_bytes: int

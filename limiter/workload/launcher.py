@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs the workload: sets everything up in the calling thread, then one thread per worker keeps the GPU fed.
+"""Runs the workload: sets everything up in the calling thread, then one thread per worker keeps the GPU busy.
 
-The first thread to fail stops the others, and its error is raised to the caller.  `Workload.stop` may be
-set from a signal handler; what is queued by then still runs, and is counted.
+The first thread that fails stops the others, and its error is raised to the caller.  A signal handler may set
+`Workload.stop`; queued work still runs, and is counted.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ RETRY_REFUSED_S = 1.0
 
 
 class Workload:
-    """One run.  Not for use twice."""
+    """One run; an object cannot be used twice."""
 
     def __init__(self, driver: Driver, settings: WorkloadSettings) -> None:
-        """Take the GPU, the memory and the streams.  Raises OutOfMemory, DriverError."""
+        """Open the GPU, and allocate memory and streams.  Raises OutOfMemory, DriverError."""
         self.settings = settings
         self.stop = threading.Event()
         self._device = driver.device(settings.device)
@@ -50,7 +50,9 @@ class Workload:
         self.result.memory_bytes += taken.size_bytes
 
     def _new_counter(self) -> int:
-        """Return the address of a zeroed word for kernels to count themselves in; 0 without room for it."""
+        """Return the address of a zeroed word in which kernels count themselves; 0 if there is no room for
+        it.
+        """
         driver, zero = self._device.driver, c_uint64(0)
         try:
             word = take_plain(self._device, ctypes.sizeof(zero), Handle())
@@ -69,7 +71,7 @@ class Workload:
         return [Lane(self._device, module, settings, arguments) for _ in range(settings.streams)]
 
     def run(self) -> Result:
-        """Work until the time or the launches are used up, or `stop` is set; return what was done."""
+        """Work until the time or the launches are used up, or `stop` is set; return the result."""
         settings = self.settings
         began = time.monotonic()
         if settings.seconds:
@@ -112,7 +114,7 @@ class Workload:
         return self.stop.is_set() or time.monotonic() >= self._deadline
 
     def _pause(self, seconds: float) -> None:
-        """Sleep, but not past the end; in short steps, for the sake of signal handlers in this thread."""
+        """Sleep, but not past the end; in short steps, so that signal handlers of this thread run."""
         until = min(time.monotonic() + seconds, self._deadline)
         while not self.stop.is_set() and (left := until - time.monotonic()) > 0:
             self.stop.wait(min(left, 0.1))
