@@ -21,6 +21,7 @@ from hypervisor.model import GpuUuid, TenantName
 from hypervisor.scheduler.entity import Entity
 from hypervisor.scheduler.gang_statistics import GangStats
 from hypervisor.scheduler.gangs import (
+    ENDING_NS,
     GANG_IDLE_TIMEOUT_NS,
     MIN_ENTITLEMENT,
     SEAT_MEMORY_NS,
@@ -213,8 +214,9 @@ class GangCoordinator:
         rivals = [other for other in gangs if self._is_rival(now_ns, gang, other, gangs)]
         if any(other.rank < gang.rank for other in rivals):
             return "preempted"
-        is_due = gang.is_past_quantum(now_ns) and (rivals or self._are_singles_due(gang))
-        return "quantum" if is_due else ""
+        is_wanted = bool(rivals) or self._are_singles_due(gang)
+        gang.is_ending = is_wanted and now_ns >= gang.quantum_end_ns - ENDING_NS
+        return "quantum" if is_wanted and gang.is_past_quantum(now_ns) else ""
 
     def _are_singles_due(self, gang: Gang) -> bool:
         return any(self._singles[gpu].wait_ns(seat) > 0 for gpu, seat in gang.seats.items())
@@ -281,8 +283,9 @@ class GangCoordinator:
         if gang.phase is Phase.DRAINING:
             return DRAINING_TICK_NS
         if gang.phase is Phase.RUNNING:
-            left_ns = gang.start_ns + self._config.gang_quantum_ns - now_ns
-            return min(left_ns, RUNNING_TICK_NS) if left_ns > 0 else RUNNING_TICK_NS
+            left_ns = gang.quantum_end_ns - now_ns
+            due = [ns for ns in (left_ns - ENDING_NS, left_ns) if ns > 0]
+            return min([RUNNING_TICK_NS, *due])
         if not gang.is_coordinated or not gang.wants_turn:
             return IDLE_TICK_NS
         waits = [self._singles[gpu].wait_ns(seat) for gpu, seat in gang.seats.items()]

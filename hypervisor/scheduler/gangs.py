@@ -31,6 +31,12 @@ GANG_IDLE_TIMEOUT_NS = 5 * MS
 """A gang that has had no work on any GPU for this time loses its turn. Between two steps of a training loop
 the GPUs stand still for a moment, and a turn that ends there costs a switch.
 """
+GANG_RUN_AHEAD_NS = 8 * MS
+"""GPU time that a member may have queued: a program on several GPUs runs ahead on all of them."""
+ENDING_RUN_AHEAD_NS, ENDING_NS = 2 * MS, 10 * MS
+"""The same, and the time before the end of a turn from which on it holds: then less drains after the turn,
+and no GPU is far ahead of another one.
+"""
 MAX_SPIN_NS = 20 * MS
 """Time for which outstanding work counts as work although its charges say that it has ended: it may wait for
 another GPU, or be finished and not yet collected.
@@ -115,10 +121,13 @@ class Gang:
         """End of the turn. Its work may drain afterwards."""
         self.due_since_ns: int | None = None
         """Time since which only other gangs keep it from its turn."""
+        self.is_ending = False
+        """True if the turn ends within ENDING_NS."""
         self.has_moved = False
         """True if GPUs have come or gone during the turn."""
         self._start_told_ns = 0
         self._quantum_ns = config.gang_quantum_ns
+        self._run_ahead_ns = max(GANG_RUN_AHEAD_NS, config.run_ahead_ns)
         self._at_ns = now_ns
         self._request = TokenBucket(REQUEST_BURST_NS, min_debt_ns=2 * self._quantum_ns, max_debt_ns=0)
 
@@ -180,9 +189,14 @@ class Gang:
             for entity in self.members
         )
 
+    @property
+    def quantum_end_ns(self) -> int:
+        """Time from which on the turn may end because others are due."""
+        return self.start_ns + self._quantum_ns
+
     def is_past_quantum(self, now_ns: int) -> bool:
         """True if the turn may end because others are due, or has ended."""
-        return self.phase is not Phase.RUNNING or now_ns >= self.start_ns + self._quantum_ns
+        return self.phase is not Phase.RUNNING or now_ns >= self.quantum_end_ns
 
     def account(self, now_ns: int) -> None:
         """Add the time since the last call to the vruntimes: wall time in a turn, which counts until the work
@@ -203,7 +217,7 @@ class Gang:
     def begin_turn(self, now_ns: int, start_ns: int) -> None:
         """Begin a turn whose grants hold from `start_ns`, 0 if at once."""
         self.phase, self.start_ns, self._start_told_ns = Phase.RUNNING, max(now_ns, start_ns), start_ns
-        self.due_since_ns, self.has_moved = None, False
+        self.due_since_ns, self.has_moved, self.is_ending = None, False, False
 
     def end_turn(self, now_ns: int) -> None:
         """End the turn on all GPUs at once."""
@@ -223,7 +237,8 @@ class Gang:
         if self.phase is Phase.WAITING:
             return None
         members = frozenset(self.seats[gpu].members)
-        return GangSlot(members, self._start_told_ns, self.rank, self.phase is Phase.RUNNING)
+        run_ahead_ns = ENDING_RUN_AHEAD_NS if self.is_ending else self._run_ahead_ns
+        return GangSlot(members, self._start_told_ns, self.rank, self.phase is Phase.RUNNING, run_ahead_ns)
 
     def stop_reason(self) -> str:
         """Return why a gang that is not runnable has to stop."""

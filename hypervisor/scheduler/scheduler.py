@@ -39,8 +39,6 @@ from limiter.quota import PriorityClass
 
 PREEMPTIBLE_RUN_AHEAD_NS = MS // 2
 """Run-ahead of a holder that a higher class may preempt at any time."""
-GANG_RUN_AHEAD_NS = 8 * MS
-"""Run-ahead of a tenant in its gang's turn, at least."""
 DRAIN_MARGIN_NS = 3 * MS // 10
 """Safety margin after the expected end of the last holder's queue."""
 IDLE_TICK_NS = 100 * MS
@@ -151,7 +149,8 @@ class Scheduler:
             entity.is_shut_out = not may_run
         if slot != self._slot:
             self._changed = dict(self._entities)
-            self._exclusive_from_ns = 0
+            if slot is None or self._slot is None or slot.start_ns != self._slot.start_ns or not slot.is_open:
+                self._exclusive_from_ns = 0
             self._slot = slot
         self._turns.yield_to_gang()
 
@@ -248,26 +247,21 @@ class Scheduler:
         if name == self._turns.holder:
             left_ns = self._turns.left_ns if is_wanted else None
             start_ns = self._turns.start_ns
-            return grants.turn_grant(entity, self._run_ahead_ns(entity), left_ns, quantum_ns, start_ns)
+            run_ahead_ns = self._run_ahead_ns(entity, self._config.run_ahead_ns // entity.queues)
+            return grants.turn_grant(entity, run_ahead_ns, left_ns, quantum_ns, start_ns)
         if slot is not None and slot.is_open and name in slot.members and self._turns.holder is None:
-            run_ahead_ns = self._gang_run_ahead_ns(entity)
+            run_ahead_ns = self._run_ahead_ns(entity, slot.run_ahead_ns)
             return grants.turn_grant(entity, run_ahead_ns, None, quantum_ns, slot.start_ns)
         if entity.takes_turns:
             return grants.no_grant(entity)
         is_inside = entity.is_inside_request and not self._preemption.may_be_preempted(entity)
         return grants.interleaved_grant(entity, is_inside=is_inside)
 
-    def _run_ahead_ns(self, entity: Entity) -> int:
-        """Return the run-ahead of each of the holder's threads. Short if a higher class may preempt it."""
+    def _run_ahead_ns(self, entity: Entity, usual_ns: int) -> int:
+        """Return the run-ahead of each thread of a running tenant. Short if a higher class may preempt it."""
         if self._preemption.may_be_preempted(entity):
             return min(PREEMPTIBLE_RUN_AHEAD_NS, self._config.run_ahead_ns)
-        return self._config.run_ahead_ns // entity.queues
-
-    def _gang_run_ahead_ns(self, entity: Entity) -> int:
-        """Return the run-ahead in a gang's turn: a program on several GPUs runs ahead on all of them."""
-        if self._preemption.may_be_preempted(entity):
-            return PREEMPTIBLE_RUN_AHEAD_NS
-        return max(GANG_RUN_AHEAD_NS, self._config.run_ahead_ns)
+        return usual_ns
 
     def _polled(self) -> frozenset[TenantName]:
         """Return the tenants that do not ring on a change: all but the parked and waiting ones."""

