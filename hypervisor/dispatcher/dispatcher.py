@@ -169,16 +169,14 @@ class Dispatcher:
         """Run a step of these run queues: those of gangs together, the others one by one."""
         was_muted = {run_queue: run_queue.muted for run_queue in touched}
         expiries = {run_queue: self._bells.quantum_expiry(run_queue.entry) for run_queue in touched}
-        linked = self._gangs.linked(touched, self._run_queues)
+        linked = self._gangs.linked(now_ns, touched, self._run_queues)
         if linked:
             of_gangs = {queue: used_up for queue, used_up in expiries.items() if queue in linked}
             self._gangs.schedule(now_ns, of_gangs, is_freed_elsewhere=is_freed_elsewhere)
         for run_queue in touched:
             if run_queue not in linked:
-                run_queue.observe(now_ns, expiries[run_queue])
-                run_queue.decide(now_ns)
-                run_queue.withdraw()
-                run_queue.settle(now_ns, is_freed_elsewhere=is_freed_elsewhere)
+                used_up = expiries[run_queue]
+                self._gangs.schedule_one(now_ns, run_queue, used_up, is_freed_elsewhere=is_freed_elsewhere)
             self._set_turn_watch(run_queue)
             self._moved |= was_muted[run_queue] ^ run_queue.muted
 
@@ -195,7 +193,7 @@ class Dispatcher:
         for name in looked:
             touched.update(self._look(name, now_ns))
         asked: set[RunQueue] = set()
-        while more := (touched | self._gangs.linked(touched, self._run_queues)) - asked:
+        while more := (touched | self._gangs.linked(now_ns, touched, self._run_queues)) - asked:
             touched |= more
             asked |= more
             for name in {name for run_queue in more for name in run_queue.polled} - looked:

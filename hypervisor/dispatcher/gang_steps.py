@@ -18,22 +18,28 @@ class GangSteps:
     def __init__(self, config: SchedulerConfig) -> None:
         self.coordinator = GangCoordinator(config)
 
-    def linked(self, touched: Collection[RunQueue], run_queues: Mapping[GpuUuid, RunQueue]) -> set[RunQueue]:
+    def linked(
+        self, now_ns: int, touched: Collection[RunQueue], run_queues: Mapping[GpuUuid, RunQueue]
+    ) -> set[RunQueue]:
         """Return all run queues of the gangs on these, and of the gangs there, and so on. Run queues without
-        gangs are not among them.
+        gangs are not among them, nor those where a step changes nothing for a gang.
         """
         places = self._places(run_queues)
         if not places:
             return set()
         found: set[RunQueue] = set()
         keys: set[GangKey] = set()
-        new = set(touched)
+        new = {queue for queue in touched if self._is_needed(now_ns, queue)}
         while new:
             found |= new
             more = {key for key, queues in places.items() if key not in keys and not queues.isdisjoint(new)}
             keys |= more
             new = {queue for key in more for queue in places[key]} - found
         return {queue for key in keys for queue in places[key]}
+
+    def _is_needed(self, now_ns: int, queue: RunQueue) -> bool:
+        has_news = queue.has_gang_news or queue.is_empty
+        return self.coordinator.is_needed(now_ns, queue.gpu, queue.scheduler, has_news=has_news)
 
     def _places(self, run_queues: Mapping[GpuUuid, RunQueue]) -> dict[GangKey, set[RunQueue]]:
         """Return the run queues of each gang: where it is now, and where it was at its last step."""
@@ -46,6 +52,19 @@ class GangSteps:
             was_there = {run_queues[gpu] for gpu in gang.seats if gpu in run_queues}
             places[key] = places.get(key, set()) | was_there
         return places
+
+    def schedule_one(
+        self, now_ns: int, queue: RunQueue, used_up: QuantumExpiry | None, *, is_freed_elsewhere: bool
+    ) -> None:
+        """Run a step of one run queue: it has no gang, or nothing changes for its gangs."""
+        had_turn = queue.scheduler.is_of_one_tenant
+        queue.observe(now_ns, used_up)
+        queue.decide(now_ns)
+        queue.withdraw()
+        queue.settle(now_ns, is_freed_elsewhere=is_freed_elsewhere)
+        if queue.gangs:
+            has_ended = had_turn and not queue.scheduler.is_of_one_tenant
+            queue.due_ns = min(queue.due_ns, now_ns if has_ended else self.coordinator.due_ns(queue.gpu))
 
     def schedule(
         self,

@@ -84,6 +84,8 @@ class RunQueue:
         """Replaced and never changed. Any thread."""
         self.gangs: dict[TenantName, GangKey] = {}
         """Gangs of the tenants here that are in one."""
+        self.has_gang_news = True
+        """True if a tenant came or left, or one of a gang has other counters than at the last step."""
         self.scheduler = Scheduler(config)
         self._config = config
         self._decision: Decision | None = None
@@ -106,8 +108,11 @@ class RunQueue:
         """Record a tenant's quota and counters; the tenant joins the run queue if it is new."""
         name = member.tenant
         self._members[name] = member
+        self.has_gang_news |= self._terms.get(name) is not member.terms[self.gpu]
         self._terms[name] = member.terms[self.gpu]
         key = gang_of(name, self._terms[name], figures.time)
+        is_known = self._seen.get(name) == figures.time if key is not None else name in self._seen
+        self.has_gang_news |= not is_known or self.gangs.get(name) != key
         if key is not None:
             self.gangs[name] = key
         else:
@@ -124,7 +129,7 @@ class RunQueue:
         if self._members.pop(name, None) is not None:
             del self._seen[name], self._terms[name], self._memory_seen[name]
             self.gangs.pop(name, None)
-            self._is_memory_news = True
+            self._is_memory_news = self.has_gang_news = True
 
     def forget(self, name: TenantName) -> None:
         """Forget the values published to a tenant, whose segment is new."""
@@ -139,6 +144,7 @@ class RunQueue:
 
     def decide(self, now_ns: int) -> None:
         """Run the second half of a step. `withdraw` and `settle` publish its grants."""
+        self.has_gang_news = False
         if not self._members:
             self._decision, self._changed = None, []
             return

@@ -83,6 +83,7 @@ class GangCoordinator:
         self._config = config
         self._gangs: dict[GangKey, Gang] = {}
         self._singles: dict[GpuUuid, Singles] = {}
+        self._due_ns: dict[GpuUuid, int] = {}
         self.stats = GangStats()
 
     @property
@@ -104,7 +105,19 @@ class GangCoordinator:
         self._begin_turns(now_ns, gangs)
         for gpu, scheduler in schedulers.items():
             self._tell(gpu, scheduler, gangs)
-        return now_ns + max(MS // 10, min([IDLE_TICK_NS, *(self._wait_ns(now_ns, g) for g in gangs)]))
+        due_ns = now_ns + max(MS // 10, min([IDLE_TICK_NS, *(self._wait_ns(now_ns, g) for g in gangs)]))
+        self._due_ns.update(dict.fromkeys(schedulers, due_ns))
+        return due_ns
+
+    def due_ns(self, gpu: GpuUuid) -> int:
+        """Return the time of the next step of a GPU as of its last one."""
+        return self._due_ns.get(gpu, 0)
+
+    def is_needed(self, now_ns: int, gpu: GpuUuid, scheduler: Scheduler, *, has_news: bool) -> bool:
+        """True if a step of this GPU has to look at all GPUs of its gangs. False if a turn of a single tenant
+        goes on, or passes to the next one, while the gangs wait. `has_news`: the counters of a gang changed.
+        """
+        return has_news or now_ns >= self.due_ns(gpu) or not scheduler.is_of_one_tenant
 
     # ---- the gangs there are ----
 
@@ -287,6 +300,6 @@ class GangCoordinator:
             due = [ns for ns in (left_ns - ENDING_NS, left_ns) if ns > 0]
             return min([RUNNING_TICK_NS, *due])
         if not gang.is_coordinated or not gang.wants_turn:
-            return IDLE_TICK_NS
+            return min(IDLE_TICK_NS, gang.limit_wait_ns())
         waits = [self._singles[gpu].wait_ns(seat) for gpu, seat in gang.seats.items()]
-        return int(max(waits)) or IDLE_TICK_NS
+        return min(int(max(waits)) or IDLE_TICK_NS, gang.request_wait_ns())

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from hypervisor.model import GpuUuid, TenantName
 from hypervisor.scheduler.entity import Entity
-from hypervisor.scheduler.scheduler import Scheduler
+from hypervisor.scheduler.scheduler import IDLE_TICK_NS, Scheduler
 from hypervisor.scheduler.token_bucket import TokenBucket
 from hypervisor.scheduler.types import (
     GANG_OFF,
@@ -230,6 +230,19 @@ class Gang:
             entity.seen.outstanding_ns <= DRAINED_NS
             or (not entity.backlog_ns and since_ns >= SETTLE_NS and entity.idle_ns(now_ns) >= SETTLE_NS)
             for entity in self.members
+        )
+
+    def limit_wait_ns(self) -> int:
+        """Return the time until the limits of all members allow the next turn."""
+        return max((s.limit_wait_ns() for s in self.members if not s.is_runnable), default=0) or IDLE_TICK_NS
+
+    def request_wait_ns(self) -> int:
+        """Return the time until the gang is inside its request, which matters to a high one."""
+        is_high = all(entity.terms.priority >= PriorityClass.HIGH for entity in self.members)
+        return (
+            self._request.wall_ns_until(1, self._request_fraction) or IDLE_TICK_NS
+            if is_high
+            else IDLE_TICK_NS
         )
 
     def slot(self, gpu: GpuUuid) -> GangSlot | None:

@@ -133,6 +133,13 @@ class Scheduler:
 
     # ---- gangs ----
 
+    @property
+    def is_of_one_tenant(self) -> bool:
+        """True if a tenant has a turn of its own here, or its queue drains, and no gang has a turn. Nothing
+        changes for gangs then.
+        """
+        return self._slot is None and (self._turns.holder or self._turns.draining) is not None
+
     def coordinate(self, coordinated: Collection[TenantName], slot: GangSlot | None) -> None:
         """Set, between the halves of a step, the tenants that only a gang's turn gives GPU time, and the turn
         of a gang on this GPU.

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 
 from hypervisor.model import GpuUuid, TenantName
 from hypervisor.scheduler.gang_coordinator import GangCoordinator
+from hypervisor.scheduler.gangs import gang_of
 from hypervisor.scheduler.scheduler import Scheduler
 from hypervisor.scheduler.turn_watch import EXPIRED, poll
 from hypervisor.scheduler.types import Decision, SchedParams, SchedulerConfig, TenantUsage, TurnWatch
@@ -135,6 +136,7 @@ class Card:
         self.polled: frozenset[TenantName] = frozenset()
         self.muted: frozenset[TenantName] = frozenset()
         self.due_ns = 0
+        self.has_news = self.is_touched = True
         self.turn_watch: TurnWatch | None = None
         self._watch_number = 0
 
@@ -160,7 +162,15 @@ class Card:
     def look(self, name: TenantName) -> None:
         figures = books_of(self.tenants[name])._replace(is_in_gang=name in self.in_gang)
         if self.seen.get(name) != figures:
+            key = gang_of(name, self.terms[name], figures)
+            self.has_news |= name not in self.seen or key is not None
             self.seen[name] = figures
+
+    def observe(self) -> None:
+        """Run the first half of a step."""
+        used_up = self.turn_watch.used_up if self.turn_watch else None
+        seen = {name: self.seen[name] for name in self.tenants}
+        self.scheduler.observe(self.now_ns, seen, self.terms, used_up)
 
     def apply(self, decision: Decision) -> None:
         self.decisions.append((self.now_ns, decision))
@@ -201,7 +211,7 @@ class Node:
         self.now_ns = 0
         self.cards = [Card(self, number) for number in range(cards)]
         self.coordinator = GangCoordinator(self.config)
-        self.steps = 0
+        self.steps = self.lone_steps = 0
         self._events: list[tuple[int, int, Callable[[], None]]] = []
         self._numbers = itertools.count()
         self._advanced_ns = 0
@@ -265,6 +275,7 @@ class Node:
             if card.tenants.get(tenant.name) is tenant:
                 del card.tenants[tenant.name], card.terms[tenant.name]
                 card.seen.pop(tenant.name, None)
+                card.has_news = True
         self.plan()
         self.ring()
 
@@ -275,7 +286,7 @@ class Node:
             card.scheduler = Scheduler(self.config)
             card.seen.clear()
             card.polled = card.muted = frozenset()
-            card.turn_watch = None
+            card.turn_watch, card.has_news = None, True
         self.ring()
 
     # ---- the cards ----
@@ -356,16 +367,35 @@ class Node:
         self.steps += 1
         self._look()
         cards = {card.gpu: card for card in self.cards if card.tenants}
-        for card in cards.values():
-            used_up = card.turn_watch.used_up if card.turn_watch else None
-            seen = {name: card.seen[name] for name in card.tenants}
-            card.scheduler.observe(self.now_ns, seen, card.terms, used_up)
-        due_ns = self.coordinator.step(self.now_ns, {gpu: card.scheduler for gpu, card in cards.items()})
-        decisions = {gpu: card.scheduler.decide(self.now_ns) for gpu, card in cards.items()}
-        for gpu, card in cards.items():
-            card.apply(decisions[gpu])
-        due_ns = min([due_ns, *(card.due_ns for card in cards.values())])
-        self.wake_daemon(due_ns + WAKE_NS // 2)
+        touched = [card for card in cards.values() if card.is_touched or card.due_ns <= self.now_ns]
+        if any(self._is_needed(card) for card in touched):
+            touched = list(cards.values())
+            self._step_together(touched)
+        else:
+            for card in touched:
+                self._step_one(card)
+        for card in touched:
+            card.has_news = card.is_touched = False
+        self.wake_daemon(min([S + self.now_ns, *(card.due_ns for card in cards.values())]) + WAKE_NS // 2)
+
+    def _is_needed(self, card: Card) -> bool:
+        return self.coordinator.is_needed(self.now_ns, card.gpu, card.scheduler, has_news=card.has_news)
+
+    def _step_together(self, cards: list[Card]) -> None:
+        for card in cards:
+            card.observe()
+        due_ns = self.coordinator.step(self.now_ns, {card.gpu: card.scheduler for card in cards})
+        decisions = [card.scheduler.decide(self.now_ns) for card in cards]
+        for card, decision in zip(cards, decisions, strict=True):
+            card.apply(decision)
+            card.due_ns = min(card.due_ns, due_ns)
+
+    def _step_one(self, card: Card) -> None:
+        self.lone_steps += 1
+        card.observe()
+        card.apply(card.scheduler.decide(self.now_ns))
+        has_ended = not card.scheduler.is_of_one_tenant
+        card.due_ns = min(card.due_ns, self.now_ns if has_ended else self.coordinator.due_ns(card.gpu))
 
     def _look(self) -> None:
         is_beat_due = self.now_ns >= self._beat_at_ns + 100 * MS
@@ -374,6 +404,7 @@ class Node:
         polled = {name for card in self.cards for name in card.polled}
         for card in self.cards:
             for name in card.tenants:
+                card.is_touched |= is_beat_due or name in self._rang
                 if is_beat_due or name in self._rang or name in polled or name not in card.seen:
                     card.look(name)
         self._rang.clear()

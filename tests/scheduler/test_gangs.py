@@ -353,3 +353,15 @@ def test_gangs_of_any_shape_all_get_turns(seed: int) -> None:
         ends = [0, *(end for _, end in turns)]
         begins = [*(begin for begin, _ in turns), node.now_ns]
         assert max(b - e for b, e in zip(begins, ends, strict=True)) < 2.5 * S
+
+
+def test_turns_of_singles_are_no_concern_of_the_gang_s_other_cards() -> None:
+    """While a gang waits, a card's turns pass from one single to the next without a look at the others."""
+    node = Node(4)
+    node.add_job([0, 1, 2, 3], "job", training, weight=100)
+    for card in range(4):
+        for name in ("a", "b"):
+            node.add(card, f"{name}{card}", saturating((300 + 70 * card) * US), weight=100)
+    node.run(3 * S)
+    together = sum(len(card.decisions) for card in node.cards) - node.lone_steps
+    assert node.lone_steps > together
