@@ -45,7 +45,7 @@ HOST_BOUND = 1.4
 """So much more than its kernels last a burst takes only if the host is too slow to queue them up."""
 BURSTS = ((5 * US, 20000), (50 * US, 4000), (500 * US, 20), (500 * US, 400), (15 * MS, 40), (200 * MS, 3), (1 * S, 2))
 ENDS = (("sync", "return"), ("event", "return"), ("poll", "return"), ("sync", "fast"), ("none", "destroy"))
-LIMITED_MOST_S = 1.0
+MAX_LIMITED_S = 1.0
 """Longest burst that is also run limited to a half."""
 CHURNERS = 5
 ALLOWED = 0.01
@@ -291,7 +291,7 @@ def run_side(side: Side, binary: Path, result: Result, options: argparse.Namespa
     """All of one side."""
     for kernel_ns, count in BURSTS:
         for wait, end in ENDS if side.name == "free" else ENDS[:1] + ENDS[3:4]:
-            if side.name == "half" and kernel_ns * count > LIMITED_MOST_S * S:
+            if side.name == "half" and kernel_ns * count > MAX_LIMITED_S * S:
                 continue
             burst(side, binary, result, kernel_ns, count, wait, end)
     for end in ("return", "destroy", "kill") if side.name == "free" else ():

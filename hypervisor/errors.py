@@ -17,9 +17,9 @@ from limiter._native import lib
 
 from limiter.errors import GpulimitError
 
-MAX_REASON = int(lib.GL_MAX_REASON_BYTES)
+MAX_REASON_BYTES = int(lib.GL_MAX_REASON_BYTES)
 """Longest line in a header; the library takes no longer one."""
-MAX_TEXT = 1000
+MAX_TEXT_CHARS = 1000
 
 
 class ConfigError(GpulimitError):
@@ -38,12 +38,12 @@ class Refused(GpulimitError):
     """Turned away; `str()` is one line of printable ASCII, `header` what of it a header carries."""
 
     def __init__(self, status: int, reason: str) -> None:
-        super().__init__(shortened("".join(c if " " <= c <= "~" else "?" for c in reason), MAX_TEXT))
+        super().__init__(shortened("".join(c if " " <= c <= "~" else "?" for c in reason), MAX_TEXT_CHARS))
         self.status = status
 
     @property
     def header(self) -> str:
-        return shortened(str(self), MAX_REASON)
+        return shortened(str(self), MAX_REASON_BYTES)
 
 
 class SegmentError(GpulimitError):
@@ -66,7 +66,7 @@ class KubeError(GpulimitError):
     """The API server or the kubelet refuses, cannot be reached, or answers nonsense; then `status` is 0."""
 
     def __init__(self, status: int, reason: str) -> None:
-        plain = "".join(c if " " <= c <= "~" else "?" for c in reason)[:MAX_REASON]
+        plain = "".join(c if " " <= c <= "~" else "?" for c in reason)[:MAX_REASON_BYTES]
         super().__init__(f"status {status}: {plain}" if status else plain)
         self.status = status
 

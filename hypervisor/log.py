@@ -26,7 +26,7 @@ USER_FRACTION = 4
 """One user's calls write at most one part in four of all."""
 OWN_FRACTION = 8
 """One part in eight is kept for what no user's call has provoked."""
-MAX_TRACEBACK = 4000
+MAX_TRACEBACK_CHARS = 4000
 DEFAULT_LIMIT = 1 << 20
 Cause = tuple[str, int, str, str, str]
 account_in_log: ContextVar[str] = ContextVar("account_in_log", default="")
@@ -157,7 +157,7 @@ def cause_of(record: logging.LogRecord) -> Cause:
 
 def size_of(record: logging.LogRecord) -> int:
     """Return about how many bytes a line has; a traceback is taken for the longest."""
-    return 100 + len(record.getMessage()) + (MAX_TRACEBACK if record.exc_info else 0)
+    return 100 + len(record.getMessage()) + (MAX_TRACEBACK_CHARS if record.exc_info else 0)
 
 
 def set_up(*, form: str, level: str, bytes_per_hour: int = DEFAULT_LIMIT) -> None:

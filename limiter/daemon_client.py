@@ -17,7 +17,7 @@ from limiter.errors import GpulimitError
 from limiter.paths import DAEMON_SOCKET
 
 TIMEOUT_S = 5.0
-MAX_ANSWER = 64 << 20
+MAX_ANSWER_BYTES = 64 << 20
 
 
 class NoDaemon(GpulimitError):
@@ -86,7 +86,7 @@ def ask(method: str, target: str, body: object = None, *, path: str | None = Non
     try:
         connection.request(method, target, None if body is None else json.dumps(body))
         answer = connection.getresponse()
-        text = answer.read(MAX_ANSWER)
+        text = answer.read(MAX_ANSWER_BYTES)
     except FileNotFoundError as error:
         why = f"there is no daemon's socket {path}; GPULIMIT_SOCKET names another"
         raise NoDaemon(why, path=path, kind="missing") from error

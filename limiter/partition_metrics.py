@@ -22,7 +22,7 @@ MAX_GPUS = 256
 MAX_INSTANCES = 4096
 MAX_MIG_INDEX = 64
 MAX_GPU_INDEX = 4096
-MAX_TEXT = 256
+MAX_TEXT_CHARS = 256
 MAX_NUMBER = 2.0**63
 PREFIX, ALL_SMI = "gpulimit_", "all_smi_"
 PERCENT = 0.01
@@ -232,7 +232,7 @@ def texts_in(labels: Mapping[str, str], table: Mapping[str, str], *, besides: st
 
 def text(value: str) -> str:
     """Return a label's value, shortened, without characters that move a cursor or spoof a name."""
-    return "".join(c for c in value[:MAX_TEXT] if c.isprintable())
+    return "".join(c for c in value[:MAX_TEXT_CHARS] if c.isprintable())
 
 
 def whole(value: str, most: int) -> int | None:

@@ -39,8 +39,8 @@ STATE_NAME = text_of(lib.GL_STATE_NAME)
 """Default name of the node's segment."""
 LOCK_PREFIX = text_of(lib.GL_LOCK_PREFIX)
 ASIDE_PREFIX = text_of(lib.GL_ASIDE_PREFIX)
-MAX_TENANT_NAME = int(lib.GL_TENANT_NAME_BYTES) - 1
-TENANT = re.compile(rf"[A-Za-z0-9_-][A-Za-z0-9._-]{{0,{MAX_TENANT_NAME - 1}}}")
+MAX_TENANT_NAME_BYTES = int(lib.GL_TENANT_NAME_BYTES) - 1
+TENANT = re.compile(rf"[A-Za-z0-9_-][A-Za-z0-9._-]{{0,{MAX_TENANT_NAME_BYTES - 1}}}")
 USER_MARK = chr(lib.GL_USER_MARK)
 LISTED = re.compile(rf"{TENANT.pattern}({USER_MARK}\d{{1,10}})?")
 MEMORY_KINDS = ("plain", "managed", "array", "pool", "vmm", "graph", "overhead")

@@ -27,9 +27,9 @@ from hypervisor.node.quota_changes import FIELDS, QuotaChange
 from limiter import quota
 from limiter.errors import QuotaError
 
-MAX_BODY = 64 << 10
+MAX_BODY_BYTES = 64 << 10
 MAX_WAIT_S = 60.0
-MAX_TEXT = 256
+MAX_TEXT_CHARS = 256
 VERSION = int(lib.GL_LAYOUT_VERSION)
 """Version of the shared-memory layout. The daemon refuses a library with another version."""
 WORKERS = "/v1/workers"
@@ -61,7 +61,7 @@ class Server:
         self._node = node
 
     def unix_application(self) -> web.Application:
-        app = web.Application(client_max_size=MAX_BODY, middlewares=[refusals])
+        app = web.Application(client_max_size=MAX_BODY_BYTES, middlewares=[refusals])
         self._add_workers_calls(app)
         self._add_operators_calls(app, self._caller)
         return app
@@ -84,7 +84,7 @@ class Server:
                 raise Refused(401, "this call needs the token")
             return await handler(request)
 
-        app = web.Application(client_max_size=MAX_BODY, middlewares=[refusals, bearer])
+        app = web.Application(client_max_size=MAX_BODY_BYTES, middlewares=[refusals, bearer])
         self._add_workers_calls(app)
         self._add_operators_calls(app, lambda _: None)
         return app
@@ -261,8 +261,8 @@ async def body_of(request: web.Request) -> dict[str, Any]:
 def text_in(body: Mapping[str, Any], key: str) -> str:
     """Return a text field without control characters, which could steer a terminal."""
     value = body.get(key, "")
-    if not isinstance(value, str) or len(value) > MAX_TEXT:
-        raise Refused(422, f"{key} must be text of at most {MAX_TEXT} characters")
+    if not isinstance(value, str) or len(value) > MAX_TEXT_CHARS:
+        raise Refused(422, f"{key} must be text of at most {MAX_TEXT_CHARS} characters")
     return "".join(c if c.isprintable() else "?" for c in value)
 
 

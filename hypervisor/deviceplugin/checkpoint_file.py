@@ -10,7 +10,7 @@ from hypervisor.deviceplugin import checkpoint
 from hypervisor.deviceplugin.checkpoint import Allocations
 
 RECORD = "kubelet_internal_checkpoint"
-MAX_BYTES = 64 << 20
+MAX_FILE_BYTES = 64 << 20
 
 
 class CheckpointFile:
@@ -50,7 +50,7 @@ class CheckpointFile:
 
     def _text(self) -> str:
         with self._path.open(encoding="utf-8") as file:
-            text = file.read(MAX_BYTES + 1)
-        if len(text) > MAX_BYTES:
+            text = file.read(MAX_FILE_BYTES + 1)
+        if len(text) > MAX_FILE_BYTES:
             raise ValueError("is too large")
         return text

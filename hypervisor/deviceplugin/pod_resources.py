@@ -36,7 +36,7 @@ APPEAR_S = 1.0
 SOONEST_S = 0.2
 """Shortest time between two requests, however many processes wait."""
 ANSWER_S = 5.0
-MAX_BYTES = 16 << 20
+MAX_MESSAGE_BYTES = 16 << 20
 NOT_THERE = "its socket is not there"
 
 
@@ -112,7 +112,7 @@ class PodResources:
             return NOT_THERE
         try:
             async with grpc.aio.insecure_channel(
-                f"unix://{self._socket}", options=[("grpc.max_receive_message_length", MAX_BYTES)]
+                f"unix://{self._socket}", options=[("grpc.max_receive_message_length", MAX_MESSAGE_BYTES)]
             ) as channel:
                 if not (wanted and await self._get(channel, wanted)):
                     await self._list(channel, wanted)

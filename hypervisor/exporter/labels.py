@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-MAX_BYTES = 256
+MAX_VALUE_BYTES = 256
 MAX_LABELS = 20
 
 
@@ -34,10 +34,10 @@ NONE = Labels()
 
 def clean(value: str) -> str:
     """Return a value without control characters and half characters, of at most 256 bytes."""
-    if value.isascii() and value.isprintable() and len(value) <= MAX_BYTES:
+    if value.isascii() and value.isprintable() and len(value) <= MAX_VALUE_BYTES:
         return value
-    text = "".join(c if is_harmless(c) else "?" for c in value[: MAX_BYTES * 4])
-    return text.encode()[:MAX_BYTES].decode(errors="ignore")
+    text = "".join(c if is_harmless(c) else "?" for c in value[: MAX_VALUE_BYTES * 4])
+    return text.encode()[:MAX_VALUE_BYTES].decode(errors="ignore")
 
 
 def is_harmless(character: str) -> bool:

@@ -8,14 +8,14 @@ from collections.abc import Awaitable, Callable
 
 from aiohttp import web
 
-MAX_AT_ONCE = 16
-MAX_S = 10.0
+MAX_SCRAPES_AT_ONCE = 16
+MAX_SCRAPE_S = 10.0
 Page = Callable[[str, str], tuple[bytes, dict[str, str]]]
 """Body and headers by Accept and Accept-Encoding."""
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
-def handler(page: Page, *, most: int = MAX_AT_ONCE, longest_s: float = MAX_S) -> Handler:
+def handler(page: Page, *, most: int = MAX_SCRAPES_AT_ONCE, longest_s: float = MAX_SCRAPE_S) -> Handler:
     """Return the handler of /metrics; beyond `most` scrapes under way, others are told to come back."""
     under_way = 0
 

@@ -31,7 +31,7 @@ from hypervisor.scraper.target_health import ScrapeTiming
 logger = logging.getLogger(__name__)
 PERIOD_S = 3.25
 MAX_PAUSE_S = 30.0
-MAX_AT_ONCE = 256
+MAX_FETCHES_AT_ONCE = 256
 LOOK_S = 1.0
 BUDGET = Budget(connect_s=2.0, total_s=5.0, received_bytes=LIMITS.page_bytes, page_bytes=LIMITS.page_bytes)
 
@@ -99,7 +99,7 @@ class GuestCollector:
             self._fetch,
             pace=pace or ScrapeTiming(PERIOD_S, MAX_PAUSE_S),
             limits=LIMITS,
-            most_at_once=MAX_AT_ONCE,
+            most_at_once=MAX_FETCHES_AT_ONCE,
             changed=self._tried,
         )
 

@@ -7,14 +7,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 MIB = 1 << 20
-MAX_BYTES = 1 << 48
+MAX_MEMORY_BYTES = 1 << 48
 MAX_COUNT = 1 << 53
 
 BOUNDS: Mapping[str, tuple[float, float]] = {
     "utilization_percent": (0, 100),
     "memory_utilization_percent": (0, 100),
-    "memory_used_bytes": (0, MAX_BYTES),
-    "memory_total_bytes": (1, MAX_BYTES),
+    "memory_used_bytes": (0, MAX_MEMORY_BYTES),
+    "memory_total_bytes": (1, MAX_MEMORY_BYTES),
     "temperature_celsius": (-100, 200),
     "power_usage_milliwatts": (0, 5_000_000),
     "ecc_errors_single_bit_total": (0, MAX_COUNT),

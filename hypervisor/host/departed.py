@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from hypervisor.host.process_files import stat_of
 from hypervisor.model import ProcessKey
 
-MAX_KEPT = 4096
+MAX_DEPARTED = 4096
 
 
 class DepartedProcesses:
@@ -26,7 +26,7 @@ class DepartedProcesses:
         """Keep a process that was registered and has ended."""
         self._start_ticks.pop(key.host_pid, None)
         self._start_ticks[key.host_pid] = key.start_ticks
-        if len(self._start_ticks) > MAX_KEPT:
+        if len(self._start_ticks) > MAX_DEPARTED:
             del self._start_ticks[next(iter(self._start_ticks))]
 
     def among(self, pids: Iterable[int]) -> set[int]:

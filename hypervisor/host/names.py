@@ -8,7 +8,7 @@ from pathlib import Path
 
 PASSWD = Path("/etc/passwd")
 DOCKER = Path("/var/lib/docker/containers")
-MAX_KEPT = 1024
+MAX_CACHED_NAMES = 1024
 
 
 class Names:
@@ -37,7 +37,7 @@ class Names:
         known = self._containers.get(container_id)
         if known is not None:
             return known
-        if len(self._containers) >= MAX_KEPT:
+        if len(self._containers) >= MAX_CACHED_NAMES:
             self._containers.clear()
         name = ""
         try:

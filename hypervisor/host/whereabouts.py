@@ -17,7 +17,7 @@ from hypervisor.host.cgroup import Membership
 from hypervisor.host.control_groups import ControlGroups
 
 REMEMBERED_S = 0.5
-MAX_REMEMBERED = 4096
+MAX_REMEMBERED_EVENTS = 4096
 UNKNOWN = ", unknown processes"
 Key = TypeVar("Key", bound=Hashable)
 Value = TypeVar("Value")
@@ -36,7 +36,7 @@ class Remembered(Generic[Key, Value]):
         known = self._known.get(key)
         if known is not None and known[0] > now_s:
             return known[1]
-        if len(self._known) >= MAX_REMEMBERED:
+        if len(self._known) >= MAX_REMEMBERED_EVENTS:
             self._known.clear()
         found = find()
         self._known[key] = now_s + REMEMBERED_S, found

@@ -25,8 +25,8 @@ MERGE_PATCH = "application/merge-patch+json"
 GONE, NOT_DONE = 410, 300
 PAGE = 500
 MAX_PAGES = 200
-MAX_BODY = 64 << 20
-MAX_LINE = 4 << 20
+MAX_BODY_BYTES = 64 << 20
+MAX_LINE_BYTES = 4 << 20
 """etcd takes objects of 1.5 MiB at most; as JSON they may be somewhat longer."""
 WHOLE_ANSWER = 6
 """Multiple of the timeout that an answer may take while data keeps coming."""
@@ -133,8 +133,8 @@ class Client:
                 *whole, rest = (rest + chunk).split(b"\n")
                 for line in whole:
                     yield line
-                if len(rest) > MAX_LINE:
-                    raise KubeError(0, f"a line of more than {MAX_LINE} bytes")
+                if len(rest) > MAX_LINE_BYTES:
+                    raise KubeError(0, f"a line of more than {MAX_LINE_BYTES} bytes")
             if rest.strip():
                 raise KubeError(0, "the stream ends within a line")
 
@@ -213,8 +213,8 @@ async def read_body(response: aiohttp.ClientResponse) -> bytes:
     async for chunk in response.content.iter_any():
         parts.append(chunk)
         length += len(chunk)
-        if length > MAX_BODY:
-            raise KubeError(0, f"an answer of more than {MAX_BODY} bytes")
+        if length > MAX_BODY_BYTES:
+            raise KubeError(0, f"an answer of more than {MAX_BODY_BYTES} bytes")
     return b"".join(parts)
 
 

@@ -19,11 +19,11 @@ from hypervisor.errors import KubeError
 from hypervisor.k8s.client import Client, Object
 
 logger = logging.getLogger(__name__)
-MAX_WAITING = 100
-MAX_REMEMBERED = 1024
+MAX_WAITING_EVENTS = 100
+MAX_REMEMBERED_EVENTS = 1024
 AGAIN_S = 600.0
 PAUSE_S = 0.2
-MAX_MESSAGE = 1000
+MAX_MESSAGE_CHARS = 1000
 NORMAL = frozenset({"QuotaChanged"})
 """Reasons that are no warning."""
 EXISTS = 409
@@ -43,7 +43,7 @@ class PodEvents:
 
     def __init__(self, client: Client, *, component: str, host: str) -> None:
         self._client, self._component, self._host = client, component, host
-        self._waiting: asyncio.Queue[tuple[Subject, str, str]] = asyncio.Queue(MAX_WAITING)
+        self._waiting: asyncio.Queue[tuple[Subject, str, str]] = asyncio.Queue(MAX_WAITING_EVENTS)
         self._sent_s: dict[tuple[str, str, str], float] = {}
         self._times: dict[str, int] = {}
         """Times that each was sent, by name, since this daemon started."""
@@ -59,7 +59,7 @@ class PodEvents:
         except asyncio.QueueFull:
             self.counts["dropped"] += 1
             return
-        if len(self._sent_s) >= MAX_REMEMBERED:
+        if len(self._sent_s) >= MAX_REMEMBERED_EVENTS:
             self._sent_s.clear()
             self._times.clear()
         self._sent_s[key] = now_s
@@ -104,7 +104,7 @@ class PodEvents:
                 "uid": subject.uid,
             },
             "reason": reason,
-            "message": message[:MAX_MESSAGE],
+            "message": message[:MAX_MESSAGE_CHARS],
             "type": "Normal" if reason in NORMAL else "Warning",
             "source": {"component": self._component, "host": self._host},
             "firstTimestamp": now,

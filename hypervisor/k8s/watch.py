@@ -35,7 +35,7 @@ TOO_NEW = 504
 NOT_UNDERSTOOD = (400, 422)
 INITIAL_S = 5.0
 """For how long the collection may be on its way at the head of a stream."""
-MAX_INITIAL = 100_000
+MAX_INITIAL_OBJECTS = 100_000
 INITIAL_END = "k8s.io/initial-events-end"
 """Annotation of the bookmark that comes after the whole collection."""
 COMPLAIN_NS = 60_000_000_000
@@ -192,7 +192,7 @@ class Watch:
                         found[key_of(meta)] = item
                     elif kind == "DELETED":
                         found.pop(key_of(meta), None)
-                    if len(found) > MAX_INITIAL:
+                    if len(found) > MAX_INITIAL_OBJECTS:
                         raise KubeError(0, "the collection at the head of the stream has no end")
         except KubeError as error:
             if error.status not in NOT_UNDERSTOOD:

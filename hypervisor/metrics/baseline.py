@@ -10,7 +10,7 @@ from collections.abc import Set
 
 ALPHA = 0.2
 LITTLE_BYTES = 256 << 20
-MIN_BYTES, MAX_BYTES = 256 << 20, 4 << 30
+MIN_BASELINE_BYTES, MAX_BASELINE_BYTES = 256 << 20, 4 << 30
 Key = tuple[int, int, str]
 """(host pid, start time, GPU)."""
 
@@ -32,7 +32,7 @@ class Baselines:
     def of(self, key: Key) -> float | None:
         """Return a process's baseline; None: it held much at its first observation."""
         average = self._average.get(key)
-        return None if average is None else min(MAX_BYTES, max(MIN_BYTES, average))
+        return None if average is None else min(MAX_BASELINE_BYTES, max(MIN_BASELINE_BYTES, average))
 
     def keep(self, processes: Set[tuple[int, int]]) -> None:
         """Forget all others."""

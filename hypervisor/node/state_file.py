@@ -11,7 +11,7 @@ from pathlib import Path
 
 from hypervisor.errors import StateError
 
-MAX_BYTES = 64 << 20
+MAX_FILE_BYTES = 64 << 20
 """Far above what a node's tenants need; a larger file was not written by a daemon."""
 
 
@@ -102,10 +102,10 @@ def read_all(fd: int) -> bytes:
         status = os.fstat(fd)
         if not stat.S_ISREG(status.st_mode):
             raise StateError("it is not a plain file")
-        if status.st_size > MAX_BYTES:
-            raise StateError(f"it has {status.st_size} bytes, more than {MAX_BYTES}")
+        if status.st_size > MAX_FILE_BYTES:
+            raise StateError(f"it has {status.st_size} bytes, more than {MAX_FILE_BYTES}")
         with os.fdopen(os.dup(fd), "rb") as file:
-            return file.read(MAX_BYTES)
+            return file.read(MAX_FILE_BYTES)
     except OSError as error:
         raise StateError(error.strerror or str(error)) from error
 

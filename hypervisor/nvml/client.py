@@ -37,7 +37,7 @@ STEADY_S = 60.0
 MAX_STUCK = 2
 """Largest number of killed children that are stuck in the driver. At this number no other child is
 started."""
-MAX_LINE = 16 << 20
+MAX_LINE_BYTES = 16 << 20
 """Line of the largest host with every list at its bound. A longer line is invalid."""
 MAX_CARDS = 64
 MAX_XIDS = 1024
@@ -140,7 +140,7 @@ class Nvml:
         numbers = (str(self._period_s), str(self._timeout_s), json.dumps(self._totals))
         argv = (sys.executable, "-P", "-m", "hypervisor.nvml.probe", *numbers)
         child = await asyncio.create_subprocess_exec(
-            *argv, env=self._environment, stdout=asyncio.subprocess.PIPE, limit=MAX_LINE
+            *argv, env=self._environment, stdout=asyncio.subprocess.PIPE, limit=MAX_LINE_BYTES
         )
         assert child.stdout is not None
         lines, has_said_why = 0, False

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from hypervisor.nvml.readings import MAX_BYTES, within
+from hypervisor.nvml.readings import MAX_MEMORY_BYTES, within
 from limiter.mig import MigGpu, MigInstance
 from limiter.vgpu import (
     ARR_MODES,
@@ -24,7 +24,7 @@ from limiter.vgpu import (
 
 MAX_VGPUS = 256
 MAX_MIG = 64
-MAX_TEXT = 96
+MAX_TEXT_CHARS = 96
 MAX_ID = (1 << 32) - 1
 MAX_SLICE_NS = 10**9
 MAX_COUNT = 2.0**63
@@ -45,7 +45,7 @@ def whole(value: Any, low: int, high: float) -> int | None:
 
 
 def text(value: Any) -> str:
-    return value[:MAX_TEXT] if isinstance(value, str) else ""
+    return value[:MAX_TEXT_CHARS] if isinstance(value, str) else ""
 
 
 def rows_in(value: Any, most: int) -> Iterator[Mapping[str, Any]]:
@@ -87,7 +87,7 @@ def vgpu_of(row: Mapping[str, Any]) -> VgpuInstance | None:
         return None
     told = row.get("activity")
     activity = told if isinstance(told, dict) else {}
-    total = whole(row.get("memory_bytes"), 1, MAX_BYTES)
+    total = whole(row.get("memory_bytes"), 1, MAX_MEMORY_BYTES)
     is_active, state = row.get("active"), row.get("license")
     ratios = {field: within(activity.get(key), 0, 1, PERCENT) for field, key in ACTIVITY.items()}
     return VgpuInstance(
@@ -96,7 +96,7 @@ def vgpu_of(row: Mapping[str, Any]) -> VgpuInstance | None:
         type_name=text(row.get("type")),
         vm_id=text(row.get("vm_id")),
         **ratios,
-        memory_used_bytes=whole(row.get("memory_used_bytes"), 0, total or MAX_BYTES),
+        memory_used_bytes=whole(row.get("memory_used_bytes"), 0, total or MAX_MEMORY_BYTES),
         memory_total_bytes=total,
         is_active=is_active if isinstance(is_active, bool) else None,
         license_state=LICENSE_STATES.get(state, "") if isinstance(state, int) else "",
@@ -127,14 +127,14 @@ def mig_of(row: Mapping[str, Any]) -> MigInstance | None:
     index = whole(row.get("index"), 0, MAX_MIG)
     if index is None:
         return None
-    total = whole(row.get("memory_bytes"), 1, MAX_BYTES)
+    total = whole(row.get("memory_bytes"), 1, MAX_MEMORY_BYTES)
     return MigInstance(
         index=index,
         uuid=text(row.get("uuid")),
         profile=text(row.get("profile")),
         gpu_instance_id=whole(row.get("gpu_instance"), 0, MAX_MIG),
         compute_instance_id=whole(row.get("compute_instance"), 0, MAX_MIG),
-        memory_used_bytes=whole(row.get("memory_used_bytes"), 0, total or MAX_BYTES),
+        memory_used_bytes=whole(row.get("memory_used_bytes"), 0, total or MAX_MEMORY_BYTES),
         memory_total_bytes=total,
         utilization_ratio=within(row.get("busy"), 0, 1, PERCENT),
         memory_utilization_ratio=within(row.get("memory_busy"), 0, 1, PERCENT),

@@ -21,7 +21,7 @@ ABSENT = frozenset({UNINITIALIZED, NOT_SUPPORTED, NOT_FOUND, FUNCTION_NOT_FOUND,
 LASTING = frozenset({NOT_SUPPORTED, FUNCTION_NOT_FOUND, DEPRECATED})
 """Those that stay until the driver, or the card's mode, is another."""
 TEXT_BYTES = 256
-MAX_KEPT = 4096
+MAX_UNSUPPORTED = 4096
 TRIES = 3
 """Lists may grow between the call for their length and the call for what is in them."""
 
@@ -54,7 +54,7 @@ class Raw:
             return known
         function = getattr(self._library, name, None)
         code = FUNCTION_NOT_FOUND if function is None else int(function(*arguments))
-        if code in LASTING and name.startswith("nvmlDevice") and len(self._unsupported) < MAX_KEPT:
+        if code in LASTING and name.startswith("nvmlDevice") and len(self._unsupported) < MAX_UNSUPPORTED:
             self._unsupported[key] = code
         return code
 

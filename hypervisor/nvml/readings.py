@@ -17,7 +17,7 @@ MAX_WATTS = 5_000
 MAX_CELSIUS = 200
 MAX_MHZ = 20_000
 MAX_JOULES = 1e12
-MAX_BYTES = 1 << 48
+MAX_MEMORY_BYTES = 1 << 48
 MAX_ERRORS = 1 << 53
 
 THROTTLE_REASONS = {
@@ -45,8 +45,8 @@ def within(value: Any, low: float, high: float, scale: float = 1.0) -> float | N
 
 def readings_of(row: Mapping[str, Any]) -> Readings:
     """Return the readings in a row of the probe. A bad field is None; the others are unaffected."""
-    total = within(row.get("memory_bytes"), 1, MAX_BYTES)
-    most = total or MAX_BYTES
+    total = within(row.get("memory_bytes"), 1, MAX_MEMORY_BYTES)
+    most = total or MAX_MEMORY_BYTES
     return Readings(
         memory_total_bytes=total,
         memory_used_bytes=within(row.get("memory_used_bytes"), 0, most),

@@ -10,7 +10,7 @@ from typing import Any
 
 import pynvml
 
-MAX_AT_ONCE = 64
+MAX_EVENTS_AT_ONCE = 64
 
 
 def text(value: str | bytes) -> str:
@@ -44,7 +44,7 @@ class XidEvents:
         end = time.monotonic() + seconds
         found: list[list[Any]] = []
         while (left := end - time.monotonic()) > 0:
-            if self._set is None or len(found) >= MAX_AT_ONCE:
+            if self._set is None or len(found) >= MAX_EVENTS_AT_ONCE:
                 time.sleep(left)
                 break
             try:

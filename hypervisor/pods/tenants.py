@@ -22,7 +22,7 @@ from hypervisor.node.registry import Tenant
 from hypervisor.pods.pod import Container, Pod, PodChanges, Pods, pod_of
 from hypervisor.pods.quota import PodQuotas, peak, quotas_of
 from limiter.quota import Quota
-from limiter.segment import MAX_TENANT_NAME
+from limiter.segment import MAX_TENANT_NAME_BYTES
 from limiter.units import show_bytes
 
 logger = logging.getLogger(__name__)
@@ -321,9 +321,9 @@ def tenant_of(pod_uid: str, container: str = "") -> TenantName:
     if not container:
         return TenantName(f"pod-{pod_uid}")
     name = f"pod-{pod_uid}.{container}"
-    if len(name) > MAX_TENANT_NAME:
+    if len(name) > MAX_TENANT_NAME_BYTES:
         digest = hashlib.sha256(container.encode()).hexdigest()[:HASH_DIGITS]
-        name = f"{name[: MAX_TENANT_NAME - HASH_DIGITS - 1]}-{digest}"
+        name = f"{name[: MAX_TENANT_NAME_BYTES - HASH_DIGITS - 1]}-{digest}"
     return TenantName(name)
 
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from aiohttp.client_reqrep import ClientRequest
     from aiohttp.tracing import Trace
 
-MAX_GREETING = 64
+MAX_GREETING_BYTES = 64
 
 
 async def dial(endpoint: Endpoint, netns: str = "") -> socket.socket:
@@ -72,7 +72,7 @@ async def ask_for_port(plug: socket.socket, port: int) -> None:
     while not said.endswith(b"\n"):  # byte by byte: what is behind the line is the guest's
         byte = await loop.sock_recv(plug, 1)
         said += byte
-        if not byte or len(said) > MAX_GREETING:
+        if not byte or len(said) > MAX_GREETING_BYTES:
             break
     if not (said.startswith(b"OK ") and said.endswith(b"\n")):
         raise FetchError("refused", f"no process listens on port {port} of the guest")

@@ -12,7 +12,7 @@ Kind = Literal["vsock", "unix", "hvsock", "tcp"]
 ANY_CID = (1 << 32) - 1
 HYPERVISOR_CID, LOCAL_CID, HOST_CID = 0, 1, 2
 MAX_PORT = {"vsock": (1 << 32) - 2, "hvsock": (1 << 32) - 2, "tcp": (1 << 16) - 1}
-MAX_PATH = 107
+MAX_PATH_BYTES = 107
 FORMS = "vsock://CID:PORT, hvsock://PATH:PORT, unix://PATH or tcp://HOST:PORT"
 
 
@@ -64,8 +64,8 @@ def endpoint_of(text: str, *, is_listening: bool = False) -> Endpoint:
 
 
 def path_of(text: str, path: str) -> str:
-    if not path.startswith("/") or len(path.encode()) > MAX_PATH:
-        raise AddressError(text, f"needs an absolute path of at most {MAX_PATH} bytes")
+    if not path.startswith("/") or len(path.encode()) > MAX_PATH_BYTES:
+        raise AddressError(text, f"needs an absolute path of at most {MAX_PATH_BYTES} bytes")
     return path
 
 

@@ -22,7 +22,7 @@ from hypervisor.scraper.target_health import ScrapeTiming, TargetHealth, stagger
 
 logger = logging.getLogger(__name__)
 K = TypeVar("K")
-MAX_AT_ONCE = 64
+MAX_FETCHES_AT_ONCE = 64
 MAX_SUSPECTS_AT_ONCE = 16
 STAGGER_S = 0.5
 READERS = 4
@@ -39,7 +39,7 @@ class Scraper(Generic[K]):
         *,
         pace: ScrapeTiming | None = None,
         limits: Limits = LIMITS,
-        most_at_once: int = MAX_AT_ONCE,
+        most_at_once: int = MAX_FETCHES_AT_ONCE,
         changed: Callable[[K], None] = lambda _: None,
     ) -> None:
         """`changed` is told of each try that has ended."""

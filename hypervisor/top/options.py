@@ -24,7 +24,7 @@ exit status of --once: 0 everything was read; 1 nothing was read; 2 the command 
 card did not answer, or there is no daemon.
 """
 MAX_HOSTS = 4096
-MIN_S, MAX_S = 0.2, 3600.0
+MIN_INTERVAL_S, MAX_INTERVAL_S = 0.2, 3600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,8 +80,10 @@ def options_of(arguments: Sequence[str]) -> TopOptions:
         raise UsageError("top: --json and --csv exclude each other")
     if (told.json or told.csv) and not told.once:
         raise UsageError("top: --json and --csv go with --once")
-    if told.interval is not None and not MIN_S <= told.interval <= MAX_S:
-        raise UsageError(f"top: --interval: {told.interval:g} is not within {MIN_S:g} to {MAX_S:g} s")
+    if told.interval is not None and not MIN_INTERVAL_S <= told.interval <= MAX_INTERVAL_S:
+        raise UsageError(
+            f"top: --interval: {told.interval:g} is not within {MIN_INTERVAL_S:g} to {MAX_INTERVAL_S:g} s"
+        )
     if told.width is not None and not 20 <= told.width <= 10_000:
         raise UsageError(f"top: --width: {told.width} is not within 20 to 10000")
     try:

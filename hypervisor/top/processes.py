@@ -13,7 +13,7 @@ from hypervisor.top.share_window import Spent
 from hypervisor.top.text import clean
 
 PROC = Path("/proc")
-MAX_COMMAND = 512
+MAX_COMMAND_BYTES = 512
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,10 +71,10 @@ class ProcessReader:
     def _command(self, pid: int) -> str:
         try:
             with (self._proc / str(pid) / "cmdline").open("rb") as file:
-                raw = file.read(MAX_COMMAND)
+                raw = file.read(MAX_COMMAND_BYTES)
         except OSError:
             return ""
-        return clean(" ".join(raw.decode(errors="replace").split("\0")).strip(), MAX_COMMAND)
+        return clean(" ".join(raw.decode(errors="replace").split("\0")).strip(), MAX_COMMAND_BYTES)
 
 
 def merged(held: Iterable[ProcessUse]) -> dict[tuple[int, str], ProcessUse]:

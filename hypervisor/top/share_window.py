@@ -13,9 +13,9 @@ K = TypeVar("K", bound=Hashable)
 APART_S = 1.0
 """Shortest window. The holder of a turn has the whole card and work is charged when it ends, so a shorter
 window mostly shows noise."""
-MIN_NS = 950_000_000
+MIN_WINDOW_NS = 950_000_000
 """APART_S less the jitter of timers and answers, so that readings once a second qualify."""
-MAX_LOOKS = 256
+MAX_SAMPLES = 256
 """Bound on kept readings, independent of their times."""
 
 
@@ -23,16 +23,16 @@ class ShareWindow(Generic[T]):
     """Keeps readings as long as later readings are compared with them."""
 
     def __init__(self) -> None:
-        self._looks: deque[tuple[int, T]] = deque(maxlen=MAX_LOOKS)
+        self._looks: deque[tuple[int, T]] = deque(maxlen=MAX_SAMPLES)
 
     def swap(self, at_ns: int, look: T) -> tuple[int, T] | None:
         """Keep a reading. Return the newest one that is a window older, with its time; None if none is."""
         looks = self._looks
-        while len(looks) > 1 and at_ns - looks[1][0] >= MIN_NS:
+        while len(looks) > 1 and at_ns - looks[1][0] >= MIN_WINDOW_NS:
             looks.popleft()
         looks.append((at_ns, look))
         before_ns, before = looks[0]
-        return (before_ns, before) if at_ns - before_ns >= MIN_NS else None
+        return (before_ns, before) if at_ns - before_ns >= MIN_WINDOW_NS else None
 
 
 class Spent(Generic[K]):

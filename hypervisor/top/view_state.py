@@ -13,7 +13,7 @@ from hypervisor.top.text import UNICODE, Glyphs
 SORTS = ("name", "share", "memory", "waited")
 """Sort keys of tenants and processes."""
 NODE_SORTS = ("name", "util", "memory", "temp", "state")
-MAX_FILTER = 200
+MAX_FILTER_CHARS = 200
 CONDITION = re.compile(r"(!?)([a-z]+)(>=|<=|=|>|<|:)(.+)")
 NUMBERS = ("util", "mem", "temp", "power", "share")
 WORDS = ("name", "user", "state", "gpu", "node", "cmd")
@@ -50,8 +50,8 @@ def filter_of(text: str) -> Filter:
 
     Raises FilterError.
     """
-    if len(text) > MAX_FILTER:
-        raise FilterError(f"a filter has at most {MAX_FILTER} characters")
+    if len(text) > MAX_FILTER_CHARS:
+        raise FilterError(f"a filter has at most {MAX_FILTER_CHARS} characters")
     return Filter(text.strip(), tuple(condition_of(term) for term in text.lower().split()))
 
 

@@ -17,7 +17,7 @@ from hypervisor.pods.pod import mapping, text
 from hypervisor.webhook.admission import AdmissionResult, Rules, judge_debugging, review
 
 logger = logging.getLogger(__name__)
-MAX_BODY = 8 << 20
+MAX_BODY_BYTES = 8 << 20
 """An object of 1.5 MiB may come twice, and as JSON."""
 API_VERSION, KIND = "admission.k8s.io/v1", "AdmissionReview"
 
@@ -36,7 +36,7 @@ def application(rules: Rules) -> web.Application:
     async def healthz(_: web.Request) -> web.Response:
         return web.Response(text="ok\n")
 
-    app = web.Application(client_max_size=MAX_BODY)
+    app = web.Application(client_max_size=MAX_BODY_BYTES)
     app.add_routes([web.post("/mutate", mutate), web.get("/healthz", healthz)])
     return app
 

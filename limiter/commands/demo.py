@@ -33,7 +33,7 @@ DEFAULT_SECONDS = 15.0
 STEERING = ("GPULIMIT", "CUDA_DEVICE_", "TENSOR_FUSION_", "LD_PRELOAD")
 """Beginnings of variables that would change the demo's own quotas or its daemon's options."""
 KEPT = ("GPULIMIT_LIB_DIR", "GPULIMIT_SIM_", "CUDA_DEVICE_ORDER")
-MAX_FOLDER = 60
+MAX_FOLDER_CHARS = 60
 ENDING = (signal.SIGTERM, signal.SIGHUP)
 
 
@@ -58,7 +58,7 @@ def run(options: argparse.Namespace) -> int:
 
 def short_folder() -> str | None:
     """Return the folder for temporary files if the usual one has too long a name for a socket."""
-    return "/tmp" if len(tempfile.gettempdir()) > MAX_FOLDER else None
+    return "/tmp" if len(tempfile.gettempdir()) > MAX_FOLDER_CHARS else None
 
 
 @contextlib.contextmanager

@@ -9,7 +9,14 @@ import sys
 
 from hypervisor.host.cgroup import Membership
 from hypervisor.host.control_groups import ControlGroups
-from hypervisor.host.whereabouts import MAX_REMEMBERED, REMEMBERED_S, UNKNOWN, Remembered, Whereabouts, named
+from hypervisor.host.whereabouts import (
+    MAX_REMEMBERED_EVENTS,
+    REMEMBERED_S,
+    UNKNOWN,
+    Remembered,
+    Whereabouts,
+    named,
+)
 
 
 def test_a_process_beside_the_daemon_is_on_the_node_and_one_that_has_ended_is_unknown() -> None:
@@ -38,6 +45,6 @@ def test_an_answer_is_good_for_a_moment_and_a_bounded_number_is_kept() -> None:
     assert [remembered.of(key, find) for key in (1, 1, 2)] == [1, 1, 2]
     now_s[0] = REMEMBERED_S
     assert remembered.of(1, find) == 3
-    for key in range(2 * MAX_REMEMBERED):
+    for key in range(2 * MAX_REMEMBERED_EVENTS):
         remembered.of(key, find)
-        assert len(remembered._known) <= MAX_REMEMBERED
+        assert len(remembered._known) <= MAX_REMEMBERED_EVENTS

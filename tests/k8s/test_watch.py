@@ -16,7 +16,7 @@ import pytest
 from hypervisor.k8s import watch as watch_module
 from hypervisor.k8s.access import Access
 from hypervisor.k8s.backoff import Backoff
-from hypervisor.k8s.client import MAX_LINE, Client
+from hypervisor.k8s.client import MAX_LINE_BYTES, Client
 from hypervisor.k8s.watch import Gone, Listed, Watch
 from tests.k8s.conftest import Secure
 from tests.k8s.fake_api import PODS, FakeApi, line_of, pod
@@ -233,7 +233,7 @@ def test_a_server_with_older_versions_than_ours_is_believed(fake_api: FakeApi, r
         b'{"type":"ADDED","object":{"metadata":[]}}\n',
         b'{"type":"ADDED","object":{"metadata":{"name":"half',
         b'{"type":"ERROR","object":{"code":500,"message":"etcd is away"}}\n',
-        b"x" * (MAX_LINE + 70_000),
+        b"x" * (MAX_LINE_BYTES + 70_000),
     ],
     ids=["html", "no object", "list", "type", "version", "metadata", "half", "error", "long"],
 )

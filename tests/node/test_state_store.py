@@ -128,7 +128,7 @@ def lay(kind: str, path: Path) -> None:
         path.symlink_to(path)
     else:
         with path.open("wb") as file:
-            file.truncate(state_file.MAX_BYTES + 1)
+            file.truncate(state_file.MAX_FILE_BYTES + 1)
 
 
 @pytest.mark.parametrize("kind", ["fifo", "folder", "device", "loop", "huge"])

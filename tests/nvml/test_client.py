@@ -77,7 +77,7 @@ def test_children_that_cannot_be_killed_are_few(tmp_path: Path, monkeypatch: pyt
             for pid in asked.pids:
                 os.kill(pid, signal.SIGKILL)
             await asked.until(lambda: len(asked.pids) > client.MAX_STUCK)
-            assert asked.nvml.health.is_up or asked.nvml.health.failure[0] != "stuck"
+            await asked.until(lambda: asked.nvml.health.is_up or asked.nvml.health.failure[0] != "stuck")
 
     try:
         asyncio.run(script())

@@ -64,10 +64,10 @@ def test_a_name_in_shared_memory_stands_once(name: str) -> None:
 
 
 def test_a_header_has_room_for_a_tenants_name() -> None:
-    assert segment.TENANT.fullmatch("x" * segment.MAX_TENANT_NAME)
-    assert not segment.TENANT.fullmatch("x" * (segment.MAX_TENANT_NAME + 1))
+    assert segment.TENANT.fullmatch("x" * segment.MAX_TENANT_NAME_BYTES)
+    assert not segment.TENANT.fullmatch("x" * (segment.MAX_TENANT_NAME_BYTES + 1))
     field = dict(ffi.typeof("struct gl_header").fields)["tenant"].type
-    assert field.length == segment.MAX_TENANT_NAME + 1 == lib.GL_TENANT_NAME_BYTES
+    assert field.length == segment.MAX_TENANT_NAME_BYTES + 1 == lib.GL_TENANT_NAME_BYTES
 
 
 def test_the_daemon_beats_several_times_before_it_counts_as_away() -> None:

@@ -24,7 +24,7 @@ from hypervisor.top.cpu_budget import CpuBudget
 from hypervisor.top.history import History
 from hypervisor.top.model import NodeView, totals_of
 from hypervisor.top.node_rows import node_head, node_rows, process_head, process_rows
-from hypervisor.top.options import MAX_S, MIN_S, TopOptions
+from hypervisor.top.options import MAX_INTERVAL_S, MIN_INTERVAL_S, TopOptions
 from hypervisor.top.page import cluster_line, problem_lines, status_line
 from hypervisor.top.row import Row
 from hypervisor.top.screen.actions import Changes
@@ -298,7 +298,7 @@ class TopApp(Changes, App[None]):
         self._set_interval((self.interval_s or self.source.interval_s) * 2)
 
     def _set_interval(self, seconds: float) -> None:
-        self.interval_s = min(MAX_S, max(MIN_S, seconds))
+        self.interval_s = min(MAX_INTERVAL_S, max(MIN_INTERVAL_S, seconds))
         self.look_now()
 
     def action_theme(self) -> None:
