@@ -217,6 +217,7 @@ class Daemon:
         """Answer open requests, stop deciding, and leave quotas and segments where they are."""
         await self.endpoints.close()
         self.node.recovery.save()
+        self.node.recovery.store.close()
         self.node.exits.close()
         self.dispatcher.stop()
         if self.thread.ident is not None:

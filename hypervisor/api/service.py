@@ -53,6 +53,10 @@ class Api:
     def register(self, connection: Any, hints: ClientHints, caller: Peer | None = None) -> Registration:
         return self._registrar.register(connection, hints, caller)
 
+    async def saved(self) -> None:
+        """Wait until registrations are saved, at most a moment."""
+        await self._node.recovery.saved()
+
     def find_caller(self, endpoints: TcpEndpoints, hints: ClientHints) -> Peer:
         return self._node.peers.over_tcp(endpoints, hints.pid, hints.start_ticks)
 

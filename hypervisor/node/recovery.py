@@ -21,6 +21,7 @@ from limiter.errors import QuotaError
 logger = logging.getLogger(__name__)
 CLUSTERS = ("pod", "slices")
 """Sources that the cluster supplies again after a restart."""
+MAX_SAVE_WAIT_S = 0.05
 
 
 class Recovery:
@@ -43,6 +44,7 @@ class Recovery:
         self._events = events
         self._pending: dict[TenantName, SavedTenant] = {}
         """Tenants of the previous daemon, until the GPUs are known."""
+        self._had_problem = False
 
     def load(self) -> None:
         """Read the state that an earlier daemon saved."""
@@ -158,19 +160,28 @@ class Recovery:
     def save(self) -> None:
         """Save the state that must survive this daemon; `retry_save` retries after a failure."""
         tenants = {t.name: saved_tenant(t) for t in self._registry.tenants.values()}
-        before = self.store.problem
         api, suspended = dict(self._registry.sources.api), frozenset(self._registry.suspended)
         self.store.save(SavedState(api, {**self._pending, **tenants}, suspended))
-        problem = self.store.problem
-        if problem:
-            record_event(self._events, "state_not_saved", f"{problem}; tried again", level=logging.WARNING)
-        elif before:
-            record_event(self._events, "state_saved", "quotas and suspensions are saved again")
+        self._report()
+
+    async def saved(self) -> None:
+        """Wait until what was saved last is written, at most MAX_SAVE_WAIT_S: then the disk is busy."""
+        await self.store.settled(MAX_SAVE_WAIT_S)
 
     def retry_save(self) -> None:
         """Save again if the last save failed."""
         if self.store.problem:
             self.save()
+        else:
+            self._report()
+
+    def _report(self) -> None:
+        problem = self.store.problem
+        if problem:
+            record_event(self._events, "state_not_saved", f"{problem}; tried again", level=logging.WARNING)
+        elif self._had_problem:
+            record_event(self._events, "state_saved", "quotas and suspensions are saved again")
+        self._had_problem = bool(problem)
 
 
 def saved_tenant(tenant: Tenant) -> SavedTenant:

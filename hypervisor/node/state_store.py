@@ -2,9 +2,9 @@
 """Saves the state that must survive a restart: operators' quotas, and tenants.
 
 There are two JSON files in one folder. `quotas.json` has the operators' quotas, and is on the disk before an
-operator gets the answer. `tenants.json` changes with every tenant and is not forced to the disk: after a
-power failure none of its tenants lives. It repeats the operators' quotas for versions that only know this
-file.
+operator gets the answer. `tenants.json` changes with every tenant. A thread writes it, since a busy disk may
+make that take long, and it is not forced to the disk: after a power failure none of its tenants lives. It
+repeats the operators' quotas for versions that only know this file.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from typing import Any, TypeVar, cast, get_args
 from hypervisor.errors import StateError
 from hypervisor.model import EffectiveQuota, Source, TenantName
 from hypervisor.node.state_file import StateFile
+from hypervisor.node.state_writer import StateWriter
 from limiter import quota
 from limiter.errors import QuotaError
 from limiter.segment import TENANT
@@ -68,14 +69,19 @@ class StateStore:
     """Both files. Event loop only."""
 
     def __init__(self, folder: str) -> None:
-        self.problem = ""
-        """Reason that the last save failed; "" if it succeeded."""
         self.failures = 0
         self.saved_at_s: float | None = None
         """Unix time of the last save that worked."""
         self._quotas = StateFile(Path(folder) / "quotas.json")
         self._tenants = StateFile(Path(folder) / "tenants.json")
-        self._written: dict[str, str] = {}
+        self._writer = StateWriter(self._tenants, self._on_tenants_written)
+        self._quotas_written = ""
+        self._problems = {"quotas": "", "tenants": ""}
+
+    @property
+    def problem(self) -> str:
+        """Reason that the last save failed; "" if it succeeded."""
+        return self._problems["quotas"] or self._problems["tenants"]
 
     def load(self) -> tuple[SavedState, list[Loss]]:
         """Return the saved state and its losses. It never fails: a daemon must start.
@@ -97,25 +103,39 @@ class StateStore:
         return SavedState(api, living, frozenset(held_back | was_suspended)), losses
 
     def save(self, saved: SavedState) -> None:
-        """Write the changes; `problem` then has the reason of a failure."""
+        """Write the changes; `problem` then has the reason of a failure, also of writing tenants earlier."""
         suspended = dict.fromkeys(sorted(saved.suspended), True)
         api = {"version": VERSION, "api": encoded_api(saved.api), "suspended": suspended}
         tenants = api | {"quotas_file": True, "tenants": encoded_tenants(saved.tenants)}
         try:
-            self._write(self._quotas, api, is_durable=True)
-            self._write(self._tenants, tenants, is_durable=False)
+            self._write_quotas(as_text(api))
         except StateError as error:
-            self.problem = str(error)
+            self._problems["quotas"] = str(error)
             self.failures += 1
         else:
-            self.problem = ""
+            self._problems["quotas"] = ""
+            self._writer.write(as_text(tenants))
+
+    def _write_quotas(self, text: str) -> None:
+        if self._quotas_written != text:
+            self._quotas.write(text, is_durable=True)
+            self._quotas_written = text
+
+    def _on_tenants_written(self, problem: str) -> None:
+        """Note what came of a write. Writer's thread."""
+        self._problems["tenants"] = problem
+        if problem:
+            self.failures += 1
+        else:
             self.saved_at_s = time.time()
 
-    def _write(self, file: StateFile, data: object, *, is_durable: bool) -> None:
-        text = json.dumps(data, indent=1, sort_keys=True)
-        if self._written.get(file.path.name) != text:
-            file.write(text, is_durable=is_durable)
-            self._written[file.path.name] = text
+    async def settled(self, within_s: float) -> None:
+        """Return when all is written, or after a time."""
+        await self._writer.settled(within_s)
+
+    def close(self) -> None:
+        """Write the rest."""
+        self._writer.close()
 
 
 class NoStateStore:
@@ -132,10 +152,20 @@ class NoStateStore:
     def save(self, _: SavedState) -> None:
         """Do nothing."""
 
+    async def settled(self, within_s: float) -> None:
+        """Do nothing."""
+
+    def close(self) -> None:
+        """Do nothing."""
+
 
 def state_store_of(folder: str) -> StateStore | NoStateStore:
     """Return the store in a folder; "": there is none."""
     return StateStore(folder) if folder else NoStateStore()
+
+
+def as_text(data: object) -> str:
+    return json.dumps(data, indent=1, sort_keys=True)
 
 
 def read(file: StateFile, losses: list[Loss]) -> dict[str, Any] | None:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 from pathlib import Path
@@ -16,6 +17,12 @@ from hypervisor.node.state_store import SavedState, SavedTenant, StateStore, enc
 from limiter import quota
 
 A, B = TenantName("a"), TenantName("b")
+
+
+def save(store: StateStore, state: SavedState) -> None:
+    """Save, and wait for the thread that writes tenants."""
+    store.save(state)
+    asyncio.run(store.settled(10))
 
 
 def said(**parts: object) -> quota.Quota:
@@ -40,7 +47,7 @@ def asides(folder: Path) -> list[Path]:
 @pytest.mark.parametrize("source", get_args(Source))
 def test_a_tenant_comes_back_whoever_said_its_quota(tmp_path: Path, source: Source) -> None:
     saved = SavedState({A: said(memory="3GiB", weight=7)}, {B: tenant(source, is_suspended=True, pod="n/p")})
-    StateStore(str(tmp_path)).save(saved)
+    save(StateStore(str(tmp_path)), saved)
     assert reread(tmp_path) == (saved, [])
 
 
@@ -62,7 +69,7 @@ def test_without_files_nothing_is_lost(tmp_path: Path) -> None:
     ],
 )
 def test_a_bad_entry_is_lost_alone_and_named(tmp_path: Path, entry: dict[str, Any], word: str) -> None:
-    StateStore(str(tmp_path)).save(SavedState({A: said(memory="3GiB")}, {A: tenant(), B: tenant("slices")}))
+    save(StateStore(str(tmp_path)), SavedState({A: said(memory="3GiB")}, {A: tenant(), B: tenant("slices")}))
     path = tmp_path / "tenants.json"
     data = json.loads(path.read_text())
     data["tenants"]["a"] |= entry
@@ -72,7 +79,7 @@ def test_a_bad_entry_is_lost_alone_and_named(tmp_path: Path, entry: dict[str, An
     assert "'a' of 'tenants'" in loss and word in loss
     (aside,) = asides(tmp_path)
     assert aside.name in loss
-    StateStore(str(tmp_path)).save(saved)
+    save(StateStore(str(tmp_path)), saved)
     assert json.loads(aside.read_text()) == data  # not overwritten
 
 
@@ -105,7 +112,7 @@ def test_a_bad_name_or_operator_s_quota_is_lost_alone(tmp_path: Path) -> None:
     ],
 )
 def test_a_damaged_file_is_kept_aside_and_the_other_holds(tmp_path: Path, text: str, word: str) -> None:
-    StateStore(str(tmp_path)).save(SavedState({A: said(memory="3GiB")}, {A: tenant()}))
+    save(StateStore(str(tmp_path)), SavedState({A: said(memory="3GiB")}, {A: tenant()}))
     (tmp_path / "quotas.json").write_text(text)
     saved, (loss,) = reread(tmp_path)
     assert saved == SavedState({A: said(memory="3GiB")}, {A: tenant()})
@@ -113,7 +120,7 @@ def test_a_damaged_file_is_kept_aside_and_the_other_holds(tmp_path: Path, text: 
     (aside,) = asides(tmp_path)
     assert aside.name in loss
     assert ("version-2" in aside.name) == (word == "version 2")
-    StateStore(str(tmp_path)).save(saved)
+    save(StateStore(str(tmp_path)), saved)
     assert aside.read_text() == text
 
 
@@ -138,7 +145,7 @@ def test_what_is_no_file_of_a_daemon_is_moved_away(tmp_path: Path, kind: str, na
     store = StateStore(str(tmp_path))
     _, (loss,) = store.load()
     assert name in loss.text
-    store.save(SavedState({A: said(memory="3GiB")}, {A: tenant()}))
+    save(store, SavedState({A: said(memory="3GiB")}, {A: tenant()}))
     assert store.problem == ""
     assert reread(tmp_path) == (SavedState({A: said(memory="3GiB")}, {A: tenant()}), [])
     assert len(asides(tmp_path)) == 1
@@ -158,10 +165,10 @@ def test_nothing_is_written_over_what_cannot_be_kept(tmp_path: Path, monkeypatch
         refusing.setattr(Path, "rename", refuse)
         _, (loss,) = store.load()
         assert "nothing is saved" in loss.text
-        store.save(SavedState({A: said(memory="3GiB")}))
+        save(store, SavedState({A: said(memory="3GiB")}))
         assert "cannot rename" in store.problem
     assert (tmp_path / "quotas.json").read_text() == "precious"
-    store.save(SavedState({A: said(memory="3GiB")}))
+    save(store, SavedState({A: said(memory="3GiB")}))
     assert store.problem == ""
     assert [path.read_text() for path in asides(tmp_path)] == ["precious"]
 
@@ -179,7 +186,7 @@ def test_a_file_of_an_older_version_holds_operators_quotas_too(tmp_path: Path) -
     (tmp_path / "tenants.json").write_text(json.dumps(old))
     assert reread(tmp_path) == (SavedState({A: said(memory="3GiB")}, {A: tenant()}), [])
     # An older version was there in between: what it wrote is newer.
-    StateStore(str(tmp_path)).save(SavedState({A: said(memory="5GiB")}))
+    save(StateStore(str(tmp_path)), SavedState({A: said(memory="5GiB")}))
     (tmp_path / "tenants.json").write_text(json.dumps(old))
     assert reread(tmp_path)[0].api == {A: said(memory="3GiB")}
 
@@ -196,9 +203,9 @@ def test_operators_quotas_are_on_the_disk_before_the_answer(
 
     monkeypatch.setattr(os, "fsync", fsync)
     store = StateStore(str(tmp_path))
-    store.save(SavedState({A: said(memory="3GiB")}))
+    save(store, SavedState({A: said(memory="3GiB")}))
     assert synced == [str(tmp_path / ".quotas.json.new"), str(tmp_path)]
-    store.save(SavedState({A: said(memory="3GiB")}, {A: tenant()}))
+    save(store, SavedState({A: said(memory="3GiB")}, {A: tenant()}))
     assert len(synced) == 2  # tenants change often, and none survives a power failure
 
 
@@ -206,11 +213,11 @@ def test_a_save_that_fails_is_told_and_made_good(tmp_path: Path) -> None:
     folder = tmp_path / "state"
     folder.write_text("in the way")
     store = StateStore(str(folder))
-    store.save(SavedState({A: said(memory="3GiB")}))
+    save(store, SavedState({A: said(memory="3GiB")}))
     assert "cannot write" in store.problem
     assert store.failures == 1
     folder.unlink()
-    store.save(SavedState({A: said(memory="3GiB")}))
+    save(store, SavedState({A: said(memory="3GiB")}))
     assert store.problem == ""
     assert reread(folder)[0].api == {A: said(memory="3GiB")}
 
@@ -227,6 +234,6 @@ def test_the_rest_of_a_killed_daemon_is_no_trap(tmp_path: Path, kind: str) -> No
     else:
         rest.symlink_to(victim)
     store = StateStore(str(tmp_path))
-    store.save(SavedState({A: said(memory="3GiB")}))
+    save(store, SavedState({A: said(memory="3GiB")}))
     assert store.problem == ""
     assert victim.read_text() == "precious"
