@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Counts what each user of the node costs the daemon, and says when that is too much.
+"""Counts the cost of each user for the daemon, and enforces bounds.
 
-An account belongs to a user as the kernel names it; to a pod or a container where the process runs in one,
-since all of these share user numbers; to an address of the network where the peer is not on this machine.
+An account belongs to a user as the kernel reports it. For a process in a pod or container it belongs to that,
+since containers share user numbers. For a peer on another machine it belongs to the network address.
 Operators have accounts without bounds. Event loop only.
 """
 
@@ -19,21 +19,22 @@ from hypervisor.host.descriptors import raise_limit
 from hypervisor.log import Bucket
 
 REQUEST_BURST_S = 10
-"""A burst of so many seconds' requests is answered at once: all processes of a job start together."""
+"""Length of a burst that is answered at once, in seconds of the rate: all processes of a job start
+together."""
 MAX_REQUEST_DELAY_S = 2.0
-"""A request above the rate waits so long at most; beyond that it is refused."""
+"""Longest wait of a request above the rate; beyond that it is refused."""
 MAX_USER_FRACTION = 4
-"""A user holds at most one part in four of the connections that the descriptors suffice for."""
+"""A user holds at most one in four of the possible connections."""
 MIN_RESERVE = 64
 RESERVE_FRACTION = 8
 """One descriptor in eight is kept for operators, segments and the daemon itself."""
 NEWS_S = 60.0
 MAX_STALLED = 4
-"""Answers of one account that are not being read; the oldest gives way to the next."""
+"""Largest number of unread answers of one account; the oldest is dropped for the next."""
 
 
 class TooOften(Refused):
-    """Requests above the rate. The answer ends the connection: what else waits in it is not answered."""
+    """Requests above the rate. The answer ends the connection: its other requests are not answered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +50,8 @@ class CallerLimits:
     def last_descriptor(self) -> int:
         """The first descriptor number that only operators' connections may have.
 
-        The kernel gives out the lowest number that is free, so a connection with this number means that so
-        many are in use.
+        The kernel assigns the lowest free number, so a connection with this number means that all lower ones
+        are in use.
         """
         return self.descriptors - max(MIN_RESERVE, self.descriptors // RESERVE_FRACTION)
 
@@ -109,7 +110,7 @@ class Accounts:
         return float(self.limits.requests_per_s * REQUEST_BURST_S)
 
     def refusal(self, account: CallerAccount, descriptor: int) -> str | None:
-        """Return why a new connection with this descriptor cannot be served; None: it can."""
+        """Return the reason that a new connection with this descriptor cannot be served; None if it can."""
         if account.is_operator:
             return None
         if descriptor >= self.limits.last_descriptor:
@@ -120,7 +121,7 @@ class Accounts:
         return None
 
     def connects(self, account: CallerAccount) -> bool:
-        """Count a new connection of an account; False: it comes too soon after the others."""
+        """Count a new connection of an account; return False if it comes too soon after the others."""
         rate, bucket = self.limits.requests_per_s, account.connecting
         if bucket.fill(self._clock(), most=self._burst, per_s=rate) < 1:
             return False
@@ -128,11 +129,11 @@ class Accounts:
         return True
 
     def too_many_new(self, account: CallerAccount) -> str:
-        """Return why a new connection of an account is refused."""
+        """Return the reason that a new connection of an account is refused."""
         return f"{account.name} connects more than {self.limits.requests_per_s} times a second"
 
     def is_news(self, account: CallerAccount) -> bool:
-        """Return True, once in NEWS_S, if the log is to say that this account connects too often."""
+        """True, once in NEWS_S, if this account's excess of connections is to be logged."""
         now_s = self._clock()
         if now_s - account.news_at_s < NEWS_S:
             return False
@@ -140,7 +141,7 @@ class Accounts:
         return True
 
     def largest(self) -> CallerAccount:
-        """Return the account with the most connections, operators' apart."""
+        """Return the account with the most connections, without operators."""
         bounded = [one for one in self._accounts.values() if not one.is_operator]
         return max(bounded, key=lambda one: one.connections, default=CallerAccount(""))
 
@@ -154,7 +155,7 @@ class Accounts:
         account.stalled.pop(connection, None)
 
     def charge(self, account: CallerAccount, requests: float) -> float:
-        """Count requests of an account; return how long, in seconds, the next answer has to wait.
+        """Count requests of an account; return the seconds that the next answer has to wait.
 
         Raises TooOften if that is too long; then nothing is counted.
         """
@@ -170,12 +171,12 @@ class Accounts:
         return delay_s
 
     def add(self, account: CallerAccount, requests: float) -> None:
-        """Count what an answer turned out to cost, in requests."""
+        """Add the measured cost of an answer, in requests."""
         if not account.is_operator:
             account.tokens -= requests
 
     def forget_idle(self) -> None:
-        """Drop accounts without connections that have nothing to pay any more."""
+        """Drop accounts without connections and without debt."""
         now_s, rate = self._clock(), self.limits.requests_per_s
         for key, account in list(self._accounts.items()):
             earned = (now_s - account.at_s) * rate

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Finds the account that a connection is charged to: by the kernel's word, before anything is read.
+"""Finds the account of a connection by the kernel's report, before any byte is read.
 
-First at little cost, for every connection that comes; then, for those that may be an operator's, for sure.
+A cheap first check serves every new connection. A complete second one follows for possible operators.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ SITE_BITS = 64
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """The other end of a new connection, as far as it can be told at little cost."""
+    """Result of the cheap check of a new connection's peer."""
 
     name: str
     """Name of the account: the user and where the process runs, or the address."""
     may_operate: bool = False
-    """It may turn out to be an operator, who has no bounds."""
+    """True if the peer may be an operator, which has no bounds."""
 
 
 class PeerLookup(Protocol):
@@ -43,13 +43,13 @@ class PeerLookup(Protocol):
 
 
 class PlaceLookup(Protocol):
-    """Tells where a process runs, as part of an account's name."""
+    """Returns a process's pod or container, as part of an account's name."""
 
     def of(self, pid: int) -> str: ...
 
 
 class OperatorsOfNode(Protocol):
-    """Tells who operates the node."""
+    """Identifies operators of the node."""
 
     def may_operate(self, uid: int, groups: Collection[int]) -> bool: ...
     def is_operator(self, peer: Peer) -> bool: ...
@@ -58,8 +58,8 @@ class OperatorsOfNode(Protocol):
 class UnixCallers:
     """Finds the accounts of connections to the Unix socket.
 
-    A process that has ended may have left its connection to others: each call finds that out, and they share
-    an account.
+    A process that has ended may have passed its connection to other processes. Each call checks that. They
+    share an account.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class UnixCallers:
         """By pid and user."""
 
     def caller(self, arrival: Arrival) -> Caller:
-        """Return whose turn a connection waits for."""
+        """Return the caller whose turn a connection waits for."""
         return self._callers.of((arrival.pid, arrival.uid), lambda: self._look(arrival))
 
     def _look(self, arrival: Arrival) -> Caller:
@@ -109,7 +109,7 @@ class TcpCallers:
         self._accounts = accounts
 
     def caller(self, arrival: Arrival) -> Caller:
-        """Return whose turn a connection waits for. Raises OSError if it has gone."""
+        """Return the caller whose turn a connection waits for. Raises OSError if it is closed."""
         if arrival.uid != NO_USER:
             return Caller(f"user {arrival.uid} over TCP")
         with borrowed(arrival.fd) as connection:
@@ -131,7 +131,7 @@ def borrowed(fd: int) -> Iterator[socket.socket]:
 
 
 def machine(address: str) -> str:
-    """Return what the addresses of one machine have in common."""
+    """Return the part of an address that all addresses of one machine share."""
     ip = ipaddress.ip_address(plain(address))
     if ip.version == 4 or ip.is_loopback:
         return str(ip)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Follows the cluster for the daemon: the API server's watch on this node's pods, the kubelet's list while
-that is away, and events to pods' owners.
+"""Follows the cluster for the daemon: watches this node's pods at the API server, lists them from the kubelet
+while the API server is away, and posts Events about pods.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ class PodController:
         self._events = PodEvents(self._api, component="gpulimit", host=name)
         self._watch = Watch(self._api, PODS, field_selector=f"spec.nodeName={name}")
         self._has_list = False
-        """The watch has listed all pods once."""
+        """True once the watch has listed all pods."""
         self._refused: dict[Key, int] = {}
-        """Refusals of memory by tenant and card, at the last look."""
+        """Refusals of memory by tenant and card, at the last collection."""
         wanted = asyncio.Event()
         self._tenants = PodTenants(node, post_event=self._post_event, wanted=wanted.set)
         self._kubelet: KubeletPods | NoKubelet = NoKubelet()
@@ -61,7 +61,7 @@ class PodController:
         self._events.post(Subject(pod.object_uid, pod.namespace, pod.name), reason, message)
 
     async def run(self) -> None:
-        """Follow for ever."""
+        """Follow the cluster until cancelled."""
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._follow(), name="pods")
@@ -85,7 +85,7 @@ class PodController:
                         self._tenants.on_removed(item)
 
     def on_collected(self, observations: Iterable[TenantObservation]) -> None:
-        """Tell the owners of pods whose processes were refused memory since the last look."""
+        """Post an Event for each pod whose processes were refused memory since the last collection."""
         before, self._refused = self._refused, {}
         for observation in observations:
             if observation.counters is None:
@@ -101,15 +101,15 @@ class PodController:
                 self._post_event(pod, "MemoryRefused", text)
 
     def sweep(self) -> None:
-        """Try again what did not fit."""
+        """Retry the quotas that did not fit."""
         self._tenants.sweep()
 
     def resolve_pod(self, origin: Origin) -> PodRef | None:
-        """Return the pod that a process runs in; None: it is in none. Raises Refused."""
+        """Return the pod of a process; None if it is in none. Raises Refused."""
         return self._tenants.resolve_pod(origin)
 
     def on_adopted(self, tenant: Tenant) -> None:
-        """Give a tenant that an earlier daemon had what its pod says now."""
+        """Apply the pod's current annotations to an adopted tenant."""
         self._tenants.on_adopted(tenant)
 
     def known_pods(self) -> Iterable[Pod]:
@@ -117,11 +117,11 @@ class PodController:
         return self._tenants.pods
 
     def pod_of(self, tenant: Tenant) -> PodRef | None:
-        """Return the pod of a tenant, by the cluster's names; None: it is no pod's, or that is not known."""
+        """Return the cluster's names of a tenant's pod; None if it is no pod's, or if that is not known."""
         return self._tenants.pod_of(tenant)
 
     def view(self) -> KubeView | None:
-        """Return how it goes, for metrics."""
+        """Return the state of the watch, for metrics."""
         return KubeView(
             is_up=self._watch.is_up,
             is_fallback=self._kubelet.is_in_use and not self._watch.is_up,
@@ -133,7 +133,7 @@ class PodController:
         )
 
     def reasons_not_ready(self) -> list[str]:
-        """Return what keeps pods' processes from being taken in."""
+        """Return the reasons that processes of pods cannot be registered."""
         if self._has_list or self._kubelet.is_in_use:
             return []
         troubles = [f"API server: {self._watch.trouble}"]

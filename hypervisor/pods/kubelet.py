@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The kubelet's list of this node's pods, asked for while the API server's watch cannot tell.
+"""Lists this node's pods from the kubelet while the API server's watch is down.
 
 Event loop only.
 """
@@ -23,8 +23,8 @@ MIN_PAUSE_S = 0.5
 
 
 class KubeletPods:
-    """Asks the kubelet while the watch is down, and at once when `wanted` is set: a process has come from a
-    pod that is not known.
+    """Asks the kubelet while the watch is down, and at once if `wanted` is set: a process of an unknown pod
+    wants to register.
     """
 
     def __init__(self, client: Client, watch: Watch, tenants: PodTenants, wanted: asyncio.Event) -> None:
@@ -35,16 +35,16 @@ class KubeletPods:
         self._doubted_at_s = -PERIOD_S
         """Time at which the kubelet last knew a pod that the watch had not named."""
         self.trouble = ""
-        """Reason why the last request failed; "" if it did not."""
+        """Reason that the last request failed; "" if it succeeded."""
         self.is_in_use = False
-        """The pods that are known were listed by the kubelet, since the watch is down."""
+        """True if the known pods come from the kubelet, because the watch is down."""
 
     def superseded(self) -> None:
         """Note that the watch has listed all pods."""
         self.is_in_use = False
 
     async def run(self) -> None:
-        """Ask whenever that is due, for ever."""
+        """Send the requests that are due, until cancelled."""
         asked_at_s = -PERIOD_S
         while True:
             with contextlib.suppress(TimeoutError):

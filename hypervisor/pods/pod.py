@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pods of this node as the cluster describes them: read from its objects, kept by UID and by container.
+"""Parses the cluster's pod objects, and keeps the pods of this node by UID and by container. Pure.
 
-Everything in an object may be missing or wrong; what is needed and cannot be read is a ValueError, and the
-pod is then as good as unknown. Pure.
+Everything in an object may be missing or wrong. If a required field is invalid, parsing raises ValueError,
+and the pod is treated as unknown.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ class Container:
 
     name: str
     ids: frozenset[str] = frozenset()
-    """Names that the runtime gives it now and gave it before its last restart: 64 digits."""
+    """The runtime's ids of the current run and of the one before: 64 digits each."""
     limits: Mapping[str, str] = field(default_factory=dict)
-    """By resource."""
+    """Limits by resource."""
     is_init: bool = False
-    """It runs to its end before the next one starts, unless it is a sidecar."""
+    """True for an init container: it ends before the next one starts, unless it is a sidecar."""
     is_sidecar: bool = False
 
 
@@ -37,14 +37,14 @@ class Pod:
     """A pod."""
 
     uid: str
-    """As in the names of its control groups; a static pod's is not the one that the API has."""
+    """UID in the names of its cgroups; for a static pod it differs from the API's."""
     object_uid: str
-    """As the API has it."""
+    """UID in the API."""
     namespace: str
     name: str
     annotations: Mapping[str, str] = field(default_factory=dict)
     containers: tuple[Container, ...] = ()
-    """In the order of the pod; init containers first."""
+    """Containers in the order of the pod, init containers first."""
     has_ended: bool = False
 
     @property
@@ -122,7 +122,7 @@ def mappings(value: object) -> Iterable[Mapping[str, Any]]:
 
 
 def strings(value: object) -> dict[str, str]:
-    """Return a mapping's strings; numbers, as YAML makes of unquoted resources, as text."""
+    """Return a mapping's strings; numbers, which YAML makes of unquoted resources, become text."""
     return {
         key: str(one)
         for key, one in mapping(value).items()
@@ -131,9 +131,9 @@ def strings(value: object) -> dict[str, str]:
 
 
 def is_same(known: Pod | None, pod: Pod) -> bool:
-    """True if a pod may be kept under its UID: not if another one has it.
+    """True if a pod may be stored under its UID; False if another pod has the UID.
 
-    A user could give a pod the hash of a static pod; its own name it cannot have.
+    A user could give a pod the hash of a static pod, but not its name.
     """
     return known is None or (known.namespace, known.name) == (pod.namespace, pod.name)
 
@@ -143,13 +143,13 @@ class PodChanges:
     """Pods that an update changed."""
 
     put: tuple[Pod, ...] = ()
-    """New, or not as they were."""
+    """New and changed pods."""
     gone: tuple[Pod, ...] = ()
-    """Deleted, as they were last."""
+    """Deleted pods, in their last state."""
 
 
 class Pods:
-    """The pods of the node, as far as is known."""
+    """The known pods of the node."""
 
     def __init__(self) -> None:
         self._pods: dict[str, Pod] = {}
@@ -163,16 +163,16 @@ class Pods:
         return iter(tuple(self._pods.values()))
 
     def get(self, uid: str) -> Pod | None:
-        """Return the pod whose control groups bear a UID."""
+        """Return the pod whose cgroups have a UID."""
         return self._pods.get(uid)
 
     def container(self, pod_uid: str, container_id: str | None) -> str | None:
-        """Return the name of a pod's container; None: not known, or of another pod."""
+        """Return the name of a pod's container; None if it is not known, or belongs to another pod."""
         owner, name = self._containers.get(container_id or "", ("", ""))
         return name if owner == pod_uid and name else None
 
     def replace(self, pods: Iterable[Pod], *, is_whole: bool = True) -> PodChanges:
-        """Take a list in. `is_whole`: pods that are not in it are gone."""
+        """Apply a list of pods. `is_whole`: pods that are missing in it are gone."""
         fresh: dict[str, Pod] = {}
         for pod in pods:
             if is_same(fresh.get(pod.uid) or (None if is_whole else self._pods.get(pod.uid)), pod):
@@ -186,11 +186,11 @@ class Pods:
         return PodChanges(tuple(put), tuple(gone))
 
     def put(self, pod: Pod) -> PodChanges:
-        """Take one pod in."""
+        """Add or update one pod."""
         return self.replace([pod], is_whole=False)
 
     def remove(self, pod: Pod) -> PodChanges:
-        """Forget a pod that was deleted; not one that has come in its place."""
+        """Forget a deleted pod, but not another one that has replaced it."""
         known = self._pods.get(pod.uid)
         if known is None or known.object_uid != pod.object_uid:
             return PodChanges()

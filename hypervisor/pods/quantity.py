@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Amounts as Kubernetes writes them, turned into the words of a quota. Pure.
+"""Converts Kubernetes quantities to the syntax of quotas. Pure.
 
-"4G" is four times ten to the ninth there, and "500m" half a byte, while a quota's "4G" and "500m" are powers
-of 1024. So what a cluster says is read here first, and means what it means everywhere else in the cluster.
+In Kubernetes, "4G" is 4 x 10^9 and "500m" is half a byte. In a quota, both are powers of 1024. So amounts of
+the cluster are parsed here first, and keep their Kubernetes meaning.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ BINARY = {unit: 1 << 10 * power for power, unit in enumerate(("Ki", "Mi", "Gi", 
 DECIMAL = {unit: 10 ** (3 * power) for power, unit in enumerate(("", "k", "M", "G", "T", "P", "E"))}
 QUANTITY = re.compile(r"(\d{1,30}(?:\.\d{0,30})?|\.\d{1,30})(?:([eE][+-]?\d{1,2})|([A-Za-z]*))", re.ASCII)
 MIN_BYTES = 1 << 20
-"""Fewer bytes than this are a forgotten or mistaken unit."""
+"""A smaller amount is taken for a forgotten or wrong unit."""
 WRITE = "write 4Gi, 512Mi, 50% or a number of bytes"
 
 
 def quantity(text: str) -> Fraction:
-    """Return what a quantity means, exactly. Raises ValueError."""
+    """Return the exact value of a quantity. Raises ValueError."""
     match = QUANTITY.fullmatch(text.strip())
     if match is None:
         raise ValueError(f"{text[:60]!a} is not an amount; {WRITE}")
@@ -35,9 +35,7 @@ def quantity(text: str) -> Fraction:
 
 
 def size_bytes(text: str) -> int:
-    """Return a quantity in whole bytes, a begun byte counted. Raises ValueError, also for a size that must be
-    a mistake.
-    """
+    """Return a quantity in bytes, rounded up. Raises ValueError, also for a size that must be a mistake."""
     exact = quantity(text)
     size = -(-exact.numerator // exact.denominator)
     if size < MIN_BYTES:
@@ -48,7 +46,7 @@ def size_bytes(text: str) -> int:
 
 
 def memory_text(text: str) -> str:
-    """Return a memory quota as quotas are written, from one amount or a list "GPU-3430f778=4Gi,*=50%".
+    """Return a memory quota in quota syntax, from one amount or a list "GPU-3430f778=4Gi,*=50%".
 
     Raises ValueError.
     """
@@ -66,5 +64,5 @@ def entry_text(entry: str) -> str:
 
 
 def compute_text(text: str) -> str:
-    """Return a limit on GPU time as quotas are written: "30", "30%", or a list of these by GPU."""
+    """Return a limit on GPU time in quota syntax: "30", "30%", or a list of these by GPU."""
     return ",".join(part.strip().removesuffix("%").rstrip() for part in text.split(","))

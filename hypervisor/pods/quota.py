@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The quotas that a pod names: by annotations of ours, or by the words of other systems. Pure.
+"""Parses the quotas of a pod: gpulimit's annotations, or those of other systems. Pure.
 
-The first dialect of which a pod says anything holds alone, so that a pod that was moved over by adding our
-annotations is not also held to what is left of the old ones:
+The first dialect that a pod uses decides alone. So a pod that was moved by adding gpulimit's annotations is
+not also held to the rest of the old ones:
 
 1. `gpulimit.io/memory`, `/compute`, `/request`, `/weight`, `/priority`, `/memory-wait`, `/gang` for the whole
-   pod, and `gpulimit.io/CONTAINER.memory` and so on for one container, which then has a quota of its own;
-   what it does not name is as for the pod. Annotations that name a gang alone are added to another dialect's.
+   pod, and `gpulimit.io/CONTAINER.memory` and so on for one container, which then has its own quota;
+   fields that it does not name are the pod's. Annotations with only a gang are added to another dialect's.
 2. nvshare's fork: `nvshare.com/gpu-memory-limit`, `/gpu-core-limit`, or the same under `xpushare.com`.
 3. HAMi: the resources `nvidia.com/gpumem`, `gpumem-percentage`, `gpucores`, `priority` of each container.
 
-An empty value says nothing. A value that cannot be read, a container that is not there and a field that looks
-misspelt are troubles: a pod with troubles is never taken for one without a quota.
+An empty value sets nothing. An invalid value, a container that does not exist and a field that looks misspelt
+are problems: a pod with problems never counts as a pod without a quota.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from limiter.units import PERCENT
 
 PREFIX = "gpulimit.io/"
 OURS = "gpulimit.io"
-"""Name of our own dialect."""
+"""Name of gpulimit's own dialect."""
 FIELDS: Mapping[str, Callable[[str], str]] = {
     "memory": memory_text,
     "compute": compute_text,
@@ -55,7 +55,7 @@ MB, MIB = 10**6, 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class QuotaProblem:
-    """Something that a pod says and that cannot be followed."""
+    """A part of a pod's quota that cannot be applied."""
 
     key: str
     """The annotation or resource."""
@@ -67,20 +67,20 @@ class QuotaProblem:
 
 @dataclass(frozen=True, slots=True)
 class PodQuotas:
-    """Quotas that a pod names."""
+    """The quotas of a pod."""
 
     pod: Quota | None = None
-    """For all its containers together, but those in `containers`."""
+    """Quota of all its containers together, except those in `containers`."""
     containers: Mapping[str, Quota] = field(default_factory=dict)
-    """Containers with a quota of their own."""
+    """Quotas of the containers that have their own."""
     problems: tuple[QuotaProblem, ...] = ()
     dialect: str = ""
-    """Project whose annotations these are; empty: it has none."""
+    """Name of the dialect; empty if the pod has no quota."""
 
 
 @dataclass(frozen=True, slots=True)
 class ParsedQuota:
-    """Words of one dialect: field to (value in a quota's words, where it was said)."""
+    """Fields of one dialect: field to (value in quota syntax, its key in the pod)."""
 
     pod: Mapping[str, tuple[str, str]]
     containers: Mapping[str, Mapping[str, tuple[str, str]]]
@@ -92,13 +92,13 @@ class ParsedQuota:
 
     @property
     def is_gang_alone(self) -> bool:
-        """True if a gang is named and no limit."""
+        """True if there is a gang and no limit."""
         fields = {*self.pod, *(name for values in self.containers.values() for name in values)}
         return fields == {"gang"} and not self.problems
 
 
 def quotas_of(pod: Pod) -> PodQuotas:
-    """Return the quotas that a pod names."""
+    """Return the quotas of a pod."""
     ours = read_own(pod)
     if not ours.is_set or ours.is_gang_alone:
         for dialect, read in (("nvshare", read_nvshare), ("HAMi", read_hami)):
@@ -109,7 +109,7 @@ def quotas_of(pod: Pod) -> PodQuotas:
 
 
 def merged(parsed: ParsedQuota, more: ParsedQuota) -> ParsedQuota:
-    """Return the words of one dialect with those of another."""
+    """Return the fields of two dialects together."""
     names = (*parsed.containers, *(name for name in more.containers if name not in parsed.containers))
     containers = {
         name: {**parsed.containers.get(name, {}), **more.containers.get(name, {})} for name in names
@@ -132,7 +132,7 @@ def to_pod_quotas(parsed: ParsedQuota, dialect: str) -> PodQuotas:
 
 
 def parse_quota(values: Mapping[str, tuple[str, str]], problems: list[QuotaProblem]) -> Quota | None:
-    """Return the quota that words give; None: they say nothing, or cannot be read."""
+    """Return the quota of fields; None if they set nothing, or are invalid."""
     variables = {VARIABLES[name]: value for name, (value, _) in values.items()}
     keys = {VARIABLES[name]: key for name, (_, key) in values.items()}
     try:
@@ -172,7 +172,7 @@ def read_own(pod: Pod) -> ParsedQuota:
 
 
 def misspelt_field(name: str) -> str:
-    """Return the field that a key is a misspelling of."""
+    """Return the field that a key seems to misspell."""
     low = name.lower()
     near = difflib.get_close_matches(low, FIELDS, 1, VERY_ALIKE)
     # "memory-limit" is like "memory-wait", and means "memory".
@@ -183,7 +183,7 @@ def misspelt_field(name: str) -> str:
 def add_field(
     into: dict[str, tuple[str, str]], name: str, value: str, key: str, problems: list[QuotaProblem]
 ) -> None:
-    """Put a value in a quota's words."""
+    """Store a value in quota syntax."""
     try:
         into[name] = FIELDS[name](value), key
     except ValueError as error:
@@ -212,14 +212,14 @@ def read_nvshare(pod: Pod) -> ParsedQuota:
 
 
 def megabytes(text: str) -> int:
-    """Return bytes; a small number without a unit is in MB, as the fork documents."""
+    """Return bytes; a small number without a unit is in MB, as documented by the fork."""
     plain = text.strip()
     is_number = plain.isascii() and plain.isdecimal()
     return int(plain) * MB if is_number and int(plain) < MIB else size_bytes(plain)
 
 
 def read_hami(pod: Pod) -> ParsedQuota:
-    """Read HAMi's resources; 0 and, of percentages, 100 and more are no limit there."""
+    """Read HAMi's resources. There, 0 is no limit, and neither is a percentage of 100 or more."""
     of_containers: dict[str, dict[str, tuple[str, str]]] = {}
     problems: list[QuotaProblem] = []
     for container in pod.containers:
@@ -236,7 +236,7 @@ def read_hami(pod: Pod) -> ParsedQuota:
 
 
 def count(text: str, key: str, container: Container, problems: list[QuotaProblem]) -> int | None:
-    """Return a resource's whole number; None: not said."""
+    """Return a resource's integer; None if it is not set."""
     if not text:
         return None
     try:
@@ -253,7 +253,7 @@ def count(text: str, key: str, container: Container, problems: list[QuotaProblem
 
 
 def peak(pod: Pod, amount: Callable[[Container], int]) -> int:
-    """Return the most that a pod has of something at one time, from what each container takes.
+    """Return a pod's peak of a resource, from the amount of each container.
 
     Init containers run one after the other, beside the sidecars that started before them; sidecars stay.
     """

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Joins pods and tenants: which tenant a container's process belongs to, which quota a pod's tenants have,
-and what becomes of them when the pod changes or ends.
+"""Maps pods to tenants: the tenant of a container's process, the quotas of a pod's tenants, and their changes
+when the pod changes or ends.
 
-Event loop only. It makes no request: the controller hands in what the cluster says.
+Event loop only. It makes no request: the controller passes the cluster's data in.
 """
 
 from __future__ import annotations
@@ -28,15 +28,16 @@ from limiter.units import show_bytes
 logger = logging.getLogger(__name__)
 HASH_DIGITS = 8
 MORE_THAN_ANY = 1 << 50
-"""Bytes, more than a card has."""
+"""Bytes; more than any card has."""
 UNKNOWN_GROUP = "this control group may be a container's of a runtime that is not known here"
 PostEvent = Callable[[Pod, str, str], None]
-"""Tells a pod's owner something: (pod, reason in one word, sentence)."""
+"""Posts an Event about a pod: (pod, reason in one word, sentence)."""
 
 
 class PodTenants:
-    """The pods of this node and their tenants. `post_event` tells a pod's owner; `wanted` is called when a
-    process comes whose pod is not known yet.
+    """The pods of this node and their tenants. `post_event` posts an Event about a pod. `wanted` is called if
+    a
+    process registers whose pod is not known yet.
     """
 
     def __init__(
@@ -44,23 +45,23 @@ class PodTenants:
     ) -> None:
         self.pods = Pods()
         self.quotas: dict[str, PodQuotas] = {}
-        """By pod UID."""
+        """Quotas by pod UID."""
         self.unreadable = 0
-        """Objects that describe no pod."""
+        """Number of objects that are no valid pods."""
         self._node = node
         self._post_event = post_event
         self._wanted = wanted
         self._pending_quota: set[TenantName] = set()
-        """Tenants that keep another quota than their pod names, since that does not fit beside the others."""
+        """Tenants that keep another quota than their pod's, because that does not fit beside the others."""
         self._size_unchecked: set[str] = set()
-        """Pods that named their quotas before the cards were known."""
+        """Pods whose quotas were read before the cards were known."""
         self._is_complete = False
-        """A whole list has come: pods that are not known are not there."""
+        """True once a whole list has arrived: a pod that is not known then does not exist."""
 
     # ---- what the cluster says ----
 
     def on_list(self, items: Iterable[Any], *, is_whole: bool) -> None:
-        """Take a list of pods in. `is_whole`: pods that are not in it are gone."""
+        """Apply a list of pods. `is_whole`: pods that are missing in it are gone."""
         self._apply(self.pods.replace(self._parse_pods(items), is_whole=is_whole))
         if is_whole and not self._is_complete:
             self._is_complete = True
@@ -68,8 +69,8 @@ class PodTenants:
                 self.on_adopted(tenant)
 
     def merge_list(self, items: Iterable[Any], *, is_trusted: bool) -> bool:
-        """Take from a list which containers are whose and, if it is trusted, pods that are not known at all;
-        True if there were such.
+        """Take the container ids from a list and, if it is trusted, unknown pods; return True if there were
+        any.
         """
         pods = self._parse_pods(items)
         for pod in pods:
@@ -82,12 +83,12 @@ class PodTenants:
         return is_trusted and bool(unknown)
 
     def on_put(self, item: Any) -> None:
-        """A pod is new or has changed."""
+        """Handle a new or changed pod."""
         for pod in self._parse_pods([item]):
             self._apply(self.pods.put(pod))
 
     def on_removed(self, item: Any) -> None:
-        """A pod was deleted."""
+        """Handle a deleted pod."""
         for pod in self._parse_pods([item]):
             self._apply(self.pods.remove(pod))
 
@@ -110,7 +111,7 @@ class PodTenants:
             self._node.sweep(time.monotonic_ns())
 
     def on_adopted(self, tenant: Tenant) -> None:
-        """A tenant was there before this daemon: its pod may have changed or ended meanwhile."""
+        """Handle an adopted tenant: its pod may have changed or ended meanwhile."""
         if tenant.pod_uid is None:
             return
         pod = self.pods.get(tenant.pod_uid)
@@ -123,7 +124,7 @@ class PodTenants:
             self._mark_ended(tenant.pod_uid)
 
     def _mark_ended(self, uid: str) -> None:
-        """Let a pod's tenants go with their last processes."""
+        """Make a pod's tenants end with their last processes."""
         registry = self._node.registry
         for tenant in registry.of_pod(uid):
             tenant.has_ended = True
@@ -134,7 +135,7 @@ class PodTenants:
     # ---- quotas ----
 
     def _update_pod(self, pod: Pod) -> None:
-        """Let a pod's tenants follow what it says."""
+        """Apply a pod's quotas to its tenants."""
         quotas, before = quotas_of(pod), self.quotas.get(pod.uid)
         self.quotas[pod.uid] = quotas
         if pod.has_ended:
@@ -156,7 +157,7 @@ class PodTenants:
         self._report_oversize(pod, quotas)
 
     def _report_problems(self, pod: Pod, quotas: PodQuotas) -> None:
-        """Say what cannot be followed; who is there keeps the quota that held so far."""
+        """Report the problems of a pod's quotas; running tenants keep their previous quota."""
         running = self._node.registry.of_pod(pod.uid)
         consequence = "the quota that held so far is kept" if running else "its processes get no GPU"
         for problem in quotas.problems:
@@ -178,13 +179,13 @@ class PodTenants:
         sources.update(fresh)
 
     def _retained_quota(self, tenant: Tenant, pod: Pod, quotas: PodQuotas) -> Quota | None:
-        """Return what a tenant has that the pod is no longer divided into, until its containers restart."""
+        """Return the quota of a tenant that the pod no longer has, until its containers restart."""
         if tenant.name != tenant_of(pod.uid):
             return quotas.pod
         return self._node.registry.sources.pods.get(tenant.name) if quotas.containers else None
 
     def _reevaluate(self, name: TenantName, pod: Pod | None) -> None:
-        """Let a tenant that is there have the quota that its pod now names, if it fits."""
+        """Apply the pod's current quota to a running tenant, if it fits."""
         try:
             if self._node.quotas.reevaluate(name) and pod is not None:
                 effective = self._node.registry.tenants[name].effective
@@ -205,7 +206,7 @@ class PodTenants:
                 self._post_event(pod, "QuotaNeedsRestart", text)
 
     def _report_oversize(self, pod: Pod, quotas: PodQuotas) -> None:
-        """Say so if a pod names more memory than any card of this node has."""
+        """Report a pod with more memory in its quotas than any card of this node has."""
         gpus = self._node.inventory.gpus
         if not gpus:
             self._size_unchecked.add(pod.uid)
@@ -221,7 +222,7 @@ class PodTenants:
             self._post_event(pod, "QuotaLargerThanCard", f"{text} {card.memory_bytes >> 20} MiB")
 
     def sweep(self) -> None:
-        """Try again what did not fit: others may have gone; and look at what came before the cards."""
+        """Retry quotas that did not fit, and check pods that arrived before the cards were known."""
         if self._size_unchecked and self._node.inventory.gpus:
             unsized, self._size_unchecked = self._size_unchecked, set()
             for pod in filter(None, map(self.pods.get, unsized)):
@@ -236,7 +237,7 @@ class PodTenants:
     # ---- processes ----
 
     def resolve_pod(self, origin: Origin) -> PodRef | None:
-        """Return where a process of a pod belongs; None: it is in none. Raises Refused."""
+        """Return the pod and tenant of a process; None if it is in no pod. Raises Refused."""
         if origin.pod_uid is None:
             if origin.unknown_group:
                 raise Refused(403, f"{UNKNOWN_GROUP}: {origin.unknown_group}")
@@ -268,7 +269,7 @@ class PodTenants:
         return f"is not known here{yet}: neither the API server nor the kubelet names it"
 
     def _joined_tenant(self, origin: Origin) -> PodRef | None:
-        """Return the place of a container that is in a tenant: it stays there, whatever its pod says now."""
+        """Return the pod of a container that is already in a tenant: it stays there until it restarts."""
         for tenant in self._node.registry.of_pod(origin.pod_uid or ""):
             is_there = tenant.workers or tenant.is_adopted
             if is_there and origin.container_id in tenant.containers:
@@ -277,7 +278,7 @@ class PodTenants:
         return None
 
     def pod_of(self, tenant: Tenant) -> PodRef | None:
-        """Return what the cluster calls a tenant's pod, and its container if all is in one."""
+        """Return the cluster's names of a tenant's pod, and of its container if all processes are in one."""
         if tenant.pod_uid is None:
             return None
         pod = self.pods.get(tenant.pod_uid)
@@ -289,12 +290,12 @@ class PodTenants:
         return PodRef(tenant.name, pod.namespace, pod.name, container or "")
 
     def invalid(self) -> list[Pod]:
-        """Return the pods whose quotas cannot be followed."""
+        """Return the pods with invalid quotas."""
         return [pod for pod in self.pods if self.quotas[pod.uid].problems and not pod.has_ended]
 
 
 def named_bytes(quota: Quota, card: Gpu) -> int:
-    """Return the memory that a quota names for a card, also where that is more than the card has; 0: none."""
+    """Return the memory of a quota for a card, even if it is more than the card has; 0 if there is none."""
     of_card = partial(quota.memory_bytes, index=card.index, uuid=card.uuid)
     amount = of_card(MORE_THAN_ANY)
     is_share = amount != of_card(2 * MORE_THAN_ANY)
@@ -302,7 +303,7 @@ def named_bytes(quota: Quota, card: Gpu) -> int:
 
 
 def format_quota(quota: Quota) -> str:
-    """Return a quota for people: "memory 4 GiB, compute 30"."""
+    """Return a quota as text: "memory 4 GiB, compute 30"."""
     values = {k.removeprefix("GPULIMIT_").lower(): v for k, v in quota.environ().items()}
     sizes = (r.memory_text() if r.is_share else f"{r.device}={show_bytes(r.amount)}" for r in quota.memory)
     values |= {"memory": ", ".join(sizes)} if quota.memory else {}
@@ -315,9 +316,7 @@ def tenant_of_container(pod: Pod, quotas: PodQuotas, container: str) -> TenantNa
 
 
 def tenant_of(pod_uid: str, container: str = "") -> TenantName:
-    """Return a pod's tenant, or that of a container with a quota of its own; long names are cut short, and
-    told apart by a hash.
-    """
+    """Return the tenant of a pod, or of a container with its own quota. Long names are cut and get a hash."""
     if not container:
         return TenantName(f"pod-{pod_uid}")
     name = f"pod-{pod_uid}.{container}"
