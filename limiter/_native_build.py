@@ -24,7 +24,7 @@ HEADERS = (
     *("node/arrivals.h",),
 )
 SOURCES = (
-    *("quota/quota.c", "quota/quota_list.c", "quota/quota_text.c"),
+    *("quota/quota.c", "quota/quota_card.c", "quota/quota_list.c", "quota/quota_text.c"),
     *("segment/ledger.c", "segment/live_quota.c", "segment/loans.c", "segment/shares.c", "segment/slots.c"),
     *("node/sigbus_guard.c", "node/usage.c", "node/policy.c", "node/turn_watch.c", "node/doorbell.c"),
     *("node/replace.c", "node/arrivals.c"),
