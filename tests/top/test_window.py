@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from hypervisor.top.share_window import MAX_LOOKS, ShareWindow, Spent
+from hypervisor.top.share_window import MAX_SAMPLES, ShareWindow, Spent
 
 MS = 1_000_000
 
@@ -29,8 +29,8 @@ def test_looks_far_apart_are_compared_with_the_last() -> None:
 
 def test_time_that_stands_still_keeps_no_more_and_more_looks() -> None:
     window: ShareWindow[int] = ShareWindow()
-    assert all(window.swap(7, n) is None for n in range(3 * MAX_LOOKS))
-    assert window.swap(2000 * MS, 0) == (7, 3 * MAX_LOOKS - 1)
+    assert all(window.swap(7, n) is None for n in range(3 * MAX_SAMPLES))
+    assert window.swap(2000 * MS, 0) == (7, 3 * MAX_SAMPLES - 1)
 
 
 def test_whose_turn_it_is_does_not_show() -> None:
