@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 
-MAX_SHARE = 0.018
+MAX_SHARE = 0.016
 """Bound on the part of one core, while nothing is typed."""
 MAX_INTERVAL_S = 30.0
 LOOKS = 3

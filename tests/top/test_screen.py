@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 from dataclasses import replace
@@ -20,7 +21,7 @@ from hypervisor.top.model import NodeView
 from hypervisor.top.options import TopOptions
 from hypervisor.top.screen.app import TopApp
 from hypervisor.top.screen.theme import guess
-from hypervisor.top.screen.widgets import Rows
+from hypervisor.top.screen.widgets import Fixed, Rows
 from tests.conftest import ROOT
 from tests.top.nodes import BATCH, CARD, FULL_NODE, NODE, QUIET, history
 from tests.top.screens import NOW_S, Given, contrast, play, styles_of, text_of
@@ -286,8 +287,44 @@ def test_a_tiny_terminal_and_a_resized_one() -> None:
     async def story(app: TopApp, pilot: Pilot[Any]) -> None:
         for size in ((20, 5), (10, 3), (300, 80), (80, 24)):
             await pilot.resize_terminal(*size)
-            await pilot.pause()
+            await has_size(app, pilot, size)
             assert all(len(line) <= size[0] for line in text_of(app).split("\n"))
+        assert "batch" in text_of(app)
+
+    play(story, NODE)
+
+
+def test_a_terminal_that_is_resized_once_is_laid_out_for_its_new_width() -> None:
+    async def story(app: TopApp, pilot: Pilot[Any]) -> None:
+        await pilot.pause(0.3)
+        await pilot.resize_terminal(100, 30)
+        await has_size(app, pilot, (100, 30))
+        assert app.query_one("#keys", Fixed)._lines[0].width == 100
+
+    play(story, NODE)
+
+
+async def has_size(app: TopApp, pilot: Pilot[Any], size: tuple[int, int]) -> None:
+    """Wait until the screen is drawn at this size."""
+    async with asyncio.timeout(30):
+        while app.screen.size != size:
+            await pilot.pause(0.02)
+    await pilot.pause()
+
+
+def test_while_the_size_changes_it_is_hardly_drawn_and_then_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A window that is dragged changes twenty times a second. The whole screen is laid out each time."""
+    sizes: list[int] = []
+    draw = TopApp._draw
+    monkeypatch.setattr(TopApp, "_draw", lambda app: (sizes.append(app.size.width), draw(app)))
+
+    async def story(app: TopApp, pilot: Pilot[Any]) -> None:
+        await pilot.pause(0.3)
+        sizes.clear()
+        for width in range(60, 100):
+            await pilot.resize_terminal(width, 30)
+        await has_size(app, pilot, (99, 30))
+        assert 1 <= len(sizes) <= 10 and sizes[-1] == 99
         assert "batch" in text_of(app)
 
     play(story, NODE)

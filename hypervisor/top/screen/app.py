@@ -40,7 +40,10 @@ MAX_PROBLEM_LINES = 4
 SCROLL_BAR = 1
 ENDING = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM)
 ENDING_S = 3.0
-RESIZE_S = 0.3
+QUIET_S = 0.2
+"""A size that does not change for this time is drawn."""
+MAX_RESIZING_S = 10.0
+"""While the size keeps changing, one is drawn so often: each costs the CPU of some looks."""
 NODE_WAITING = NodeView(host="", health="new")
 
 
@@ -90,7 +93,8 @@ class TopApp(Changes, App[None]):
         self._usual_s = source.interval_s
         self._budget = CpuBudget()
         self._resized_at_s = 0.0
-        self._resizing: Timer | None = None
+        self._held: events.Resize | None = None
+        self._release: Timer | None = None
 
     def compose(self) -> ComposeResult:
         for name in ("status", "tabs", "totals", "problems", "head"):
@@ -245,19 +249,32 @@ class TopApp(Changes, App[None]):
         words.append(time.strftime("%H:%M:%S"))
         return "  ".join(words)
 
-    def on_resize(self) -> None:
-        """Draw for the new size: at once, but only a few times a second while the size is changing."""
-        if self._resizing is not None:
-            return
-        left_s = self._resized_at_s + RESIZE_S - time.monotonic()
-        if left_s > 0:
-            self._resizing = self.set_timer(left_s, self._resize)
-        else:
-            self._resize()
+    async def on_event(self, event: events.Event) -> None:
+        """Keep resizes back while the size is changing: textual would lay out everything each time."""
+        if not isinstance(event, events.Resize):
+            await super().on_event(event)
+        elif self._may_resize(event):
+            await super().on_event(event)  # from here on `size` is the new one
+            self.draw()
 
-    def _resize(self) -> None:
-        self._resizing, self._resized_at_s = None, time.monotonic()
-        self.draw()
+    def _may_resize(self, event: events.Resize) -> bool:
+        """Return True if this size is to be drawn now. Otherwise the last one is, once it is quiet."""
+        now_s = time.monotonic()
+        left_s = self._resized_at_s + MAX_RESIZING_S - now_s
+        is_first = self._release is None and now_s - self._resized_at_s > QUIET_S
+        if event is self._held or is_first or left_s <= 0:
+            self._forget_held()
+            self._resized_at_s = now_s
+            return True
+        self._forget_held()
+        self._held = event
+        self._release = self.set_timer(min(QUIET_S, left_s), lambda: self.post_message(event))
+        return False
+
+    def _forget_held(self) -> None:
+        if self._release is not None:
+            self._release.stop()
+        self._held = self._release = None
 
     def change(self, **changed: object) -> None:
         """Change view settings, and draw."""
