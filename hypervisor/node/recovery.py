@@ -17,6 +17,7 @@ from hypervisor.node.state_store import NoStateStore, SavedState, SavedTenant, S
 from hypervisor.node.tenant_segments import OpenSegments, TenantSegments
 from hypervisor.shm.segment_store import Segments
 from limiter.errors import QuotaError
+from limiter.quota import Quota
 
 logger = logging.getLogger(__name__)
 CLUSTERS = ("pod", "slices")
@@ -79,6 +80,8 @@ class Recovery:
         )
         if was.effective.source == "pod":  # until the cluster supplies it again
             self._registry.sources.pods.setdefault(name, was.effective.quota)
+        elif was.effective.gang_source == "pod":
+            self._registry.sources.pods.setdefault(name, Quota(gang=was.effective.quota.gang))
         try:
             if not self.open(tenant).usage.count_living() and self._tenant_segments.retire(name):
                 return

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import signal
 from typing import Any
 
 import pytest
@@ -134,3 +135,23 @@ def test_a_job_outlives_the_daemon_and_is_one_gang_again(
     members = [one.answer["tenant"] for one in ranks]
     eventually(lambda: [sorted(g["members"]) for g in again.state()["gangs"]] == [sorted(members)])
     assert [mode(one) for one in ranks] == [GangMode.NAMED] * 2
+
+
+def test_a_gang_holds_through_a_restart_of_the_daemon_while_the_cluster_is_away(
+    cluster: Start, fake_api: FakeApi, kubelet: FakeApi, in_pod: InPod
+) -> None:
+    said = {"alone": {"gang": "job"}, "limited": {"gang": "job", "memory": "4Gi"}}
+    pods = [fake_api.put(pod(name, annotations=one)) for name, one in said.items()]
+    node = cluster()
+    ranks = [in_pod(one) for one in pods]
+    fake_api.stop()
+    kubelet.stop()
+    node.stop(signal.SIGKILL)
+    again = cluster()
+    again.process.send_signal(signal.SIGHUP)  # what is decided again is decided as before
+    eventually(lambda: again.state()["counts"].get("config_read"))
+    assert [gang(again, one)["id"] for one in ranks] == ["default/job"] * 2
+    assert [mode(one) for one in ranks] == [GangMode.NAMED] * 2
+    fake_api.annotate("alone", gang="off")
+    fake_api.start()
+    eventually(lambda: mode(ranks[0]) == GangMode.OFF, within_s=20)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -79,3 +80,11 @@ def test_a_container_without_kubernetes_is_believed_no_more_than_a_pod(tmp_path:
     tenant = Tenant(TenantName("container-0123456789ab"), 0, EffectiveQuota(SAVED, "api"), Quota())
     segments = Segments({GPU: WRITTEN}, is_suspended=False, is_read_only=False)
     assert device_quota(recovered(tmp_path, tenant, segments).effective.quota, GPU).memory_bytes == 2 * GIB
+
+
+def test_a_quota_that_is_recovered_from_a_policy_keeps_its_gang(tmp_path: Path) -> None:
+    saved = EffectiveQuota(replace(SAVED, gang="job"), "api", "api")
+    segments = Segments({GPU: WRITTEN}, is_suspended=False, is_read_only=True)
+    found = recovered(tmp_path, Tenant(TenantName("t"), 0, saved, Quota()), segments).effective
+    assert device_quota(found.quota, GPU).memory_bytes == 64 * GIB
+    assert (found.quota.gang, found.gang_source) == ("job", "api")
