@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sockets and the pages behind them: the API on its Unix socket and over TCP, and the metrics page."""
+"""Opens the daemon's sockets and serves on them: the API on its Unix socket and over TCP, and the metrics
+page.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,7 @@ from hypervisor.node.node import Node
 UNIX_BACKLOG, TCP_BACKLOG = 4096, 1024
 """Connections that wait to be accepted."""
 LATE_S = 0.02
-"""Time for connections that were accepted last to get their answer."""
+"""Time in which the connections that were accepted last get their answer."""
 SHUTDOWN_S = 2.0
 
 
@@ -66,7 +68,7 @@ class Endpoints:
             for one in tcp_sockets(settings.metrics_addr, "metrics_addr"):
                 self._listen(one, server, by_address, TCP_BACKLOG)
             warn_of_open_metrics(settings.metrics_addr)
-        # Last: a client that finds the socket finds the rest.
+        # Last: a client that finds the socket also finds the other endpoints.
         server = await self._run(self._stats.counted(self._server.unix_application()))
         peers, authorization = self._node.peers, self._node.authorization
         by_user = callers.UnixCallers(peers, peers.whereabouts, authorization, self._accounts)
@@ -103,7 +105,7 @@ class Endpoints:
         made.start(backlog)
 
     async def close(self) -> None:
-        """Answer the requests that are open, and listen no more."""
+        """Answer the open requests, and stop listening."""
         self._node.commands.drain()
         for listener in self._listeners:
             listener.close()

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Shares the event loop between users: work of each is done in turn, a little at a time.
+"""Shares the event loop between users: one piece of work of each user in turn.
 
-A user that brings much work waits for it himself; the work of any other user waits for one piece of each at
-most. Event loop only.
+A user with much work waits for it. The work of any other user waits at most for one piece of each user. Event
+loop only.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from collections.abc import Callable
 
 logger = logging.getLogger(__name__)
 MAX_SLICE_S = 0.002
-"""Time after which other work of the loop is done."""
+"""Time after which the event loop runs other tasks."""
 
 
 class FairQueue:
-    """Pieces of work by user, in the order in which each user's came."""
+    """Pieces of work by user, each user's in the order of arrival."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -27,14 +27,14 @@ class FairQueue:
         self._is_scheduled = False
 
     def put(self, user: str, work: Callable[[], None]) -> None:
-        """Do a piece of work when it is this user's turn."""
+        """Queue a piece of work until this user's turn."""
         self._queues.setdefault(user, deque()).append(work)
         if not self._is_scheduled:
             self._is_scheduled = True
             self._loop.call_soon(self._run)
 
     def waiting(self, user: str) -> int:
-        """Return how many pieces of a user's work wait."""
+        """Return the number of waiting pieces of a user's work."""
         return len(self._queues.get(user, ()))
 
     def _run(self) -> None:

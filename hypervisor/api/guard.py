@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Guards that each HTTP call passes before its handler: the caller's rate, a body in time, plain errors.
 
-Whatever goes wrong is answered in JSON with the same line in a header, and logged once per cause; a client
-that hangs up is no error.
+Each error is answered in JSON, with the same line in a header, and logged once per cause. A client that hangs
+up is no error.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ SERVER_OPTIONS: dict[str, Any] = {
     "lingering_time": 1.0,
     "keepalive_timeout": IDLE_S,
 }
-"""Options of aiohttp: nothing is unpacked before it is decided whether it may come packed."""
+"""Options of aiohttp: a body is not decompressed before the guard has refused compressed ones."""
 
 
 READERS = ("/v1/state", "/metrics")
 COST_PER_S = 2000
-"""Requests that are charged for a second in which such an answer is made."""
+"""Requests that are charged per second of work on such an answer."""
 
 
 def guarded(app: web.Application, accounts: Accounts, *, timeout_s: float) -> web.Application:
-    """Put the guards in front of an application's calls; a body has `timeout_s` to come."""
+    """Put the guards in front of an application's calls; a body must arrive within `timeout_s`."""
 
     @web.middleware
     async def phases(request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -66,7 +66,7 @@ def guarded(app: web.Application, accounts: Accounts, *, timeout_s: float) -> we
             return answer(error.status, str(error))
         except web.HTTPException as error:
             return error if error.status < 400 else answer_to(error)
-        except ConnectionError:  # it has hung up: nothing that is answered arrives
+        except ConnectionError:  # the client has hung up and would not get an answer
             return web.Response(status=499)
         except Exception as error:
             reason = shortage_of(error)
@@ -78,7 +78,7 @@ def guarded(app: web.Application, accounts: Accounts, *, timeout_s: float) -> we
 
     @contextlib.asynccontextmanager
     async def turn(request: web.Request) -> AsyncIterator[None]:
-        """Wait until the caller may be answered; what reads books is answered one by one."""
+        """Wait until the caller may be answered; calls that read usage segments are answered one by one."""
         account = account_of(request)
         if account is None or account.is_operator:
             yield
@@ -120,7 +120,7 @@ def guarded(app: web.Application, accounts: Accounts, *, timeout_s: float) -> we
 
 
 def connection_of(request: web.Request) -> ApiConnection | None:
-    """Return what keeps the deadline of a request's connection; None: it is closed."""
+    """Return the connection of a request, which keeps the deadlines; None if it is closed."""
     transport = request.transport
     protocol = transport.get_protocol() if transport is not None else None
     return protocol if isinstance(protocol, ApiConnection) else None
@@ -132,7 +132,7 @@ def account_of(request: web.Request) -> CallerAccount | None:
 
 
 def answer(status: int, reason: str) -> web.Response:
-    """Return a refusal; the connection ends where the body may not have been read."""
+    """Return a refusal; the connection ends if the body may not have been read."""
     headers = {"Gpulimit-Error": reason}
     if status == 503:
         headers["Retry-After"] = "1"

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Accepts connections and ends those that cost without asking.
+"""Accepts connections, and ends those that occupy resources without a request.
 
-Whose a connection is, is known before it is served: a user with too many, or with too many new ones a
-second, is told so and hung up on. Nothing waits for that in the kernel's queue, which all users share: what
-is refused is accepted first. When descriptors run out, accepting pauses, and the peers that wait are told by
-a descriptor kept for that.
+The user of a connection is known before it is served. A user with too many connections, or too many new ones
+per second, gets a refusal and is disconnected. All users share the kernel's queue, so even refused
+connections are accepted first and leave it at once. If descriptors run out, accepting pauses, and waiting
+peers get an answer through a reserved descriptor.
 """
 
 from __future__ import annotations
@@ -28,33 +28,34 @@ from hypervisor.log import account_in_log
 
 logger = logging.getLogger(__name__)
 MAX_ACCEPTED = 128
-"""At once, before other work of the loop is done."""
+"""Largest number of connections that are accepted before the event loop runs other tasks."""
 MAX_ACCEPT_S = 0.002
 PAUSE_S = 0.2
 """Pause in accepting after a shortage."""
 SWEEP_S = 0.5
 MAX_ENDED, MORE_S = 64, 0.005
-"""Late connections that are ended at once, and when the next ones are."""
+"""Number of late connections that are ended together, and the seconds until the next ones."""
 LINGER_S = 0.5
 MAX_LINGERING = 16
-"""Refused connections that are kept open for LINGER_S."""
+"""Largest number of refused connections that are kept open for LINGER_S."""
 
 
 class Callers(Protocol):
-    """Says whose connections are: `caller` at once, for all that come; `account` for those in turn."""
+    """Identifies connections: `caller` at once, for every new one; `account` for those whose turn it is."""
 
     def caller(self, arrival: Arrival) -> Caller:
-        """Return whose turn a connection waits for. Raises OSError if it has gone."""
+        """Return the caller whose turn a connection waits for. Raises OSError if it is closed."""
         ...
 
     def account(self, connection: socket.socket, caller: Caller) -> CallerAccount:
-        """Return the account that is charged for it. Raises Refused."""
+        """Return the account of a connection. Raises Refused."""
         ...
 
 
 class ApiListener:
-    """One listening socket. `serve` makes the HTTP protocol of a connection; `callers` says whose it is;
-    `adopt` makes a socket of its descriptor.
+    """One listening socket. `serve` makes the HTTP protocol of a connection, `callers` identifies it, and
+    `adopt`
+    makes a socket of its descriptor.
     """
 
     def __init__(
@@ -95,7 +96,7 @@ class ApiListener:
         self._sweep()
 
     def close(self) -> None:
-        """Accept no more; connections go on."""
+        """Stop accepting; open connections continue."""
         if self._is_open:
             self._is_open = False
             self._loop.remove_reader(self._socket)
@@ -106,7 +107,7 @@ class ApiListener:
             self._close_refused(refused)
 
     def end(self) -> None:
-        """End the connections that have asked nothing yet."""
+        """End the connections without a request."""
         for connection in list(self.connections):
             connection.abort()
 
@@ -128,12 +129,12 @@ class ApiListener:
                 return
 
     def _let_in(self, came: Sequence[Arrival]) -> None:
-        """Let connections wait for their users' turns, and turn away those above the rate."""
+        """Queue connections for their users' turns, and refuse those above the rate."""
         too_often: dict[CallerAccount, list[int]] = {}
         for arrival in came:
             try:
                 caller = self._callers.caller(arrival)
-            except OSError:  # it has gone
+            except OSError:  # the connection is closed
                 os.close(arrival.fd)
                 continue
             if not caller.may_operate:
@@ -146,7 +147,7 @@ class ApiListener:
             self._turn_away(account, fds)
 
     def _queue(self, connection: socket.socket, caller: Caller) -> None:
-        """Let a connection wait for its user's turn, if not too many do."""
+        """Queue a connection for its user's turn, unless too many wait."""
         connection.setblocking(False)
         turn = f"new connections of {caller.name}"
         if self.turns.waiting(turn) >= self.accounts.limits.connections_of_user:
@@ -163,7 +164,7 @@ class ApiListener:
         self._arrivals.turn_away(fds, account.refusal)
 
     def _take(self, connection: socket.socket, caller: Caller) -> None:
-        """Serve a connection, or tell its peer why not."""
+        """Serve a connection, or send its peer the reason of a refusal."""
         try:
             account = self._callers.account(connection, caller)
         except Exception as error:  # not served: there is no account to charge
@@ -179,9 +180,10 @@ class ApiListener:
         task.add_done_callback(self._tasks.discard)
 
     def _make_room(self, account: CallerAccount) -> bool:
-        """End a connection that asks nothing, for a new one of this account; False if all are in use.
+        """End a connection without a request, for a new one of this account; False if all are in use.
 
-        It is the oldest of the account's own, or of the account that has the most where that has more.
+        It is the oldest of this account or, if another account has more connections, of the one with the
+        most.
         """
         largest = self.accounts.largest()
         for owner in (account, largest) if largest.connections > account.connections else (account,):
@@ -229,7 +231,7 @@ class ApiListener:
             connection.close()
 
     def _pause(self, error: OSError) -> None:
-        """Descriptors or memory have run out: say so to the peers that wait, and accept later."""
+        """Handle a shortage of descriptors or memory: answer the waiting peers, and accept again later."""
         self._loop.remove_reader(self._socket)
         reason = shortage_of(error) or os.strerror(error.errno or 0)
         logger.error("cannot accept connections: %s", reason)
@@ -255,7 +257,7 @@ class ApiListener:
             self._spare.keep()
 
     def _sweep(self) -> None:
-        """End the connections that are late."""
+        """End the connections whose deadline has passed."""
         if not self._is_open and not self.connections:
             return
         now_s = time.monotonic()
@@ -270,7 +272,7 @@ class ApiListener:
 
 
 def refusal(reason: str) -> bytes:
-    """Return an answer of status 503 that says why, in its body and in a header."""
+    """Return an answer of status 503 with the reason in its body and in a header."""
     line = "".join(c if " " <= c <= "~" and c not in '"\\' else "?" for c in reason)
     body = f'{{"error": "{line}"}}'
     return (

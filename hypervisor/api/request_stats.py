@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Counts the calls on the Unix socket: what came in, and what was answered."""
+"""Counts the calls on the Unix socket, and their answers."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class RequestStats:
 
 
 def kind_of(request: web.Request) -> str:
-    """Return what a call is; operators' calls are one kind."""
+    """Return the kind of a call; operators' calls are one kind."""
     resource = request.match_info.route.resource
     return {
         "/v1/workers": "register",

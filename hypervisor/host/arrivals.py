@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Accepts connections many at a time, with the kernel's word on who made each; turns some away likewise.
+"""Accepts many connections at a time, with the kernel's report on the user of each, and refuses many at a
+time.
 
-For each connection that is turned away only a few system calls are made, so that one user who connects
-without pause does not keep others waiting.
+A refused connection only costs a few system calls, so that a user that connects without pause does not delay
+other users.
 """
 
 from __future__ import annotations
@@ -16,15 +17,15 @@ from limiter._native import ffi, lib
 
 NETLINK_SOCK_DIAG = 4
 NO_USER = int(lib.GL_NO_USER)
-"""User of a connection from another machine or network namespace, or whose other end has gone."""
+"""User of a connection from another machine or network namespace, or of one whose other end is closed."""
 
 
 class Arrival(NamedTuple):
-    """A connection that has been accepted; its descriptor is open until it is adopted or turned away."""
+    """An accepted connection; its descriptor is open until it is adopted or refused."""
 
     fd: int
     pid: int
-    """Number of the process that made it, at that time; 0 over TCP."""
+    """Pid of the process that opened it, at that time; 0 over TCP."""
     uid: int
     gid: int
 
@@ -38,10 +39,10 @@ class Arrivals:
         self._most = most
         self._came = ffi.new("struct gl_arrival[]", most)
         self._link: socket.socket | None = None
-        """To the kernel's socket diagnosis."""
+        """Netlink socket for the kernel's socket diagnosis."""
 
     def accept(self) -> list[Arrival]:
-        """Return connections that waited; empty: none did. Raises OSError."""
+        """Return the waiting connections; empty if there are none. Raises OSError."""
         count = lib.gl_accept_many(self._listener.fileno(), self._came, self._most)
         if count < 0:
             raise OSError(-count, os.strerror(-count))
@@ -64,7 +65,7 @@ class Arrivals:
             self._link = None
 
     def turn_away(self, fds: Sequence[int], answer: bytes) -> None:
-        """Close connections; the first ones are told why."""
+        """Close connections; only the first ones get an answer."""
         lib.gl_turn_away(ffi.new("int32_t[]", list(fds)), len(fds), answer, len(answer))
 
     def close(self) -> None:

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Control groups as this daemon sees them: which part of a path root has named, and what that part says.
+"""Finds the trusted part of cgroup paths, and the pod, container or unit in it.
 
-A user to whom a group is delegated (systemd does so for each login user and for services with `Delegate=`)
-names groups in it as he likes, a pod's name included. So a name in a path is believed only where every
-directory that leads to it belongs to root and can be written by root alone. The group itself may be
-a user's: runtimes give a container in a user namespace its own.
+A user with a delegated cgroup chooses the names of groups in it, even a pod's name. systemd delegates a group
+to each login user and to services with `Delegate=`. So a name in a path only counts if root owns every
+directory down to it, and only root can write them. The last group itself may belong to a user: runtimes give
+a container in a user namespace its own.
 """
 
 from __future__ import annotations
@@ -31,13 +31,14 @@ MAX_DEPTH = 12
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """The place where a process runs, by its control group."""
+    """Pod, container or unit of a process, by its cgroup."""
 
     member: Membership
     unknown: str = ""
-    """The path of no known layout, which an unknown runtime's container may have; empty: all are known."""
+    """Path of unknown layout, which may belong to a container of an unknown runtime; empty if all are
+    known."""
     is_named_by_user: bool = False
-    """A user has named a group of its path like a pod or a container."""
+    """True if a user has named a group in its path like a pod or a container."""
 
 
 PLAIN = Place(Membership())
@@ -45,9 +46,9 @@ UNSEEN = "the daemon does not see it; give it the node's /sys/fs/cgroup"
 
 
 class Hierarchy:
-    """One hierarchy of control groups, where this process can see it.
+    """One cgroup hierarchy, as far as this process can see it.
 
-    `above` is how many levels above this process's own root the mounted directory is.
+    `above` is the number of levels from this process's own root up to the mounted directory.
     """
 
     def __init__(self, mount: Path, above: int, own_root: Path | None) -> None:
@@ -57,7 +58,7 @@ class Hierarchy:
 
     @cached_property
     def _own(self) -> list[str] | None:
-        """Names of the groups from the mounted directory down to this process's own root; None: unknown."""
+        """Names of the groups from the mounted directory down to this process's own root; None if unknown."""
         if self._above == 0:
             return []
         if self._own_root is None or self._above > MAX_DEPTH:
@@ -71,14 +72,14 @@ class Hierarchy:
 
     @property
     def is_whole(self) -> bool:
-        """True if more can be seen than this process's own group: the hierarchy's root, or what is above.
+        """True if more than this process's own group is visible: the hierarchy's root, or a group above.
 
-        In a node that is itself a container the topmost group is not the hierarchy's root.
+        On a node that is itself a container, the topmost group is not the hierarchy's root.
         """
         return self._above > 0 or self._mount.stat().st_ino == ROOT_INODE
 
     def resolve(self, path: str) -> list[str] | None:
-        """Return a path's names, from the mounted directory; None: it is not below that."""
+        """Return a path's names from the mounted directory on; None if it is not below that."""
         parts = [part for part in path.split("/") if part]
         up = sum(part == ".." for part in parts)
         if up > self._above or (up < self._above and self._own is None):
@@ -86,7 +87,7 @@ class Hierarchy:
         return (self._own or [])[: self._above - up] + parts[up:]
 
     def believed(self, names: list[str]) -> int:
-        """Return how many names, from the top, root has given. Raises OSError."""
+        """Return the number of names, from the top, that root has chosen. Raises OSError."""
         place = self._mount
         for count, name in enumerate(names):
             found = place.lstat()
@@ -99,7 +100,7 @@ class Hierarchy:
 
 
 def groups_below(top: Path, depth: int) -> Iterator[Path]:
-    """Yield the directories so many levels below another; groups come and go meanwhile."""
+    """Yield the directories `depth` levels below another; groups may appear and disappear meanwhile."""
     try:
         with os.scandir(top) as found:
             below = [Path(entry.path) for entry in found if entry.is_dir(follow_symlinks=False)]
@@ -113,7 +114,7 @@ def groups_below(top: Path, depth: int) -> Iterator[Path]:
 
 
 class ControlGroups:
-    """Tells where processes run, by the text of their /proc/<pid>/cgroup."""
+    """Finds pod, container or unit of processes, from the text of their /proc/<pid>/cgroup."""
 
     def __init__(self, proc: Path = PROC) -> None:
         own = lines_in((proc / "self/cgroup").read_text(errors="replace"))
@@ -123,15 +124,15 @@ class ControlGroups:
         self._own = innermost(of_path(line.path) for line in own)
 
     def sees_node(self) -> bool:
-        """Return True if all groups of the node can be seen, of one hierarchy at least."""
+        """True if all groups of the node are visible, in at least one hierarchy."""
         with contextlib.suppress(OSError):
             return any(one is not None and one.is_whole for one in self._hierarchies.values())
         return False
 
     def place(self, text: str) -> Place:
-        """Return where a process runs. Raises Refused if that cannot be told.
+        """Return the place of a process. Raises Refused if it is not known.
 
-        Where the daemon is itself in a container, what runs beside it there counts as plain processes.
+        If the daemon is in a container itself, other processes of that container count as plain processes.
         """
         lines = lines_in(text)
         if not lines or any(line.path.endswith(DELETED) for line in lines):
@@ -175,12 +176,12 @@ class ControlGroups:
 
 @dataclass(frozen=True, slots=True)
 class CgroupMount:
-    """A mount of control groups: which directory of the hierarchy, as this process calls it, is where."""
+    """A mount of cgroups: a directory of the hierarchy, by this process's view, and its mount point."""
 
     root: str
     place: Path
     options: frozenset[str]
-    """The hierarchy's; empty: version 2."""
+    """Options of the hierarchy; empty for version 2."""
 
 
 def mounts_in(text: str) -> list[CgroupMount]:
@@ -196,7 +197,7 @@ def mounts_in(text: str) -> list[CgroupMount]:
 
 
 def hierarchy_of(controllers: str, mounts: list[CgroupMount]) -> Hierarchy | None:
-    """Return a hierarchy by the mount that shows most of it; None: none shows this process's root."""
+    """Return a hierarchy by its most complete mount; None if no mount shows this process's root."""
     wanted = frozenset(controllers.split(",")) if controllers else frozenset[str]()
     fitting = [m for m in mounts if (m.options >= wanted if wanted else not m.options)]
     whole = [m for m in fitting if not m.root.replace("/..", "").strip("/")]
@@ -208,5 +209,5 @@ def hierarchy_of(controllers: str, mounts: list[CgroupMount]) -> Hierarchy | Non
 
 
 def unescaped(text: str) -> str:
-    """Return a field of a mountinfo file, which writes a blank as a backslash and 040."""
+    """Return a field of a mountinfo file with escapes resolved: a blank is a backslash and 040."""
     return re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), text)

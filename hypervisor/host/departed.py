@@ -20,7 +20,7 @@ class DepartedProcesses:
 
     def __init__(self) -> None:
         self._start_ticks: dict[int, int] = {}
-        """By host pid, oldest first."""
+        """Start times by host pid, oldest first."""
 
     def add(self, key: ProcessKey) -> None:
         """Keep a process that was registered and has ended."""

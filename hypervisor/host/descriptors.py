@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""File descriptors of this process: how many there may be, and the names of shortages."""
+"""File descriptors of this process: their limit, a reserve, and the names of shortages."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ OF_DESCRIPTORS = (errno.EMFILE, errno.ENFILE)
 
 
 def shortage_of(error: BaseException | None) -> str | None:
-    """Return what has run out, by an error or what it was caused by; None: nothing that passes."""
+    """Return the name of the shortage behind an error or its causes; None if it is no temporary shortage."""
     seen = 0
     while error is not None and seen < 10:
         if isinstance(error, MemoryError):
@@ -34,7 +34,7 @@ def shortage_of(error: BaseException | None) -> str | None:
 
 
 def raise_limit() -> tuple[int, str]:
-    """Raise the soft limit on descriptors to the hard one; return it, and why that failed or ""."""
+    """Raise the soft limit on descriptors to the hard one; return it, and the reason of a failure or ""."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
@@ -44,20 +44,20 @@ def raise_limit() -> tuple[int, str]:
 
 
 class Spare:
-    """One descriptor that is kept, so that a peer can be told that there are none."""
+    """One reserved descriptor, to answer a peer when there are no others."""
 
     def __init__(self) -> None:
         self._fd = -1
         self.keep()
 
     def keep(self) -> None:
-        """Take it back, if that is possible now."""
+        """Reserve the descriptor again, if that is possible now."""
         if self._fd < 0:
             with contextlib.suppress(OSError):
                 self._fd = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
 
     def give(self) -> bool:
-        """Free it for use; False: it is in use already."""
+        """Free the descriptor for use; False if it is in use already."""
         if self._fd < 0:
             return False
         os.close(self._fd)

@@ -12,7 +12,7 @@ MAX_CACHED_NAMES = 1024
 
 
 class Names:
-    """Looks names up and remembers them."""
+    """Looks up names, and caches them."""
 
     def __init__(self, passwd: Path = PASSWD, docker: Path = DOCKER) -> None:
         self._passwd = passwd
@@ -22,7 +22,7 @@ class Names:
         self._containers: dict[str, str] = {}
 
     def user(self, uid: int) -> str:
-        """Return a local user's name; others' are not asked for over the network, and stay numbers."""
+        """Return a local user's name; other users keep their number, since no name service is asked."""
         try:
             at_ns = self._passwd.stat().st_mtime_ns
             if at_ns != self._users_at_ns:
@@ -33,7 +33,7 @@ class Names:
         return self._users.get(uid, str(uid))
 
     def container(self, container_id: str) -> str:
-        """Return a Docker container's name; nothing where it is not known: an id is no name."""
+        """Return a Docker container's name; "" if it is not known."""
         known = self._containers.get(container_id)
         if known is not None:
             return known
@@ -50,7 +50,7 @@ class Names:
 
 
 def users_in(text: str) -> dict[int, str]:
-    """Return names by uid; the first of a number counts."""
+    """Return names by uid; the first entry of a uid counts."""
     users: dict[int, str] = {}
     for line in text.splitlines():
         fields = line.split(":")

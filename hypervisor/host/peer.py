@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Decides which process is at the other end of a connection, and whose it is. All calls ask here.
+"""Identifies the process at the other end of a connection, with user, pod and container. All calls use it.
 
-The kernel ties a Unix connection to the process that opened it. From Linux 6.5 it hands out a pidfd of that
-process at any time; before, one is opened by number when the connection is accepted. What /proc says by
-number is believed only if the pidfd shows afterwards that the process lives: until then no other can have
-the number. The control group of a process that has ended, or is about to, says nothing. So that process is
-refused, and with it every call on a connection that it left to others.
+The kernel ties a Unix connection to the process that opened it. From Linux 6.5 on, it returns a pidfd of that
+process at any time. Before, the daemon opens one by pid when it accepts the connection. Facts from /proc by
+pid only count if the pidfd shows afterwards that the process lives: until then no other process can have the
+pid. The cgroup of a process that has ended, or is ending, proves nothing. So such a process is refused, and
+so is every call on a connection that it left to other processes.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def gone(pid: int) -> Refused:
 
 @contextlib.contextmanager
 def no_longer(pid: int) -> Iterator[None]:
-    """Turn what goes wrong when a process is looked at into a refusal."""
+    """Turn errors of reading a process's files into a refusal."""
     try:
         yield
     except OSError as error:
@@ -81,7 +81,7 @@ class Accepted(socket.socket):
         with contextlib.suppress(OSError):
             pidfds[self.number] = os.pidfd_open(pid)
         try:
-            # Since it connected its number may have gone over to another process.
+            # Another process may have got the pid since the process connected.
             is_its_user = process_files.status_of(pid).effective_uid == uid
         except OSError:
             is_its_user = False
@@ -99,7 +99,7 @@ class Accepted(socket.socket):
 
 
 def hands_out_pidfds() -> bool:
-    """Return True if the kernel hands out a pidfd of the process that opened a connection, at any time."""
+    """True if the kernel returns a pidfd of the process that opened a connection, at any time."""
     one, two = socket.socketpair()
     with one, two:
         try:
@@ -132,15 +132,13 @@ class Peers:
         self.whereabouts = Whereabouts(self.control_groups)
         self._hands_out_pidfds = hands_out_pidfds()
         self._pidfds: dict[int, int] = {}
-        """By the number of the connection's descriptor; only before Linux 6.5."""
+        """Pidfds by the connection's descriptor; only before Linux 6.5."""
         self._holders = tcp_peer.SocketHolders()
         self._own_depth = len(process_files.status_of(os.getpid()).pids)
         self._own_users = process_files.uid_map(os.getpid())
 
     def adopt(self, fd: int) -> socket.socket:
-        """Return the socket of a connection that has been accepted. It can be told apart by the process that
-        opened it.
-        """
+        """Return the socket of an accepted connection, which `of` can then map to its process."""
         if self._hands_out_pidfds:
             return socket.socket(fileno=fd)
         accepted = Accepted(fileno=fd)
@@ -176,15 +174,16 @@ class Peers:
                 return os.dup(accepted)
 
     def over_tcp(self, ends: TcpEndpoints, pid: int, ticks: int) -> Peer:
-        """Return the process that has this pid in its namespace, started then, and made a TCP connection.
-        Raises Refused. It may take long, and runs on any thread.
+        """Return the process with this pid in its namespace and this start time that holds a TCP connection.
+
+        Raises Refused. Slow. Any thread.
         """
         number = tcp_peer.find(ends, pid, ticks, self._holders)
         with no_longer(number), closing(os.pidfd_open(number)) as pidfd:
             status = process_files.status_of(number)
             user = User(status.uids[1], status.gids[1], status.groups | {status.gids[1]})
             peer = self._describe(number, pidfd, user)
-            # What was found by number is this process's if the number was its own all the time.
+            # Facts found by pid belong to this process only if it had the pid all the time.
             if peer.key.start_ticks != ticks or not tcp_peer.holds(number, ends):
                 raise gone(number)
             return peer
@@ -203,7 +202,7 @@ class Peers:
             yield now, pidfd
 
     def is_over_tcp(self, ends: TcpEndpoints, key: ProcessKey) -> bool:
-        """Return True if a process holds the other end of a TCP connection. Runs on any thread."""
+        """True if a process holds the other end of a TCP connection. Any thread."""
         try:
             with closing(os.pidfd_open(key.host_pid)) as pidfd:
                 started = process_files.stat_of(key.host_pid).start_ticks

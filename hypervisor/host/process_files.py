@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files of /proc that tell about one process, by its number.
+"""Reads files of /proc about one process, by its pid.
 
-Nothing here knows whether the number is still the same process's: `peer` sees to that.
+This module does not check that the pid still belongs to the same process: `peer` does.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 PROC = Path("/proc")
 READ_BYTES = 8 << 10
 MAX_FILE_BYTES = 256 << 10
-"""Bound on what is read of a file; a user namespace's map has at most 340 lines, a cgroup file a few."""
+"""Bound on the bytes read from a file; a user namespace's map has at most 340 lines, a cgroup file a few."""
 PF_EXITING = 0x4
 DEAD = frozenset("ZXx")
 
@@ -28,8 +28,9 @@ class ProcessStat:
 
     @property
     def is_ending(self) -> bool:
-        """True if the process, or its first thread, has ended or is about to: then the kernel shows it in
-        the root of version 1's control groups, wherever it was.
+        """True if the process, or its first thread, has ended or is ending.
+
+        The kernel then shows it in the root of version 1's cgroups, wherever it was.
         """
         return self.state in DEAD or bool(self.flags & PF_EXITING)
 
@@ -39,11 +40,11 @@ class ProcessStatus:
     """A process by /proc/<pid>/status."""
 
     uids: tuple[int, ...]
-    """Real, effective, saved, of files."""
+    """Real, effective, saved and file-system user."""
     gids: tuple[int, ...]
     groups: frozenset[int]
     pids: tuple[int, ...]
-    """In each pid namespace, from that of /proc to its own."""
+    """Pid in each pid namespace, from that of /proc down to its own."""
 
     @property
     def effective_uid(self) -> int:
@@ -51,12 +52,12 @@ class ProcessStatus:
 
     @property
     def namespace_pid(self) -> int:
-        """Return the pid that it has in its own, innermost namespace; 0: unknown."""
+        """Return the pid in its own, innermost namespace; 0 if unknown."""
         return self.pids[-1] if self.pids else 0
 
 
 def stat_of(pid: int, proc: Path = PROC) -> ProcessStat:
-    """Return what the kernel says of a process's life. Raises OSError if there is none."""
+    """Return a process's state and start time. Raises OSError if it does not exist."""
     words = read(proc / str(pid) / "stat").rpartition(")")[2].split()
     try:
         return ProcessStat(words[0], int(words[6]), int(words[19]))
@@ -65,7 +66,7 @@ def stat_of(pid: int, proc: Path = PROC) -> ProcessStat:
 
 
 def status_of(pid: int, proc: Path = PROC) -> ProcessStatus:
-    """Return whose a process is. Raises OSError if there is none."""
+    """Return a process's users, groups and pids. Raises OSError if it does not exist."""
     lines = read(proc / str(pid) / "status").splitlines()
     fields = {name: value.split() for name, _, value in (line.partition(":") for line in lines)}
     try:
@@ -80,17 +81,17 @@ def status_of(pid: int, proc: Path = PROC) -> ProcessStatus:
 
 
 def cgroup_text(pid: int, proc: Path = PROC) -> str:
-    """Return a process's control groups. Raises OSError."""
+    """Return the text of a process's cgroup file. Raises OSError."""
     return read(proc / str(pid) / "cgroup")
 
 
 def uid_map(pid: int, proc: Path = PROC) -> str:
-    """Return how a process's user namespace maps users into the reader's. Raises OSError."""
+    """Return the map from a process's user namespace to the reader's. Raises OSError."""
     return read(proc / str(pid) / "uid_map")
 
 
 def read(path: Path) -> str:
-    """Return a file's text, at most MAX_FILE_BYTES, without a buffer between. Raises OSError."""
+    """Return a file's text, at most MAX_FILE_BYTES, without buffering. Raises OSError."""
     fd, parts, size = os.open(path, os.O_RDONLY | os.O_CLOEXEC), [], 0
     try:
         while size < MAX_FILE_BYTES and (part := os.read(fd, READ_BYTES)):
