@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The same values under the names that other exporters' users have on their dashboards. Off unless asked for.
+"""Serves values under the names of other exporters too, for existing dashboards. Off by default.
 
-One table. Labels are ours, which are a superset of theirs; where theirs say more of a card than ours, it is
-added.
+One table defines the names. The labels are gpulimit's, which are a superset of the others'; missing labels of
+a card are added.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ class Alias:
     scale: float = 1.0
     help: str = ""
     names_card: bool = False
-    """With the card's name and the node in the labels `gpu` and `instance`."""
+    """True to add the card's name and the node as labels `gpu` and `instance`."""
     label: tuple[str, str] | None = None
-    """Only the sample with this label, and without it."""
+    """Label of the only sample to serve; the label itself is dropped."""
 
 
 NVSHARE = (
@@ -139,7 +139,7 @@ ALIASES: dict[str, tuple[Alias, ...]] = {
 
 
 def aliases_of(families: Iterable[Family], exporters: Iterable[str], *, node: str = "") -> Iterator[Family]:
-    """Yield the families once more under the names of other exporters; `node` is this node's name."""
+    """Yield the families under the names of other exporters; `node` is this node's name."""
     known = {family.name: family for family in families}
     infos = known.get(CATALOGUE["gpu_info"].full_name)
     cards = [dict(labels.pairs) for labels, _ in infos.rows] if infos is not None else []
@@ -182,7 +182,7 @@ def with_card(labels: Labels, names: Mapping[str, str], node: str) -> Labels:
 
 
 def without_braces(labels: Labels) -> Labels:
-    """Return labels that a reader understands which takes the first "}" for the end of all labels."""
+    """Return labels without braces, for readers that take the first "}" for the end of all labels."""
     if "}" not in labels.text:
         return labels
     return Labels((name, value.replace("}", ")")) for name, value in labels.pairs)

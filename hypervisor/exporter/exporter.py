@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The newest snapshot as a page, in the form that a scraper asks for. Pages are made once for a snapshot."""
+"""Renders the newest snapshot in the format that a scraper accepts. A page is rendered once per snapshot."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ GZIP_LEVEL = 1
 
 
 class Exporter(Collector):
-    """Holds a snapshot; `publish` replaces it as a whole.
+    """Holds a snapshot; `publish` replaces it atomically.
 
-    It is a collector of prometheus_client too; the page is written without it, which is quicker and gives
-    plain decimals.
+    It is also a collector of prometheus_client. The page is rendered without that library, which is faster
+    and gives plain decimals.
     """
 
     def __init__(self, *, has_debug_labels: bool = False, compat: Sequence[str] = ()) -> None:
@@ -39,18 +39,18 @@ class Exporter(Collector):
         ProcessCollector(registry=self._process)
 
     def publish(self, snapshot: Snapshot) -> None:
-        """Serve another snapshot from now on. Done here, not in scrapes, is what scrapes have in common."""
+        """Serve another snapshot from now on. Work that all scrapes share is done here, once."""
         families = families_of(snapshot, has_debug_labels=self._has_debug_labels)
         self.snapshot = snapshot
         self._families = [*families, *aliases_of(families, self._compat, node=snapshot.node)]
         self._pages = {}
 
     def families(self) -> list[Family]:
-        """Return everything that is served of this daemon's."""
+        """Return all families of this daemon."""
         return self._families
 
     def page(self, accept: str, accept_encoding: str) -> tuple[bytes, dict[str, str]]:
-        """Return body and headers for what a scraper accepts."""
+        """Return body and headers for the formats that a scraper accepts."""
         form, is_packed = form_for(accept), "gzip" in accept_encoding.lower()
         body = self._pages.get((form, is_packed))
         if body is None:
@@ -67,7 +67,7 @@ class Exporter(Collector):
         return render([*self.families(), *process_families(self._process)], form).encode()
 
     def collect(self) -> Iterator[ClientMetric]:
-        """Yield the same for a registry of prometheus_client."""
+        """Yield the families for a registry of prometheus_client."""
         for family in self.families():
             yield client_metric(family)
 
@@ -80,7 +80,7 @@ def packed(body: bytes) -> bytes:
 
 
 def process_families(registry: CollectorRegistry) -> Iterable[Family]:
-    """Yield the daemon's own memory, CPU and files, as every Prometheus client tells them."""
+    """Yield the daemon's own memory, CPU time and files, as every Prometheus client does."""
     for metric in registry.collect():
         name = f"{metric.name}_total" if metric.type == "counter" else metric.name
         rows = [(NONE, sample.value) for sample in metric.samples if sample.name == name]

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Families as the text of a page, in Prometheus' text format or OpenMetrics. Pure.
+"""Renders families as text, in Prometheus' text format or OpenMetrics. Pure.
 
-Numbers are plain decimals, never exponents, so that simple readers understand them too.
+Numbers are plain decimals, never exponents, for the sake of simple readers.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def add_family(lines: list[str], family: Family, form: Form) -> None:
             assert isinstance(value, Histogram)
             add_histogram(lines, name, labels.text, value)
         return
-    # One comprehension: pages of thousands of clients' samples spend their time here.
+    # One comprehension: a page with thousands of clients spends most of its time here.
     lines += [
         f"{name}{{{labels.text}}} {value if type(value) is int else number(value)}"
         if labels.text

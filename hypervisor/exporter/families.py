@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A snapshot as families of samples, in the catalogue's order. Pure."""
+"""Converts a snapshot to families of samples, in the catalogue's order. Pure."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from hypervisor.metrics.snapshot import (
 )
 
 MAX_CLIENTS = 4096
-"""Series of clients' processes on one page: no tenant can make it grow without end."""
+"""Bound on the series of clients' processes on one page, so that no tenant can make it grow without end."""
 
 
 def families_of(snapshot: Snapshot, *, has_debug_labels: bool) -> list[Family]:
-    """Return everything that a snapshot has to show."""
+    """Return all families of a snapshot."""
     sheet = SampleSet()
     for gpu in snapshot.gpus:
         add_gpu(sheet, gpu)
@@ -138,7 +138,7 @@ def add_plugin(sheet: SampleSet, view: PluginView) -> None:
 
 
 def add_pods(sheet: SampleSet, clients: Iterable[ClientView]) -> None:
-    """Add the pod view: the containers of a pod on one card added up."""
+    """Add the pod view: the sums over the containers of a pod on one card."""
     rows: dict[tuple[str, str, str, str], list[ClientView]] = {}
     for client in clients:
         who = client.who

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Virtual machines and their GPUs as samples. Pure."""
+"""Converts virtual machines and their GPUs to samples. Pure."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""/healthz, /readyz and /metrics, over TCP, for kubelets and Prometheus."""
+"""Serves /healthz, /readyz and /metrics over TCP, for kubelets and Prometheus."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 def application(*, reasons: Callable[[], list[str]], metrics: Handler) -> web.Application:
-    """Return the three pages. `reasons` says what keeps the daemon from being ready; none: it is."""
+    """Return the three pages. `reasons` returns the reasons that the daemon is not ready; empty if it is."""
 
     async def healthz(_: web.Request) -> web.Response:
         return web.Response(text="ok\n")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Label values fit for a page, whatever processes call themselves. Pure."""
+"""Makes label values safe for a page, whatever names processes choose. Pure."""
 
 from __future__ import annotations
 
@@ -10,9 +10,8 @@ MAX_LABELS = 20
 
 
 class Labels:
-    """Names and values in the catalogue's order, and the text that they are on a page.
-
-    A label without a value is not there.
+    """Names and values in the catalogue's order, and their text on a page. A label without a value is left
+    out.
     """
 
     __slots__ = ("pairs", "text")
@@ -22,7 +21,7 @@ class Labels:
         self.text = ",".join(f'{name}="{escaped(value)}"' for name, value in self.pairs)
 
     def plus(self, name: str, value: str) -> Labels:
-        """Return these and one more, whose value is one of a few known words."""
+        """Return these labels and one more, whose value needs no cleaning."""
         more = Labels.__new__(Labels)
         more.pairs = (*self.pairs, (name, value))
         more.text = f'{self.text},{name}="{value}"' if self.text else f'{name}="{value}"'
@@ -33,7 +32,7 @@ NONE = Labels()
 
 
 def clean(value: str) -> str:
-    """Return a value without control characters and half characters, of at most 256 bytes."""
+    """Return a value without control characters and surrogates, of at most 256 bytes."""
     if value.isascii() and value.isprintable() and len(value) <= MAX_VALUE_BYTES:
         return value
     text = "".join(c if is_harmless(c) else "?" for c in value[: MAX_VALUE_BYTES * 4])
@@ -45,7 +44,7 @@ def is_harmless(character: str) -> bool:
 
 
 def escaped(value: str) -> str:
-    """Return a value as it stands between quotation marks."""
+    """Return a value escaped for quotation marks."""
     if "\\" not in value and '"' not in value and "\n" not in value:
         return value
     return value.replace("\\", r"\\").replace("\n", r"\n").replace('"', r"\"")

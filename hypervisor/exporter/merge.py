@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Makes one client of those that a page could not tell apart. Pure.
+"""Merges clients that have the same labels. Pure.
 
-A pod that comes back under its old name before the first has gone is such a pair; two samples with the same
-labels would spoil the whole page.
+Two samples with the same labels would make the whole page invalid. An example is a pod that is created again
+under its old name before the old one has ended.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ BIGGEST = frozenset(
         "client_pending_drop",
     }
 )
-"""Flags, and what does not add up; all else is bytes, time, counts and parts of a card, which do."""
+"""Flags and other fields that cannot be summed; all others are bytes, times, counts and shares."""
 
 
 def gpu_labels(uuid: str, index: int) -> Pairs:
@@ -34,7 +34,7 @@ def gpu_labels(uuid: str, index: int) -> Pairs:
 
 
 def client_labels(client: ClientView) -> Pairs:
-    """Return a client's labels: of a pod, its names; otherwise the tenant's."""
+    """Return a client's labels: the names of its pod, otherwise of the tenant."""
     who = client.who
     return (
         ("namespace", who.namespace),
@@ -58,7 +58,7 @@ def merged(clients: Iterable[ClientView]) -> dict[Pairs, ClientView]:
 
 
 def both(one: ClientView, other: ClientView) -> ClientView:
-    """Return two clients as one: added up, flags by the bigger, and the worse state."""
+    """Return two clients as one: sums, the maximum of flags, and the worse state."""
     worse = max(one.state, other.state, key=STATES.index)
     return replace(
         one,

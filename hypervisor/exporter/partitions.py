@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""vGPUs and MIG devices as samples. Pure. Nothing for cards that have neither.
+"""Converts vGPUs and MIG devices to samples. Pure. Cards without either have none.
 
-Labels are made once for each instance; the tables in limiter.vgpu and limiter.mig tell which field is in
-which metric.
+Labels are made once for each instance. The tables in limiter.vgpu and limiter.mig map fields to metrics.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ def instance_labels(instance: object, table: Mapping[str, str]) -> Pairs:
 
 
 def put_fields(sheet: SampleSet, labels: Labels, instance: object, table: Mapping[str, str]) -> None:
-    """Add a sample for each field that is known."""
+    """Add a sample for each known field."""
     for field, name in table.items():
         value = getattr(instance, field)
         sheet.put(name, labels, int(value) if isinstance(value, bool) else value)
@@ -59,7 +58,7 @@ def add_vgpu_host(sheet: SampleSet, host: VgpuHost) -> None:
 
 
 def add_mig_gpu(sheet: SampleSet, card: MigGpu) -> None:
-    """Add a card that knows MIG and its MIG devices."""
+    """Add a card that supports MIG, and its MIG devices."""
     pairs = card_labels(card)
     sheet.put("mig_mode", Labels(pairs), int(card.is_enabled))
     for instance in card.instances:

@@ -25,13 +25,13 @@ class Family:
 
 
 class SampleSet:
-    """Collects rows; a name that is not in the catalogue is a mistake."""
+    """Collects samples; a name outside the catalogue is a programming error."""
 
     def __init__(self) -> None:
         self._rows: dict[str, list[tuple[Labels, Value]]] = {name: [] for name in CATALOGUE}
 
     def put(self, name: str, labels: Labels, value: Value | None) -> None:
-        """Add a sample; what is not known is left out."""
+        """Add a sample, unless its value is None."""
         if value is not None:
             self._rows[name].append((labels, value))
 
@@ -46,7 +46,7 @@ class SampleSet:
             self._rows[name].append((labels.plus(label, key), value))
 
     def families(self) -> list[Family]:
-        """Return all that have samples."""
+        """Return the families that have samples."""
         return [family_of(CATALOGUE[name], rows) for name, rows in self._rows.items() if rows]
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""/metrics over HTTP: a few scrapes at once, and none that takes for ever."""
+"""Serves /metrics over HTTP, with a bound on simultaneous scrapes and on their time."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 def handler(page: Page, *, most: int = MAX_SCRAPES_AT_ONCE, longest_s: float = MAX_SCRAPE_S) -> Handler:
-    """Return the handler of /metrics; beyond `most` scrapes under way, others are told to come back."""
+    """Return the handler of /metrics; beyond `most` scrapes at a time, it answers 503."""
     under_way = 0
 
     async def scrape(request: web.Request) -> web.StreamResponse:
@@ -29,11 +29,11 @@ def handler(page: Page, *, most: int = MAX_SCRAPES_AT_ONCE, longest_s: float = M
                 request.headers.get("Accept", ""), request.headers.get("Accept-Encoding", "")
             )
             response = web.Response(body=body, headers=headers)
-            async with asyncio.timeout(longest_s):  # a scraper that stops reading gives its place up
+            async with asyncio.timeout(longest_s):  # a scraper that stops reading loses its place
                 await response.prepare(request)
                 await response.write_eof()
             return response
-        except (TimeoutError, ConnectionError):  # it does not read on, or has hung up
+        except (TimeoutError, ConnectionError):  # the scraper has stopped reading, or has hung up
             if request.transport is not None:
                 request.transport.abort()
             return web.Response(status=499)

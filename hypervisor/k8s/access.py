@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Address of a Kubernetes API server, and the credentials to show it.
+"""Address and credentials of a Kubernetes API server.
 
-Tokens and certificates are renewed as files while a pod runs, so they are read again for every request.
+Kubernetes renews the files of tokens and certificates while a pod runs, so they are read again for every
+request.
 """
 
 from __future__ import annotations
@@ -20,21 +21,21 @@ class Access:
     """One server."""
 
     url: str
-    """https://HOST:PORT, or http:// where nothing secret is said."""
+    """https://HOST:PORT, or http:// for requests without secrets."""
     token_file: str = ""
     ca_file: str = ""
     """Authority that signed the server's certificate, or that certificate itself; empty: the system's
     authorities.
     """
     server_name: str = ""
-    """The name in its certificate, where that is not the host of the URL."""
+    """Name in its certificate, if it is not the host of the URL."""
 
     @property
     def is_encrypted(self) -> bool:
         return self.url.startswith("https://")
 
     def headers(self) -> dict[str, str]:
-        """Return what proves who we are. Raises OSError if the token cannot be read."""
+        """Return the headers with the credentials. Raises OSError if the token cannot be read."""
         if not self.token_file or not self.is_encrypted:
             return {}
         token = Path(self.token_file).read_text(encoding="ascii").strip()
@@ -42,7 +43,7 @@ class Access:
 
 
 class Trust:
-    """The TLS context of an access, made again when its file has changed."""
+    """The TLS context of an access; it is rebuilt when its file has changed."""
 
     def __init__(self, access: Access) -> None:
         self._access = access
@@ -50,7 +51,7 @@ class Trust:
         self._context: ssl.SSLContext | None = None
 
     def context(self) -> ssl.SSLContext | None:
-        """Return the context; None: the server is not spoken to by TLS. Raises OSError, ssl.SSLError."""
+        """Return the context; None if the server does not use TLS. Raises OSError, ssl.SSLError."""
         if not self._access.is_encrypted:
             return None
         path = self._access.ca_file
@@ -62,15 +63,13 @@ class Trust:
 
 
 def stamp(path: str) -> tuple[int, int]:
-    """Return what changes when a file is replaced or written."""
+    """Return a value that changes when a file is replaced or written."""
     status = Path(path).stat()
     return status.st_ino, status.st_mtime_ns
 
 
 def api_server(url: str, token_file: str, ca_file: str, environ: Mapping[str, str] = os.environ) -> Access:
-    """Return the API server: the one that is named, else the one whose address a pod finds in its
-    environment. Raises ConfigError.
-    """
+    """Return the API server: the named one, else the one in a pod's environment. Raises ConfigError."""
     if not url:
         host, port = environ.get("KUBERNETES_SERVICE_HOST"), environ.get("KUBERNETES_SERVICE_PORT", "443")
         if not host:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Delay before the next try."""
+"""Computes the delay before the next try."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 
 class Backoff:
-    """Doubles from try to try, and is drawn at random so that a cluster's nodes do not come all at once."""
+    """A delay that doubles with each try. It is random, so that nodes do not retry together."""
 
     def __init__(
         self, least_s: float = 0.2, most_s: float = 30.0, draw: Callable[[], float] = random.random
@@ -17,11 +17,11 @@ class Backoff:
         self._tries = 0
 
     def next_s(self) -> float:
-        """Return how long to wait now: between half and all of what this try may cost, in seconds."""
+        """Return the seconds to wait now: between half of the current delay and all of it."""
         ceiling = min(self._most_s, self._least_s * 2.0 ** min(self._tries, 30))
         self._tries += 1
         return ceiling * (0.5 + 0.5 * self._draw())
 
     def reset(self) -> None:
-        """It has worked."""
+        """Start again with the shortest delay, after a success."""
         self._tries = 0

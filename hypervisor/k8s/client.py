@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A small client of the Kubernetes API: requests that give JSON, lists in pages, streams of lines.
+"""A small client of the Kubernetes API: requests that return JSON, paged lists, streams of lines.
 
-Everything that a server sends is bounded, redirects are not followed (they would carry the token
-elsewhere), and proxies of the environment are not used.
+All answers are bounded. Redirects are not followed: they would send the token elsewhere. Proxies of the
+environment are not used.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ PAGE = 500
 MAX_PAGES = 200
 MAX_BODY_BYTES = 64 << 20
 MAX_LINE_BYTES = 4 << 20
-"""etcd takes objects of 1.5 MiB at most; as JSON they may be somewhat longer."""
+"""etcd accepts objects of at most 1.5 MiB; as JSON they may be somewhat longer."""
 WHOLE_ANSWER = 6
-"""Multiple of the timeout that an answer may take while data keeps coming."""
+"""Longest time of an answer whose data keeps arriving, as a multiple of the timeout."""
 KEEPALIVE_IDLE_S, KEEPALIVE_INTERVAL_S, KEEPALIVE_PROBES = 15, 5, 3
 
 
@@ -39,11 +39,11 @@ class Listing:
 
     items: tuple[Object, ...]
     version: str
-    """From which to watch on."""
+    """Version from which a watch continues."""
 
 
 class Client:
-    """One server; used on the loop that it was first used on. Close it."""
+    """One server. Only one event loop may use it; the caller closes it."""
 
     def __init__(self, access: Access, *, timeout_s: float = 10.0) -> None:
         self._access = access
@@ -73,7 +73,7 @@ class Client:
         body: Object | None = None,
         content_type: str = "application/json",
     ) -> Object:
-        """Return the object that a request answers with. Raises KubeError.
+        """Return the object in the answer to a request. Raises KubeError.
 
         `path` begins with "/api/v1" or "/apis/GROUP/VERSION".
         """
@@ -90,7 +90,7 @@ class Client:
         return await self.request("GET", path, query=query)
 
     async def patch(self, path: str, body: Object) -> Object:
-        """Merge something into an object, and return it. Raises KubeError."""
+        """Merge fields into an object, and return the object. Raises KubeError."""
         return await self.request("PATCH", path, body=body, content_type=MERGE_PATCH)
 
     async def create(self, path: str, body: Object) -> Object:
@@ -98,7 +98,7 @@ class Client:
         return await self.request("POST", path, body=body)
 
     async def list(self, path: str, query: Mapping[str, str] | None = None) -> Listing:
-        """Return a collection, page by page; begun again once if a page has expired. Raises KubeError."""
+        """Return a collection, read page by page; restart once if a page has expired. Raises KubeError."""
         try:
             return await self._pages(path, dict(query or {}))
         except KubeError as error:
@@ -123,8 +123,9 @@ class Client:
         raise KubeError(0, f"{path}: the list has no end")
 
     async def lines(self, path: str, query: Mapping[str, str], *, silence_s: float) -> AsyncIterator[bytes]:
-        """Yield the lines of a stream until the server ends it. Raises KubeError, also when nothing comes
-        for `silence_s`. The first is empty: the stream is open.
+        """Yield the lines of a stream until the server ends it. The first line is empty: the stream is open.
+
+        Raises KubeError, also if nothing arrives for `silence_s`.
         """
         async with self._open("GET", path, query, read_s=silence_s) as response, self._cuttable(response):
             yield b""
@@ -167,7 +168,7 @@ class Client:
         body: Object | None = None,
         content_type: str = "application/json",
     ) -> AsyncIterator[aiohttp.ClientResponse]:
-        """Give a response whose headers alone were read; all that can go wrong meanwhile is a KubeError."""
+        """Yield a response of which only the headers were read. Every error meanwhile becomes a KubeError."""
         try:
             response = await self._send(method, path, query or {}, read_s, body, content_type)
             try:
@@ -175,7 +176,7 @@ class Client:
                     raise refusal(response.status, await read_body(response))
                 yield response
             finally:
-                # Not released: the next user of the connection must not read the rest of a stream.
+                # Closed, not released: the next request on the connection must not read the rest of a stream.
                 response.close()
         except (aiohttp.ClientError, OSError, ValueError) as error:
             raise KubeError(0, str(error) or type(error).__name__) from error
