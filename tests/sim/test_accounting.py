@@ -86,6 +86,12 @@ def test_work_that_the_end_of_its_context_waits_for_is_charged(burst: Any, place
     charged(burst, "kernel=5000000", "count=30", "wait=none", f"in={place}", f"end={end}")
 
 
+def test_ending_a_context_is_not_charged_as_work_however_long_the_work_still_takes(burst: Any) -> None:
+    """The driver takes a while to end a context. What it ran is known before that."""
+    slow = {"GPULIMIT_SIM_FAULTS": "cuCtxDestroy_v2:delay_ms=2000"}
+    charged(burst, "kernel=1300000000", "count=1", "wait=none", "end=destroy", **slow)
+
+
 @pytest.mark.parametrize("end", ["return", "exit", "destroy"])
 def test_work_that_the_program_never_waited_for_is_charged(burst: Any, end: str) -> None:
     """It only looks again and again whether the stream is idle."""
