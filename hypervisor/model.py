@@ -48,7 +48,7 @@ class Readings:
     driver_version: str | None = None
 
 
-NONE = Readings()
+NO_READINGS = Readings()
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ class Gpu:
     mig: MigLocation | None = None
 
     @property
-    def digits(self) -> str:
+    def uuid_digits(self) -> str:
         """UUID without its prefix: CUDA and the segments do not distinguish cards from MIG devices."""
         return self.uuid.partition("-")[2]
 
@@ -104,7 +104,7 @@ class GpuSample:
     """Failure of the last reading, or ""; after a failure, the other fields hold the last good answer."""
     is_lost: bool = False
     """True if NVML reports that the card has fallen off the bus."""
-    readings: Readings = NONE
+    readings: Readings = NO_READINGS
     """Checked readings for metrics."""
     vgpu: VgpuHost | None = None
     """vGPUs of the card; None if it hosts none."""

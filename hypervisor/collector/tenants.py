@@ -96,7 +96,7 @@ class TenantCollector:
         devices = {d.uuid: d for d in usage.devices} if usage is not None else {}
         who, state = self._identity(tenant), self._state(tenant, usage)
         for gpu in self._node.inventory.gpus:
-            device, quota = devices.get(gpu.digits), opened.quotas.get(gpu.uuid)
+            device, quota = devices.get(gpu.uuid_digits), opened.quotas.get(gpu.uuid)
             if quota is None or (device is None and gpu.uuid not in tenant.gpus):
                 continue
             share = self._dispatcher.shares.get(gpu.uuid, {}).get(tenant.name)
@@ -200,7 +200,7 @@ class TenantCollector:
             return
         who = Identity(tenant=name, user=self._names.user(usage.owner_uid))
         for device in usage.devices:
-            gpu = next((g for g in self._node.inventory.gpus if g.digits == device.uuid), None)
+            gpu = next((g for g in self._node.inventory.gpus if g.uuid_digits == device.uuid), None)
             if gpu is None:
                 continue
             processes = self._processes(usage, device, gpu, {})

@@ -51,17 +51,17 @@ class DevicePlugin:
         folder = Path(settings.kubelet_dir) / "device-plugins"
         self._node = node
         self._nvml = nvml
-        self._grants = ContainerAllocator(settings, is_simulated=told.is_simulated)
-        self._allotments = CheckpointFile(folder, settings.resource_name)
+        self._allocator = ContainerAllocator(settings, is_simulated=told.is_simulated)
+        self._checkpoint = CheckpointFile(folder, settings.resource_name)
         self._pod_resources = PodResources(
             Path(settings.kubelet_dir), settings.resource_name, self._note, known_pods
         )
-        self._devices: Allocations = {}
+        self._assignments: Allocations = {}
         """Known devices of pods."""
         self._per_gpu = settings.slices_per_gpu
         self._service = Service(
             self,
-            self._grants,
+            self._allocator,
             self._note,
             per_gpu=settings.slices_per_gpu,
             placement=cast(Placement, settings.slice_placement),
@@ -76,7 +76,7 @@ class DevicePlugin:
 
     # ---- what the plugin looks at ----
 
-    def answers(self) -> dict[GpuUuid, bool]:
+    def gpu_health(self) -> dict[GpuUuid, bool]:
         """Return for each card if it answers well."""
         is_fresh = self._nvml.is_fresh()
         samples = self._node.inventory.samples
@@ -94,7 +94,7 @@ class DevicePlugin:
 
     def _trouble(self) -> str:
         """Return the reason that the pods' slices are unknown, or ""."""
-        return "" if self._pod_resources.is_up else self._allotments.trouble
+        return "" if self._pod_resources.is_up else self._checkpoint.trouble
 
     # ---- what the node learns ----
 
@@ -102,16 +102,16 @@ class DevicePlugin:
         """Learn a pod's devices before its process is registered. Raises Refused."""
         if origin.pod_uid is None:
             return
-        self._learn()
-        trouble = self._allotments.trouble
+        self._update_assignments()
+        trouble = self._checkpoint.trouble
         if trouble and not self._pod_resources.knows(origin.pod_uid):
             self._pod_resources.want(origin.pod_uid)
             also = "" if self._pod_resources.is_up else f"; pod resources: {self._pod_resources.trouble}"
             raise Refused(503, f"which slices a pod has is not known: {trouble}{also}")
 
-    def _learn(self) -> None:
-        self._allotments.refresh()
-        self._devices = pod_devices.merged(self._allotments.devices, self._pod_resources.told)
+    def _update_assignments(self) -> None:
+        self._checkpoint.refresh()
+        self._assignments = pod_devices.merged(self._checkpoint.devices, self._pod_resources.told)
         before, now = self._node.registry.sources.slices, self._quotas()
         if now == before:
             return
@@ -128,7 +128,7 @@ class DevicePlugin:
         A pod's quota counts the slices of all its containers, except those that have their own quota.
         """
         own, quotas = self._node.registry.sources.pods, {}
-        for pod, containers in self._devices.items():
+        for pod, containers in self._assignments.items():
             together: list[str] = []
             for container, devices in containers.items():
                 name = tenant_of(pod, container)
@@ -159,18 +159,18 @@ class DevicePlugin:
     async def _sweep(self) -> None:
         sweeps = 0
         while True:
-            self._learn()
+            self._update_assignments()
             if not self._ready.is_set() and not self.reasons_not_ready():
-                await self._begin()
+                await self._place_library()
             if self._ready.is_set() and sweeps % CLEAN_UP_EVERY == 0:
                 await asyncio.to_thread(self._clean_up)
             sweeps += self._ready.is_set()
             await asyncio.sleep(SWEEP_S if self._ready.is_set() else FIRST_LOOK_S)
 
-    async def _begin(self) -> None:
+    async def _place_library(self) -> None:
         """Install the library, then let the plugin register with the kubelet."""
         try:
-            placed = await asyncio.to_thread(self._grants.place)
+            placed = await asyncio.to_thread(self._allocator.place)
         except GpulimitError as error:
             record_event(self._node.events, "library_not_placed", str(error), level=logging.ERROR)
             self._kubelet.trouble = str(error)
@@ -181,7 +181,7 @@ class DevicePlugin:
 
     def _clean_up(self) -> None:
         try:
-            for path in self._grants.remove_unused(self._allotments.answers()):
+            for path in self._allocator.remove_unused(self._checkpoint.answers()):
                 logger.info("removed %s, which no container has", path)
         except (OSError, ValueError, GpulimitError) as error:
             logger.warning("earlier builds of the library are kept: %s", error)
@@ -193,16 +193,20 @@ class DevicePlugin:
     def view(self) -> PluginView | None:
         """Return the plugin's counters, for metrics."""
         health = self._service.health
-        allotted: Counter[GpuUuid] = Counter()
-        for containers in self._devices.values():
+        allocated: Counter[GpuUuid] = Counter()
+        for containers in self._assignments.values():
             with contextlib.suppress(ValueError):
-                allotted += slices.count(device for devices in containers.values() for device in devices)
+                allocated += slices.count(device for devices in containers.values() for device in devices)
         cards = []
         for uuid, is_healthy in sorted(health.healthy.items()):
             gpu = self.gpu(uuid)
             if gpu is not None:
                 offered = self._per_gpu if is_healthy else 0
-                states = {"offered": offered, "withheld": self._per_gpu - offered, "allotted": allotted[uuid]}
+                states = {
+                    "offered": offered,
+                    "withheld": self._per_gpu - offered,
+                    "allotted": allocated[uuid],
+                }
                 if self._pod_resources.allocatable is not None:
                     states["allocatable"] = self._pod_resources.allocatable[uuid]
                 cards.append(SlicesView(uuid, gpu.index, states, health.flaps[uuid]))

@@ -42,7 +42,7 @@ Note = Callable[[str, str, int], None]
 class DeviceSource(Protocol):
     """The part of the node that the service reads."""
 
-    def answers(self) -> dict[GpuUuid, bool]: ...
+    def gpu_health(self) -> dict[GpuUuid, bool]: ...
     def gpu(self, uuid: GpuUuid) -> Gpu | None: ...
     def reasons_not_ready(self) -> list[str]: ...
 
@@ -53,14 +53,14 @@ class Service:
     def __init__(
         self,
         node: DeviceSource,
-        grants: ContainerAllocator,
+        allocator: ContainerAllocator,
         note: Note,
         *,
         per_gpu: int,
         placement: Placement,
     ) -> None:
         self._node = node
-        self._grants = grants
+        self._allocator = allocator
         self._note = note
         self._per_gpu = per_gpu
         self._placement: Placement = placement
@@ -77,7 +77,7 @@ class Service:
 
     def refresh(self) -> None:
         """Read the cards, and send changes to the kubelet."""
-        changed = self.health.look(self._node.answers(), now_ns=time.monotonic_ns())
+        changed = self.health.look(self._node.gpu_health(), now_ns=time.monotonic_ns())
         for gpu in changed:
             word = "offered" if self.health.healthy[gpu] else "not offered: it does not answer well"
             self._note("card_offered" if self.health.healthy[gpu] else "card_withheld", f"{gpu}: {word}", 20)
@@ -171,7 +171,7 @@ class Service:
         try:
             cards = [self.cards_of(devices) for devices in wanted]
             # Checking the library starts a child process: not on the event loop.
-            grants = [await asyncio.to_thread(self._grants.of, of_container) for of_container in cards]
+            grants = [await asyncio.to_thread(self._allocator.of, of_container) for of_container in cards]
         except ValueError as error:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
         except (GpulimitError, OSError) as error:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from hypervisor.metrics.observations import Key, RateWindow, TenantObservation, in_use, tracked_by
 from hypervisor.metrics.snapshot import GpuView, SchedulerView
-from hypervisor.model import NONE, Gpu, GpuSample
+from hypervisor.model import NO_READINGS, Gpu, GpuSample
 from hypervisor.scheduler.memory_wait_queue import MemoryWaitCounters
 from hypervisor.scheduler.statistics import SchedulerCounters
 from limiter.mig import MigGpu
@@ -39,7 +39,7 @@ def gpu_view(
     """Return a card; what NVML has not said lately is not known."""
     gpu = card.sample.gpu
     is_good = card.is_fresh and not card.sample.error and card.is_listed
-    now = card.sample.readings if is_good else NONE
+    now = card.sample.readings if is_good else NO_READINGS
     here = [observation for observation in observations if observation.is_counted and is_on(observation, gpu)]
     is_parted = card.sample.mig is not None and card.sample.mig.is_enabled
     requested = None if is_parted else requested_of(here)

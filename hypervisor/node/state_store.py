@@ -57,7 +57,7 @@ class SavedState:
 
 
 @dataclass(frozen=True, slots=True)
-class Loss:
+class StateLoss:
     """Saved state that cannot be used any more."""
 
     tenant: str
@@ -83,12 +83,12 @@ class StateStore:
         """Reason that the last save failed; "" if it succeeded."""
         return self._problems["quotas"] or self._problems["tenants"]
 
-    def load(self) -> tuple[SavedState, list[Loss]]:
+    def load(self) -> tuple[SavedState, list[StateLoss]]:
         """Return the saved state and its losses. It never fails: a daemon must start.
 
         An unusable file is kept under another name. An unusable entry only loses itself.
         """
-        losses: list[Loss] = []
+        losses: list[StateLoss] = []
         quotas, tenants = read(self._quotas, losses), read(self._tenants, losses)
         # An older version keeps everything in one file: if it wrote last, its state is the newer one.
         with_api = (
@@ -145,7 +145,7 @@ class NoStateStore:
     failures = 0
     saved_at_s: float | None = None
 
-    def load(self) -> tuple[SavedState, list[Loss]]:
+    def load(self) -> tuple[SavedState, list[StateLoss]]:
         """Return an empty state."""
         return SavedState(), []
 
@@ -168,7 +168,7 @@ def as_text(data: object) -> str:
     return json.dumps(data, indent=1, sort_keys=True)
 
 
-def read(file: StateFile, losses: list[Loss]) -> dict[str, Any] | None:
+def read(file: StateFile, losses: list[StateLoss]) -> dict[str, Any] | None:
     """Return a file's content; None if there is none. An unusable file is renamed and kept."""
     label = "damaged"
     try:
@@ -180,7 +180,7 @@ def read(file: StateFile, losses: list[Loss]) -> dict[str, Any] | None:
             label = f"version-{version}"
         raise StateError(f"it has version {version!a:.20}, not {VERSION}")
     except StateError as error:
-        losses.append(Loss("", f"cannot read {file.path}: {error}; {kept(file.keep_aside, label)}"))
+        losses.append(StateLoss("", f"cannot read {file.path}: {error}; {keep_copy(file.keep_aside, label)}"))
         return None
 
 
@@ -189,36 +189,39 @@ def entries(
     data: Mapping[str, Any] | None,
     section: str,
     decode: Callable[[Any], T],
-    losses: list[Loss],
+    losses: list[StateLoss],
 ) -> dict[TenantName, T]:
     """Return a section's usable entries. If an entry is unusable, a copy of the whole file is kept."""
     said = (data or {}).get(section, {})
     if not isinstance(said, dict):
-        note = kept(file.copy_aside, "damaged")
-        losses.append(Loss("", f"cannot read {section!r} of {file.path}: it is not an object; {note}"))
+        copy_note = keep_copy(file.copy_aside, "damaged")
+        losses.append(
+            StateLoss("", f"cannot read {section!r} of {file.path}: it is not an object; {copy_note}")
+        )
         return {}
-    good: dict[TenantName, T] = {}
-    bad: dict[str, str] = {}
+    usable: dict[TenantName, T] = {}
+    unusable: dict[str, str] = {}
     for name, value in said.items():
         try:
             if not TENANT.fullmatch(name):
                 raise ValueError("it is not a tenant's name")
-            good[TenantName(name)] = decode(value)
+            usable[TenantName(name)] = decode(value)
         except (ValueError, TypeError, KeyError, AttributeError, OverflowError, QuotaError) as error:
-            bad[name] = f"{name!a:.80} of {section!r} in {file.path}: {reason_of(error)}"
-    if bad:
-        note = kept(file.copy_aside, "damaged")
+            unusable[name] = f"{name!a:.80} of {section!r} in {file.path}: {reason_of(error)}"
+    if unusable:
+        copy_note = keep_copy(file.copy_aside, "damaged")
         losses += [
-            Loss(name, f"cannot read {text}; the other entries hold, {note}") for name, text in bad.items()
+            StateLoss(name, f"cannot read {text}; the other entries hold, {copy_note}")
+            for name, text in unusable.items()
         ]
-    return good
+    return usable
 
 
 def reason_of(error: Exception) -> str:
     return f"{error} is missing" if isinstance(error, KeyError) else str(error)
 
 
-def kept(keep: Callable[[str], Path], label: str) -> str:
+def keep_copy(keep: Callable[[str], Path], label: str) -> str:
     """Keep a file; return a text about the result."""
     try:
         return f"the file is kept as {keep(label).name}"

@@ -15,7 +15,7 @@ from hypervisor.model import Origin
 from hypervisor.node.reservations import WAIT
 
 ROOT = 0
-KEPT_FRACTION = 4
+RESERVED_FRACTION = 4
 """One place in four is kept for users without a tenant."""
 ADVICE = f"end one, or wait with {WAIT}"
 
@@ -45,9 +45,9 @@ class TenantBounds:
         if len(own) >= self.max_tenants_per_user:
             has = f"user {uid} has {len(own)} tenants with processes already (max_tenants_per_user)"
             raise Refused(409, f"{has}; {oldest}")
-        kept = self.max_tenants // KEPT_FRACTION
-        if own and living >= self.max_tenants - kept:
-            has = f"user {uid} has {len(own)} tenants; the last {kept} places are for users with none"
+        reserved = self.max_tenants // RESERVED_FRACTION
+        if own and living >= self.max_tenants - reserved:
+            has = f"user {uid} has {len(own)} tenants; the last {reserved} places are for users with none"
             raise Refused(409, f"{has}; {oldest}")
 
     def check_process(self, origin: Origin, own: int) -> None:
