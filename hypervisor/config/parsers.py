@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Forms of options' values: functions that read a text, or raise ValueError with what is wrong. Pure."""
+"""Parsers of options' values; each raises ValueError with the reason for an invalid text. Pure."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def switch(text: str) -> bool:
 
 
 def address(text: str) -> str:
-    """Check HOST:PORT; nothing means off."""
+    """Check HOST:PORT; "" means off."""
     host, colon, port = text.rpartition(":")
     if text and not (colon and host and port.isdecimal() and int(port) < 1 << 16):
         raise ValueError(f"{text!r} is not HOST:PORT")
@@ -68,7 +68,7 @@ def address(text: str) -> str:
 
 
 def url(text: str) -> str:
-    """Check http(s)://HOST[:PORT]; nothing means off."""
+    """Check http(s)://HOST[:PORT]; "" means off."""
     scheme, colon, rest = text.partition("://")
     if text and not (colon and scheme in ("http", "https") and rest.strip("/") and " " not in rest):
         raise ValueError(f"{text!r} is not https://HOST:PORT")
@@ -76,7 +76,7 @@ def url(text: str) -> str:
 
 
 def amounts_by_card(text: str) -> tuple[tuple[str, int], ...]:
-    """Read "96GiB" or "0=96GiB,GPU-…=48GiB" as bytes by index, UUID or "*"; nothing means none."""
+    """Parse "96GiB" or "0=96GiB,GPU-…=48GiB" to bytes by index, UUID or "*"; "" means none."""
     if not text:
         return ()
     try:

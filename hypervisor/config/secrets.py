@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Secrets that requests must bear, in files."""
+"""Reads the tokens for requests from files."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def read_token(path: str, key: str) -> str:
 
 
 def read_process_token(path: str, key: str) -> str:
-    """Return a token that the library can show. Raises ConfigError, which names `key`."""
+    """Return a token that the library can send. Raises ConfigError, which names `key`."""
     token = read_token(path, key)
     if len(token) > MAX_PROCESS_TOKEN or not VISIBLE.fullmatch(token):
         reason = f"processes can show a token of {MIN_TOKEN} to {MAX_PROCESS_TOKEN} visible ASCII characters"

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tells pods' owners something by Events, which `kubectl describe pod` shows.
+"""Posts Events about pods, which `kubectl describe pod` shows.
 
-No caller waits for them: they are sent one after the other in the background, the same one at most every ten
-minutes (the server then counts it up), and left out when too many wait or the server is away.
+No caller waits for them: a background task sends them one by one. It sends the same Event at most every ten
+minutes (the server then increments its count), and drops Events if too many wait or the server is away.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ AGAIN_S = 600.0
 PAUSE_S = 0.2
 MAX_MESSAGE_CHARS = 1000
 NORMAL = frozenset({"QuotaChanged"})
-"""Reasons that are no warning."""
+"""Reasons of type Normal; all others are warnings."""
 EXISTS = 409
 
 
@@ -39,18 +39,18 @@ class Subject:
 
 
 class PodEvents:
-    """Sends events. `post` may be called at any time on the loop; `run` sends."""
+    """Sends events. Event loop only; `post` queues, `run` sends."""
 
     def __init__(self, client: Client, *, component: str, host: str) -> None:
         self._client, self._component, self._host = client, component, host
         self._waiting: asyncio.Queue[tuple[Subject, str, str]] = asyncio.Queue(MAX_WAITING_EVENTS)
         self._sent_s: dict[tuple[str, str, str], float] = {}
         self._times: dict[str, int] = {}
-        """Times that each was sent, by name, since this daemon started."""
+        """Number of times that each event was sent since this daemon started, by name."""
         self.counts: Counter[str] = Counter(sent=0, dropped=0, failed=0)
 
     def post(self, subject: Subject, reason: str, message: str) -> None:
-        """Send an event about a pod soon, unless it was lately."""
+        """Queue an event about a pod, unless it was sent recently."""
         key, now_s = (subject.uid, reason, message), time.monotonic()
         if now_s - self._sent_s.get(key, -AGAIN_S) < AGAIN_S:
             return
@@ -65,7 +65,7 @@ class PodEvents:
         self._sent_s[key] = now_s
 
     async def run(self) -> None:
-        """Send for ever."""
+        """Send events until cancelled."""
         while True:
             subject, reason, message = await self._waiting.get()
             try:

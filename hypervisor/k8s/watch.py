@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Follows a collection of the API server: a list, then every change of it, for ever.
+"""Follows a collection of the API server: a list, then every change of it.
 
-Whatever happens in between (the server goes away, forgets old versions, cuts the stream, answers nonsense),
-the watch goes on from the last version that it saw, or lists again; then the reader gets the whole collection
-and finds what it missed.
+After a failure (the server goes away, drops old versions, cuts the stream, sends invalid data), the watch
+continues from its last version, or lists again. The reader then gets the whole collection and can find missed
+changes.
 
-Servers that can (Kubernetes 1.34 and later, by default) send the collection at the head of the stream, which
-costs them less than a list; a server that refuses or ignores this is asked for lists from then on.
+Newer servers (by default Kubernetes 1.34 and later) send the collection at the head of the stream, which
+costs them less than a list. If a server refuses or ignores that, the watch uses lists from then on.
 """
 
 from __future__ import annotations
@@ -25,39 +25,40 @@ from hypervisor.k8s.client import GONE, Client, Object
 
 logger = logging.getLogger(__name__)
 STREAM_S = (240, 300)
-"""For how long a stream is asked for; drawn, so that those of many nodes do not end together."""
+"""Range of the requested length of a stream; random, so that the streams of many nodes do not end
+together."""
 SILENCE_S = 30
-"""Additional silence that is allowed."""
+"""Additional time without data before a stream counts as broken."""
 MIN_S, STEADY_S = 0.5, 10.0
-"""A stream that ends sooner is a failure; one that lasted so long shows that all is well again."""
+"""A stream that ends sooner than MIN_S is a failure; one that lasts STEADY_S resets the backoff."""
 MAX_WAIT_S = 10.0
 TOO_NEW = 504
 NOT_UNDERSTOOD = (400, 422)
 INITIAL_S = 5.0
-"""For how long the collection may be on its way at the head of a stream."""
+"""Longest time for the collection at the head of a stream."""
 MAX_INITIAL_OBJECTS = 100_000
 INITIAL_END = "k8s.io/initial-events-end"
-"""Annotation of the bookmark that comes after the whole collection."""
+"""Annotation of the bookmark at the end of the collection."""
 COMPLAIN_NS = 60_000_000_000
 
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """The whole collection as it is now; what is not in it is gone."""
+    """The whole current collection; an object that is missing in it is gone."""
 
     items: tuple[Object, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Put:
-    """An object is new, or has changed."""
+    """A new or changed object."""
 
     item: Object
 
 
 @dataclass(frozen=True, slots=True)
 class Gone:
-    """An object was deleted; this is how it was last."""
+    """A deleted object, in its last state."""
 
     item: Object
 
@@ -66,7 +67,7 @@ Change = Listed | Put | Gone
 
 
 class Watch:
-    """One collection. `changes()` is to be read by one task."""
+    """One collection. Only one task may read `changes()`."""
 
     def __init__(
         self,
@@ -82,22 +83,22 @@ class Watch:
         self._selectors = {"fieldSelector": field_selector, "labelSelector": label_selector}
         self._backoff = backoff or Backoff(most_s=MAX_WAIT_S)
         self._version: str | None = None
-        """None: to be listed."""
+        """Version to watch from; None if the collection must be listed."""
         self._newest = "0"
-        """A list must be no older than this; empty: the newest there is."""
+        """Oldest acceptable version of a list; empty for the newest one."""
         self._listed = ""
-        """The version of the last list."""
+        """Version of the last list."""
         self._complained_ns = -COMPLAIN_NS
         self._asks_streams = True
-        """The collection is asked for at the head of the stream."""
+        """True if the collection is requested at the head of the stream."""
         self.is_up = False
-        """A stream is open."""
+        """True while a stream is open."""
         self.restarts = 0
-        """Restarts of the stream, without those of streams that ended when due."""
+        """Number of restarts of the stream, without streams that ended on time."""
         self.lists = 0
         self.trouble = "not connected yet"
         self.heard_at_s = time.monotonic()
-        """Time of the last data from the server; before the first, of the start."""
+        """Time of the last data from the server; the start time before the first data."""
 
     def start_over(self) -> None:
         """Start again with a list, at once: the known state may be wrong."""
@@ -110,7 +111,7 @@ class Watch:
         return self._asks_streams
 
     async def changes(self) -> AsyncGenerator[Change, None]:
-        """Yield the collection, then its changes, for ever."""
+        """Yield the collection, then its changes, until closed."""
         while True:
             try:
                 if self._version is None and not self._asks_streams:
@@ -121,7 +122,7 @@ class Watch:
                 await self._recover(error)
 
     async def _list(self) -> Listed:
-        # Without the second, a version together with a page size means the past at exactly that version.
+        # Without the second parameter, a version with a page size means the state at exactly that version.
         match = "NotOlderThan" if self._newest else ""
         query = {**self._selectors, "resourceVersion": self._newest, "resourceVersionMatch": match}
         listing = await self._client.list(self._path, query)
@@ -131,7 +132,7 @@ class Watch:
         return Listed(listing.items)
 
     async def _follow(self) -> AsyncGenerator[Change, None]:
-        """Yield what one stream says, until it ends as it should. Raises KubeError."""
+        """Yield the changes in one stream, until it ends on time. Raises KubeError."""
         stream_s = random.randint(*self._stream_s)  # noqa: S311
         query = {
             **self._selectors,
@@ -169,12 +170,12 @@ class Watch:
         if time.monotonic() - begin < MIN_S:
             raise KubeError(0, "the stream ends at once")
         if self._version == version:
-            # Nothing happened, or the server was set back to before this version and would wait for ever.
+            # Nothing happened, or the server was reset to before this version and would wait for ever.
             self._version, self._newest = None, ""
         self.is_up = True  # until the next one is refused
 
     async def _initial(self, lines: AsyncIterator[bytes]) -> Listed | None:
-        """Return the collection at the head of a stream; None: this server sends none. Raises KubeError."""
+        """Return the collection at the head of a stream; None if the server sends none. Raises KubeError."""
         found: dict[tuple[str, str], Object] = {}
         try:
             async with asyncio.timeout(INITIAL_S):
@@ -212,7 +213,7 @@ class Watch:
         kind, item = event_of(line)
         check_error(kind, item)
         self._version = self._newest = version_of(item.get("metadata", {}))
-        # Only now is it sure that the server works: some open a stream and then say that it cannot be.
+        # Only now the server is known to work: some servers open a stream and then send an error in it.
         self._backoff.reset()
         if kind == "BOOKMARK":
             return None
@@ -225,7 +226,7 @@ class Watch:
         self.is_up, self.trouble = False, str(error)
         self.restarts += 1
         if error.status == GONE:
-            # A list from a cache may be of a version that cannot be watched from any more.
+            # A list from a cache may have a version from which no watch is possible any more.
             self._newest = "" if self._version == self._listed else self._newest
             self._version = None
         elif error.status == TOO_NEW and self._version is None:
@@ -253,7 +254,7 @@ def event_of(line: bytes) -> tuple[str, Object]:
 
 
 def check_error(kind: str, item: Object) -> None:
-    """Raise KubeError with what an event of type ERROR says."""
+    """Raise KubeError with the message of an event of type ERROR."""
     if kind == "ERROR":
         code = item.get("code")
         raise KubeError(code if isinstance(code, int) else 0, str(item.get("message", "an error")))
