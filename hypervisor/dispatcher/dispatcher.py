@@ -57,6 +57,8 @@ class TenantState:
     created_ns: int = 0
     run_queues: list[RunQueue] = field(default_factory=list)
     """Run queues of the GPUs that the tenant uses."""
+    gang_devices: int = 0
+    """A bit for each entry on which its processes were seen to wait for others. It cannot take one back."""
     is_broken: bool = False
     is_unreadable: bool = False
     """True if the last read of its segment failed for lack of memory."""
@@ -270,10 +272,12 @@ class Dispatcher:
         if state.is_unreadable or state.created_ns != sample.created_ns:
             # What was published counts no more: a new segment, or nothing was granted meanwhile.
             state.created_ns, state.is_unreadable = sample.created_ns, False
+            state.gang_devices = 0
             for run_queue in self._run_queues.values():
                 run_queue.forget(name)
         self._bells.looked_at(name, sample.doorbell, now_ns, sample.slots)
-        found = device_usage(sample, self._gpus)
+        state.gang_devices |= int(sample.gang_devices)
+        found = device_usage(sample, self._gpus, state.gang_devices)
         state.run_queues = [self._run_queues[gpu] for gpu in found]
         for run_queue, figures in zip(state.run_queues, found.values(), strict=True):
             run_queue.update(member, figures)

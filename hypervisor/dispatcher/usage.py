@@ -20,8 +20,11 @@ class DeviceUsage(NamedTuple):
     memory: MemoryWaitState
 
 
-def device_usage(sample: Any, gpus: Mapping[bytes, GpuUuid]) -> dict[GpuUuid, DeviceUsage]:
-    """Return the counters per GPU of the node. Unknown entries and repeated ones are ignored."""
+def device_usage(sample: Any, gpus: Mapping[bytes, GpuUuid], gang_devices: int) -> dict[GpuUuid, DeviceUsage]:
+    """Return the counters per GPU of the node. Unknown entries and repeated ones are ignored.
+
+    `gang_devices`: a bit for each entry on which the tenant's processes wait for others.
+    """
     found: dict[GpuUuid, DeviceUsage] = {}
     if not sample.slots:
         return found
@@ -37,7 +40,7 @@ def device_usage(sample: Any, gpus: Mapping[bytes, GpuUuid]) -> dict[GpuUuid, De
                     device.waiting,
                     device.queue_end_ns,
                     device.processes,
-                    bool(sample.gang_devices >> entry & 1),
+                    bool(gang_devices >> entry & 1),
                 ),
                 MemoryWaitState(entry, device.memory_waiting, device.memory_freed, device.memory_waits),
             )

@@ -42,6 +42,7 @@ keep the other ones idle.
 RUNNING_TICK_NS = 4 * MS
 DRAINING_TICK_NS = MS // 2
 MAX_VRUNTIME_NS = 1e15
+MAX_DEPARTED = 256
 
 
 @dataclass(slots=True)
@@ -83,6 +84,8 @@ class GangCoordinator:
         self._config = config
         self._gangs: dict[GangKey, Gang] = {}
         self._singles: dict[GpuUuid, Singles] = {}
+        self._departed: dict[GangKey, Gang] = {}
+        """Gangs that are not there now. What they had counts if they come back."""
         self._due_ns: dict[GpuUuid, int] = {}
         self.stats = GangStats()
 
@@ -137,7 +140,8 @@ class GangCoordinator:
         for key, places in found.items():
             gang = self._gangs.get(key)
             if gang is None:
-                gang = self._gangs[key] = Gang(key, self._config, now_ns)
+                gang = self._departed.pop(key, None) or Gang(key, self._config, now_ns)
+                self._gangs[key] = gang
             self._seat(gang, places, schedulers)
 
     def _seat(
@@ -149,16 +153,24 @@ class GangCoordinator:
         """Record where the gang is. A turn on GPUs that are not the gang's any more ends at the next look."""
         gang.has_moved |= gang.seats.keys() != places.keys()
         for gpu in gang.seats.keys() - places.keys():
-            del gang.seats[gpu]
+            gang.leave(gpu)
         for gpu, members in places.items():
             seat = gang.seats.get(gpu)
             if seat is None or seat.scheduler is not schedulers[gpu]:
-                seat = gang.seats[gpu] = Seat(schedulers[gpu], members, self._singles[gpu].vruntime_ns)
+                had_ns = gang.left_vruntime_ns.pop(gpu, 0.0)
+                vruntime_ns = max(had_ns, self._singles[gpu].vruntime_ns)
+                seat = gang.seats[gpu] = Seat(schedulers[gpu], members, vruntime_ns)
             seat.members = members
 
     def _end_abandoned(self, now_ns: int, gang: Gang) -> None:
         if gang.phase is Phase.RUNNING:
             self.stats.record_turn(now_ns - gang.start_ns, "left")
+        for gpu in list(gang.seats):
+            gang.leave(gpu)
+        gang.phase = Phase.WAITING
+        self._departed[gang.key] = gang
+        for key in list(self._departed)[:-MAX_DEPARTED]:
+            del self._departed[key]
 
     # ---- accounts ----
 
@@ -192,6 +204,8 @@ class GangCoordinator:
             if singles.vruntime_ns > MAX_VRUNTIME_NS:
                 for seat in here:
                     seat.vruntime_ns -= singles.vruntime_ns
+                for gang in (*self._gangs.values(), *self._departed.values()):
+                    gang.left_vruntime_ns.pop(gpu, None)
                 singles.vruntime_ns = 0.0
         for gang in gangs:
             others = [

@@ -114,6 +114,8 @@ class Gang:
         self.seats: dict[GpuUuid, Seat] = {}
         self.vruntime_ns = 0.0
         """Wall time of its turns divided by its least entitlement. Compared with other gangs'."""
+        self.left_vruntime_ns: dict[GpuUuid, float] = {}
+        """The seats' vruntimes on GPUs that the gang has left."""
         self.phase = Phase.WAITING
         self.start_ns = 0
         """Start of the turn."""
@@ -213,6 +215,10 @@ class Gang:
             most, most_ns = max(most, used_ns / seat.entitlement), max(most_ns, used_ns)
         self.vruntime_ns += most
         self._request.advance(now_ns - from_ns, most_ns, self._request_fraction)
+
+    def leave(self, gpu: GpuUuid) -> None:
+        """Give up a GPU, whose vruntime counts if the gang comes back there."""
+        self.left_vruntime_ns[gpu] = self.seats.pop(gpu).vruntime_ns
 
     def begin_turn(self, now_ns: int, start_ns: int) -> None:
         """Begin a turn whose grants hold from `start_ns`, 0 if at once."""

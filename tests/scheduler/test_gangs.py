@@ -365,3 +365,23 @@ def test_turns_of_singles_are_no_concern_of_the_gang_s_other_cards() -> None:
     node.run(3 * S)
     together = sum(len(card.decisions) for card in node.cards) - node.lone_steps
     assert node.lone_steps > together
+
+
+@pytest.mark.parametrize("every_ms", [60, 250])
+def test_a_tenant_that_is_a_gang_and_none_by_turns_gains_nothing(every_ms: int) -> None:
+    """What it had as a gang still counts when it is one again."""
+    node = Node(2)
+    job = node.add_job([0, 1], "job", training)
+    other = node.add_job([0, 1], "other", training)
+    singles = singles_on(node, [0, 1])
+    name = job.ranks[0].name
+
+    def flip() -> None:
+        for card in node.cards:
+            card.in_gang ^= {name}
+        node.ring(name)
+        node.after(every_ms * MS, flip)
+
+    node.after(every_ms * MS, flip)
+    got = speeds(node, [job, other], singles, run_s=5)
+    assert min(got[1:]) >= 1 / 3 - 0.08
