@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Memory of a process besides what it asks for: contexts, code, libraries' own memory. Pure.
+"""Estimates the memory of a process beyond its requests: contexts, code, libraries' own memory. Pure.
 
-Taken while a process holds little, since NVML's count lags behind what is allocated and freed.
+Samples are only used while a process holds little, since NVML's figure lags behind allocations and frees.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Baselines:
         self._average: dict[Key, float] = {}
 
     def note(self, key: Key, nvml_bytes: int, tracked_bytes: int) -> None:
-        """Take a sample in, if it says anything."""
+        """Use a sample, if the process holds little."""
         if tracked_bytes >= LITTLE_BYTES:
             return
         sample = float(max(0, nvml_bytes - tracked_bytes))
@@ -30,10 +30,10 @@ class Baselines:
         self._average[key] = sample if before is None else before + ALPHA * (sample - before)
 
     def of(self, key: Key) -> float | None:
-        """Return a process's baseline; None: it held much at its first observation."""
+        """Return a process's baseline; None if it has always held much."""
         average = self._average.get(key)
         return None if average is None else min(MAX_BASELINE_BYTES, max(MIN_BASELINE_BYTES, average))
 
     def keep(self, processes: Set[tuple[int, int]]) -> None:
-        """Forget all others."""
+        """Forget all processes except these."""
         self._average = {key: value for key, value in self._average.items() if key[:2] in processes}

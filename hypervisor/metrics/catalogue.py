@@ -186,9 +186,9 @@ GANG_TURN_SECTION = Section(
     (
         ("gang_turns_total", C, ("reason",),
          "Turns of gangs that ended: quantum, idle, limit, suspended, preempted, moved (GPUs of the gang came or went), alone (no other "
-         "tenant was left there) or left.", "arbitration"),
-        ("gang_turn_seconds", H, (), "Length of gangs' turns, by the clock.", "arbitration"),
-        ("gang_drain_seconds", H, (), "From the end of a gang's turn until its work was done on all of its GPUs.", "arbitration"),
+         "tenant was left there) or left.", "scheduler"),
+        ("gang_turn_seconds", H, (), "Length of gangs' turns, by the clock.", "scheduler"),
+        ("gang_drain_seconds", H, (), "From the end of a gang's turn until its work was done on all of its GPUs.", "scheduler"),
     ),
 )  # fmt: skip
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A simulated node's cards as the probe would tell of them: rows of figures that go up and down. Pure."""
+"""Simulates the probe's rows of a node's cards, with values that go up and down. Pure."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hypervisor.simulator.load import Wave, wave
 MIB, GIB = 1 << 20, 1 << 30
 DRIVER = "580.159.04"
 MIG_LAYOUT = ((0, "1g.10gb", 10), (1, "1g.10gb", 10), (2, "2g.20gb", 20), (4, "3g.40gb", 40))
-"""Number in the card, profile, GiB; with a hole, as real layouts have."""
+"""Number on the card, profile, GiB; with a gap, as in real layouts."""
 VGPUS_A_CARD = 4
 RESERVED = 551 * MIB
 
@@ -36,7 +36,7 @@ class Vm:
 
 @dataclass(frozen=True, slots=True)
 class SimulatedCard:
-    """A card; `parts` are its MIG devices, or itself."""
+    """A card; `parts` are its MIG devices, or the card itself."""
 
     gpu: Gpu
     is_parted: bool
@@ -99,7 +99,7 @@ class Use:
 def card_sample(
     card: SimulatedCard, use: Use, parts: dict[str, Use], *, now_s: float, joules: float
 ) -> GpuSample:
-    """Return what NVML would say of a card; `parts` by UUID of its MIG devices."""
+    """Return NVML's sample of a card; `parts` has the use of its MIG devices by UUID."""
     used = RESERVED + sum(use.pids.values()) + sum(int(vm_bytes(card, vm, now_s)) for vm in card.vms)
     busy = min(1.0, use.busy + sum(vm.activity.at(now_s) for vm in card.vms))
     watts = 75 + 560 * busy
@@ -107,7 +107,7 @@ def card_sample(
         "memory_bytes": card.gpu.memory_bytes,
         "memory_used_bytes": used,
         "memory_free_bytes": card.gpu.memory_bytes - used,
-        # In MIG mode NVML does not say.
+        # In MIG mode NVML does not report it.
         "utilisation_percent": None if card.is_parted else round(busy * 100),
         "memory_utilisation_percent": None if card.is_parted else round(busy * 55),
         "pids": [[pid, size] for pid, size in use.pids.items()],
@@ -125,7 +125,7 @@ def card_sample(
 
 
 def part_sample(gpu: Gpu, use: Use) -> GpuSample:
-    """Return what NVML would say of a MIG device."""
+    """Return NVML's sample of a MIG device."""
     used = sum(use.pids.values())
     pids = [[pid, size] for pid, size in use.pids.items()]
     return sample_of(gpu, {"memory_bytes": gpu.memory_bytes, "memory_used_bytes": used, "pids": pids})

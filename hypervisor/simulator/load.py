@@ -16,7 +16,7 @@ WORK = ("train", "serve", "eval", "batch", "notebook", "embed")
 
 @dataclass(frozen=True, slots=True)
 class Wave:
-    """A figure between two bounds that goes up and down."""
+    """A value that goes up and down between two bounds."""
 
     low: float
     high: float
@@ -42,17 +42,17 @@ class LoadDemand:
     limit_percent: int
     request_percent: int
     quota_part: float
-    """Its memory quota, as a part of the GPU's memory."""
+    """Memory quota, as a fraction of the GPU's memory."""
     demand: Wave
     memory: Wave
-    """As a part of its quota."""
+    """Memory in use, as a fraction of its quota."""
 
     @property
     def terms(self) -> SchedParams:
         return SchedParams(self.limit_percent, self.request_percent, self.weight)
 
     def wanted(self, now_s: float) -> float:
-        """Return the part of the GPU's time that it would use, were it alone."""
+        """Return the fraction of the GPU's time that it would use alone."""
         return min(self.limit_percent / PERCENT, self.demand.at(now_s))
 
 

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A simulated node: tenants' books that grow, looked at by the daemon's own code. Pure: time is told."""
+"""Simulates a node: usage counters that grow, aggregated by the daemon's own code. Pure: time is an
+argument.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +50,7 @@ class SimulatedTenant:
 
 
 class SimulatedNode:
-    """One node. What it is follows from its plan and name alone."""
+    """One node. Its plan and name determine everything."""
 
     def __init__(self, plan: Plan) -> None:
         dice = random.Random(zlib.crc32(plan.name.encode()))  # noqa: S311
@@ -75,7 +77,7 @@ class SimulatedNode:
         return made
 
     def step(self, now_s: float) -> Snapshot:
-        """Return the node at a moment; time goes forward from call to call."""
+        """Return the node's snapshot at a time, which must grow from call to call."""
         if self._looked_at_s is None:
             self._began_at_s = now_s
         elapsed_s = now_s - self._looked_at_s if self._looked_at_s is not None else 0.0
@@ -110,7 +112,7 @@ class SimulatedNode:
         )
 
     def _work(self, here: list[SimulatedTenant], now_s: float, elapsed_s: float) -> None:
-        """Let time go by on one GPU."""
+        """Advance the time on one GPU."""
         wanted = {TenantName(t.who.tenant): t.wish.wanted(now_s) for t in here}
         shares = water_fill({TenantName(t.who.tenant): t.wish.terms for t in here}, wanted)
         for tenant in here:
@@ -195,7 +197,7 @@ class SimulatedNode:
 
 
 def use_of(gpu: Gpu, looks: list[TenantObservation], tenants: list[SimulatedTenant]) -> Use:
-    """Return what tenants make of a GPU."""
+    """Return the use of a GPU by its tenants."""
     busy = min(1.0, sum(t.got for t in tenants if t.gpu is gpu))
     here = [process for look in looks if look.gpu is gpu for process in look.processes]
     return Use(busy, {process.host_pid: process.nvml_bytes or 0 for process in here})

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Serves simulated nodes, each on a port of its own, with what is wrong with their pages."""
+"""Serves simulated nodes, each on its own port, with the faults of their pages."""
 
 from __future__ import annotations
 

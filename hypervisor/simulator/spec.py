@@ -44,16 +44,16 @@ class Plan:
     name: str
     cards: int = CARDS
     tenants: int = TENANTS
-    """On each card or MIG device."""
+    """Number of tenants on each card or MIG device."""
     has_vgpu: bool = False
-    """Cards are shared out among virtual machines."""
+    """True if the cards are shared among virtual machines."""
     has_mig: bool = False
-    """Every second card is in MIG mode."""
+    """True if every second card is in MIG mode."""
     faults: frozenset[Fault] = frozenset()
 
 
 def mixed(name: str, place: int, plan: Plan) -> Plan:
-    """Return one of many unlike nodes: most are plain and well, some are in parts, a few are in trouble."""
+    """Return one of many different nodes: most are plain, some have MIG or vGPUs, a few have faults."""
     troubles: dict[int, Fault] = {
         3: "hot",
         7: "lost-gpu",
