@@ -58,6 +58,8 @@ class Page:
     """Samples left out, by reason."""
     repaired: Counter[str] = field(default_factory=Counter)
     """Changed label values by the change: cleaned, cut."""
+    blocks: dict[bytes, Labels] = field(default_factory=dict, repr=False, compare=False)
+    """Labels by the text between braces, where that is of the usual form: most are on the next page, too."""
 
     @property
     def count(self) -> int:
@@ -125,7 +127,7 @@ class Parser:
         if series is None or not brace or tail.translate(None, PLAIN):
             return False
         # In a block that parses to its end, the quotes are closed, so this is the right brace.
-        labels = self._by_block.get(block) or self._usual_labels(block)
+        labels = self._by_block.get(block) or self._labels_before(block) or self._usual_labels(block)
         try:
             value = float(tail)
         except ValueError:
@@ -137,6 +139,13 @@ class Parser:
             self._room -= 1
         values[labels] = value
         return True
+
+    def _labels_before(self, block: bytes) -> Labels | None:
+        """Return the labels of a block that the last page had in the usual form; else None."""
+        labels = self._before.blocks.get(block)
+        if labels is not None:
+            self._by_block[block] = self.page.blocks[block] = labels
+        return labels
 
     def _usual_labels(self, block: bytes) -> Labels | None:
         """Return the labels of a block of the usual form, without blanks and escapes; else None."""
@@ -160,7 +169,7 @@ class Parser:
         ):
             return None
         pairs.sort()
-        labels = self._by_block[block] = tuple(pairs)
+        labels = self._by_block[block] = self.page.blocks[block] = tuple(pairs)
         return labels
 
     def _line(self, line: bytes) -> None:

@@ -340,3 +340,13 @@ def test_a_damaged_page_is_read_as_far_as_it_can_be() -> None:
 
 def test_limits_can_be_replaced() -> None:
     assert replace(LIMITS, series=1).series == 1
+
+
+def test_labels_that_the_last_page_had_are_read_alike_and_forgotten_once_they_are_gone() -> None:
+    data = b'a{x="1",y="2"} 1\na{x="1"} 4\na{x="\xe2\x80\xae"} 2\na{ z = "3" } 3\n'
+    first = parse(data)
+    again = parse(data.replace(b" 4", b" 5"), before=first)
+    assert again == parse(data.replace(b" 4", b" 5"))
+    assert again.repaired == first.repaired == {"cleaned": 1}, "counted for each page"
+    assert set(first.blocks) == set(again.blocks) == {b'x="1"'}
+    assert not parse(b'a{x="1",y="2"} 1\n', before=again).blocks
