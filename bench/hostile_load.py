@@ -8,7 +8,8 @@
 Runs a daemon of its own, beside whatever runs. Two honest tenants share a GPU; another user attacks from UID. While that
 goes on, honest calls are timed: registrations, scrapes, waiting for commands, the age of the heartbeat. Needs root, to be
 several users. All of it stays on this machine: a Unix socket and ports of 127.0.0.1. What counts are the differences from
-the row `none`: this program, the attackers and the daemon share the processors.
+the row `none`: this program, the attackers and the daemon share the processors. The row `processors` shows what busy
+processors cost alone.
 """
 
 from __future__ import annotations
@@ -45,6 +46,7 @@ MAX_CHILD_S = 900
 """Longest life of a process that this starts."""
 POLL_S = 2
 TENANTS, SLOTS = 32, 512
+POLLS = 1900
 MAX_MS = {"registration": 200, "scrape": 200, "longpoll_late": 100, "heartbeat": 250}
 """The targets; `share_off` is in points of a GPU."""
 MAX_SHARE_OFF, MAX_LOG_BYTES = 2.0, 1 << 20
@@ -311,6 +313,11 @@ def attack_none(_: Node) -> list[Child]:
     return []
 
 
+def attack_processors(_: Node) -> list[Child]:
+    """Keep all processors busy and leave the daemon alone: what that costs is no matter of the daemon's bounds."""
+    return [Child(hostile(), repeat(lambda: None)) for _ in range(4 * (os.cpu_count() or 1))]
+
+
 def hold(path: str | int, count: int, text: bytes) -> Callable[[Callable[[], bool]], None]:
     def work(goes_on: Callable[[], bool]) -> None:
         held: list[socket.socket] = []
@@ -343,6 +350,32 @@ def attack_churn(node: Node) -> list[Child]:
         return once
 
     return [Child(hostile(), repeat(knock(place))) for place in (node.socket, node.socket, node.port)]
+
+
+def polls(node: Node) -> Callable[[Callable[[], bool]], None]:
+    """Wait for commands on as many connections as there may be; all are answered at the same second."""
+    def work(goes_on: Callable[[], bool]) -> None:
+        worker = register(node.socket, f"{NAME}-p", {"GPULIMIT_COMPUTE": "1"})[1]["gpulimit-worker"]
+        text = request("GET", f"/v1/workers/{worker}/commands?after=1000&wait=10")
+        held = [dial(node.socket) for _ in range(POLLS)]
+        for one in held:
+            one.setblocking(False)
+        while goes_on():
+            for one in held:
+                with contextlib.suppress(OSError):
+                    one.sendall(text)
+            end_s = time.monotonic() + 11
+            while goes_on() and time.monotonic() < end_s:
+                time.sleep(0.1)
+            for one in held:
+                with contextlib.suppress(OSError):
+                    one.recv(1 << 16)
+
+    return work
+
+
+def attack_polls(node: Node) -> list[Child]:
+    return [Child(hostile(), polls(node))]
 
 
 def attack_slow(node: Node) -> list[Child]:
@@ -429,7 +462,7 @@ def attack_all(node: Node) -> list[Child]:
 
 
 ATTACKS: dict[str, Callable[[Node], list[Child]]] = {
-    "none": attack_none, "headers": attack_headers, "churn": attack_churn, "slow": attack_slow, "requests": attack_requests,
+    "none": attack_none, "processors": attack_processors, "headers": attack_headers, "churn": attack_churn, "polls": attack_polls, "slow": attack_slow, "requests": attack_requests,
     "rubbish": attack_rubbish, "books": of_books(), "books-state": of_books(asks=True),
     "books-bells": of_books(rings=True), "all": attack_all,
 }

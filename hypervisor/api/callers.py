@@ -17,6 +17,7 @@ from hypervisor.api.accounts import Accounts, CallerAccount
 from hypervisor.errors import Refused
 from hypervisor.host.arrivals import NO_USER, Arrival
 from hypervisor.host.peer import groups_of
+from hypervisor.host.subordinate_users import SubordinateUsers
 from hypervisor.host.tcp_endpoints import plain
 from hypervisor.host.whereabouts import UNKNOWN, Remembered
 from hypervisor.model import Peer
@@ -71,6 +72,7 @@ class UnixCallers:
         self._accounts = accounts
         self._callers: Remembered[tuple[int, int], Caller] = Remembered()
         """By pid and user."""
+        self._users = SubordinateUsers()
 
     def caller(self, arrival: Arrival) -> Caller:
         """Return the caller whose turn a connection waits for."""
@@ -81,7 +83,8 @@ class UnixCallers:
         with borrowed(arrival.fd) as connection:
             groups = groups_of(connection, arrival.gid)
         return Caller(
-            f"user {arrival.uid}{place}", not place and self._operators.may_operate(arrival.uid, groups)
+            f"{self._users.name_of(arrival.uid)}{place}",
+            not place and self._operators.may_operate(arrival.uid, groups),
         )
 
     def account(self, connection: socket.socket, caller: Caller) -> CallerAccount:
@@ -107,11 +110,12 @@ class TcpCallers:
 
     def __init__(self, accounts: Accounts) -> None:
         self._accounts = accounts
+        self._users = SubordinateUsers()
 
     def caller(self, arrival: Arrival) -> Caller:
         """Return the caller whose turn a connection waits for. Raises OSError if it is closed."""
         if arrival.uid != NO_USER:
-            return Caller(f"user {arrival.uid} over TCP")
+            return Caller(f"{self._users.name_of(arrival.uid)} over TCP")
         with borrowed(arrival.fd) as connection:
             return Caller(f"address {machine(connection.getpeername()[0])}")
 
