@@ -133,7 +133,7 @@ struct gl_account {
 	uint64_t queue_end_ns;       /* CLOCK_MONOTONIC: what is outstanding will be done, if the GPU does nothing else; 0: not known */
 	uint64_t marked_ns;          /* CLOCK_MONOTONIC: when it last recorded a mark (marks.c) */
 	uint32_t coarse;             /* 1: the driver refuses timing events: GPU time is measured by the wall clock (coarse.c) */
-	uint32_t reserved0;
+	uint32_t due_us;             /* CLOCK_MONOTONIC in us, its low half: by when the GPU should reach the next mark; 0: not known */
 	uint64_t pool_unused_bytes;  /* what its pools were seen to keep unused, if it has not allocated from them since */
 };
 
@@ -225,7 +225,9 @@ struct gl_gang {
 	uint64_t released;           /* launches let go, whatever the limit and the turn, since running work waited for them */
 	uint64_t released_at_ns;     /* CLOCK_MONOTONIC of the last one */
 	uint64_t forgiven_ns;        /* time of work that waited for held launches, beyond its cost: not in spent_ns */
-	uint64_t reserved[1];
+	uint64_t closed_at_ns;       /* CLOCK_MONOTONIC: when the limit was last used up */
+	uint64_t opened_at_ns;       /* when there was enough again */
+	uint64_t reserved[7];
 	struct gl_cover cover;
 };
 

@@ -14,7 +14,7 @@
 
 #define WINDOW_NS UINT64_C(100000000)    /* of GPU time in a window, at a limit of 100 percent */
 #define MIN_WINDOW_NS UINT64_C(25000000)
-#define AHEAD_NS UINT64_C(8000000)       /* GPU time that a process may have unfinished: no window ends later by more */
+#define AHEAD_NS UINT64_C(6000000)       /* GPU time that a process may have unfinished: no window ends later by more */
 
 static struct gl_clocked bucket(uint32_t percent)
 {
@@ -65,6 +65,7 @@ bool gl_gang_open(const struct gl_gpu *gpu, uint32_t percent)
 	gl_clocked_refill(b);
 	if (gl_clocked_in_hand(b) > 0)
 		return is_within_ahead(gpu);
+	gl_store_relaxed(&g->closed_at_ns, gl_now_ns());
 	gl_store_relaxed(&g->is_closed, 1u);
 	return false;
 }
@@ -76,8 +77,10 @@ uint64_t gl_gang_sleep(const struct gl_gpu *gpu, uint32_t percent)
 	uint64_t ns = closed ? gl_clocked_sleep(bucket(gl_gang_percent(percent))) : 0;
 	if (ns)
 		return ns;
-	if (closed)
+	if (closed) {
+		gl_store_relaxed(&g->opened_at_ns, gl_now_ns());
 		gl_store_relaxed(&g->is_closed, 0u);
+	}
 	uint64_t outstanding = gl_load_relaxed(&gpu->account->outstanding_ns);
 	return outstanding < AHEAD_NS / 2 ? 0 : outstanding - AHEAD_NS / 2;
 }

@@ -49,8 +49,9 @@ bool gl_is_waited_for(struct gl_meter *m, const struct gl_gpu *gpu, const struct
 void gl_goes_by_itself(struct gl_meter *m, const struct gl_gpu *gpu);
 /* A process of the gang has work unfinished. */
 bool gl_is_sibling_at_work(const struct gl_gpu *gpu);
-/* Work that was done between these times, and is known to cost so much, has waited for a launch that was held back. */
-bool gl_has_waited(uint64_t from_ns, uint64_t to_ns, uint64_t cost_ns);
+/* The gpu's work that was done between these times, and is known to cost so much, has waited for a launch that was held
+ * back.  alone: no sibling has worked on the GPU meanwhile. */
+bool gl_has_waited(const struct gl_gpu *gpu, uint64_t from_ns, uint64_t to_ns, uint64_t cost_ns, bool alone);
 
 /* ---- throttle.c ---- */
 

@@ -147,7 +147,8 @@ static void pass_gate(struct gl_meter *m, struct gl_launch *l)
 static uint64_t charge_of(const struct gl_meter *m, const struct gl_gpu *gpu, uint64_t cost_ns)
 {
 	uint32_t overlap = gl_load_relaxed(&m->gpu[gpu->index].overlap);
-	return overlap ? cost_ns * overlap / 1024 : cost_ns;
+	uint64_t ns = overlap ? cost_ns * overlap / 1024 : cost_ns;
+	return ns ? ns : 1; /* unfinished work is never nothing */
 }
 
 static void begin_interval(struct gl_stream *s, uint64_t now)

@@ -69,6 +69,21 @@ static bool move_last(struct gl_stream *stream)
 	return true;
 }
 
+static uint64_t later(uint64_t a, uint64_t b)
+{
+	return a > b ? a : b;
+}
+
+/* By when the GPU should reach the stream's next mark, for siblings that look whether it waits for them. */
+static void note_due(struct gl_stream *stream)
+{
+	const struct gl_mark *m = &stream->mark[stream->tail % GL_MARKS];
+	uint32_t due_us = 0;
+	if (stream->tail != stream->head)
+		due_us = (uint32_t)((later(m->first_ns, stream->finished_ns) + m->charged_ns) / 1000) | 1;
+	gl_store_relaxed(&stream->clock->gpu->account->due_us, due_us);
+}
+
 bool gl_mark_put(struct gl_stream *stream, enum gl_mark_kind kind, struct gl_cost *cost, uint64_t launched_ns,
 		 uint64_t launch_took_ns)
 {
@@ -86,17 +101,13 @@ bool gl_mark_put(struct gl_stream *stream, enum gl_mark_kind kind, struct gl_cos
 		return false;
 	}
 	gl_store_relaxed(&stream->head, stream->head + 1);
+	note_due(stream);
 	return true;
 }
 
 static uint64_t after(uint64_t t, uint64_t start)
 {
 	return t > start ? t - start : 0;
-}
-
-static uint64_t later(uint64_t a, uint64_t b)
-{
-	return a > b ? a : b;
 }
 
 static uint64_t lesser(uint64_t a, uint64_t b)
@@ -199,10 +210,10 @@ static struct taken taken(struct gl_meter *m, struct gl_stream *stream, const st
 {
 	const struct gl_gpu *gpu = stream->clock->gpu;
 	uint64_t span = after(t, since), least = after(t, later(stream->finished_ns, mark->before_ns)), measured;
-	bool at_most, ours = gl_exclusive(gpu, since), lonely = ours && !gl_beside_siblings(m, gpu, since);
+	bool at_most, alone = !gl_beside_siblings(m, gpu, since), ours = gl_exclusive(gpu, since), lonely = ours && alone;
 	uint64_t costs = known_costs(m, gpu, mark->cost_ns, &mark->unknown, span);
 	struct taken took = {costs, costs, 0, least, !ours && !mark->waited};
-	if (gl_has_waited(since, t, mark->cost_ns)) {
+	if (gl_has_waited(gpu, since, t, mark->charged_ns, alone)) {
 		if (mark->cost)
 			gl_store_relaxed(&mark->cost->unsampled, 0);
 		took.busy_ns = took.own_ns = mark->charged_ns; /* what such launches take on the whole */
@@ -267,6 +278,7 @@ void gl_marks_collect(struct gl_meter *m, struct gl_stream *stream)
 		if (!keep)
 			gl_clock_give(stream->clock, mark->event);
 	}
+	note_due(stream);
 	if (GL_UNLIKELY(gl_load_relaxed(&stream->clock->coarse))) {
 		gl_remains_gather(stream, false);
 		gl_coarse_look(m, stream);

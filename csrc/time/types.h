@@ -139,7 +139,7 @@ struct gl_gpu_meter {
 	uint64_t own_until_ns;        /* when the GPU reached this process's last mark */
 	uint64_t own_granted_ns, own_at_ns;  /* bucket of a process below its tenant */
 	uint64_t released_ns;         /* when a launch last went since running work waited for it */
-	uint64_t behind_since_ns;     /* since when such launches go because a sibling is ahead; 0: they do not */
+	uint64_t behind_from_ns;      /* account->spent_ns when it began to catch up with its siblings; 0: it does not */
 	uint32_t in_gang;             /* 1: the gang's bucket paces it, not the device's */
 } __attribute__((aligned(64)));
 

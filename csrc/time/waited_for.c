@@ -17,32 +17,44 @@
 
 #define RANK_LATE_NS UINT64_C(1000000)
 #define STREAM_LATE_NS UINT64_C(20000000)
-#define CATCH_UP_NS UINT64_C(100000000) /* a rank goes on freely for so long; then one launch each STREAM_LATE_NS */
+#define CATCH_UP_NS UINT64_C(10000000) /* of GPU time, in which a rank goes on freely; then a launch each STREAM_LATE_NS */
 #define CATCH_UP_AHEAD_NS UINT64_C(1000000)
 #define ENDED_SOON_NS UINT64_C(3000000)
+#define WAITED_NS UINT64_C(500000)     /* more than its cost, at least: shorter is not told from work */
+
+/* By how much the next mark, or without one the end of all that is unfinished, is later than it should be. */
+static uint64_t lateness(const struct gl_account *account, uint64_t now)
+{
+	uint32_t due_us = gl_load_relaxed(&account->due_us);
+	int32_t late_us = (int32_t)((uint32_t)(now / 1000) - due_us);
+	uint64_t end = gl_load_relaxed(&account->queue_end_ns);
+	if (due_us)
+		return late_us > 0 ? (uint64_t)late_us * 1000 : 0;
+	return end && now > end ? now - end : 0;
+}
 
 static bool is_late(const struct gl_account *account, uint64_t now, uint64_t by_ns, uint32_t sharers)
 {
-	uint64_t left = gl_load_relaxed(&account->outstanding_ns), end = gl_load_relaxed(&account->queue_end_ns);
-	return left && end && now > end && now - end > by_ns + (sharers - 1) * (left + by_ns);
+	uint64_t left = gl_load_relaxed(&account->outstanding_ns);
+	return left && lateness(account, now) > by_ns + (sharers - 1) * (left + by_ns);
 }
 
-static bool slot_is_late(const struct gl_slot *slot, uint32_t but, uint64_t now, uint32_t sharers)
+static bool slot_is_late(const struct gl_slot *slot, uint32_t but, uint64_t now, uint64_t by_ns, uint32_t sharers)
 {
 	uint32_t devices = gl_load_relaxed(&gl_self.usage->gang.devices);
 	for (uint32_t d = 0; d < GL_MAX_DEVICES && devices >> d; d++)
-		if (devices >> d & 1 && d != but && is_late(&slot->account[d], now, RANK_LATE_NS, sharers))
+		if (devices >> d & 1 && d != but && is_late(&slot->account[d], now, by_ns, sharers))
 			return true;
 	return false;
 }
 
-static bool is_another_late(const struct gl_gpu *gpu, uint64_t now)
+static bool is_another_late(const struct gl_gpu *gpu, uint64_t now, uint64_t by_ns)
 {
 	uint32_t used = gl_load_relaxed(&gl_self.usage->header.slots_used), sharers = gl_sharers(gpu);
 	for (uint32_t i = 0; i < used && i < GL_MAX_SLOTS; i++) {
 		const struct gl_slot *slot = &gl_self.usage->slot[i];
 		uint32_t but = (int)i == gl_self.slot ? gpu->index : GL_MAX_DEVICES;
-		if ((gl_load_acquire(&slot->generation) & 1) && slot_is_late(slot, but, now, sharers))
+		if ((gl_load_acquire(&slot->generation) & 1) && slot_is_late(slot, but, now, by_ns, sharers))
 			return true;
 	}
 	return false;
@@ -62,14 +74,39 @@ static bool is_due(const struct gl_gpu_meter *meter, uint64_t now)
 	return now - gl_load_relaxed(&meter->released_ns) >= STREAM_LATE_NS;
 }
 
+bool gl_is_sibling_at_work(const struct gl_gpu *gpu)
+{
+	uint32_t used = gl_load_relaxed(&gl_self.usage->header.slots_used);
+	uint32_t devices = gl_load_relaxed(&gl_self.usage->gang.devices);
+	if (!gl_gang_has(gpu))
+		return false;
+	for (uint32_t i = 0; i < used && i < GL_MAX_SLOTS; i++)
+		for (uint32_t d = 0; d < GL_MAX_DEVICES && devices >> d; d++)
+			if (devices >> d & 1 && ((int)i != gl_self.slot || d != gpu->index) &&
+			    gl_load_relaxed(&gl_self.usage->slot[i].account[d].outstanding_ns))
+				return true;
+	return false;
+}
+
+/* What it launches while it catches up is bounded: no sibling can be ahead by more than it may have unfinished. */
+static bool has_caught_up(struct gl_gpu_meter *meter, const struct gl_gpu *gpu)
+{
+	uint64_t spent = gl_load_relaxed(&gpu->account->spent_ns), *from = &meter->behind_from_ns;
+	if (!gl_load_relaxed(from))
+		gl_store_relaxed(from, spent ? spent : 1);
+	return spent > gl_load_relaxed(from) + CATCH_UP_NS;
+}
+
 static bool is_behind(struct gl_gpu_meter *meter, const struct gl_gpu *gpu, uint64_t now)
 {
-	if (!gl_gang_has(gpu) || gl_load_relaxed(&gpu->account->outstanding_ns) >= CATCH_UP_AHEAD_NS ||
-	    is_late(gpu->account, now, RANK_LATE_NS, gl_sharers(gpu)) || !is_another_late(gpu, now))
+	if (!gl_gang_has(gpu))
 		return false;
-	if (!gl_load_relaxed(&meter->behind_since_ns))
-		gl_store_relaxed(&meter->behind_since_ns, now);
-	return now - gl_load_relaxed(&meter->behind_since_ns) < CATCH_UP_NS || is_due(meter, now);
+	if (gl_load_relaxed(&gpu->account->outstanding_ns) >= CATCH_UP_AHEAD_NS ||
+	    is_late(gpu->account, now, RANK_LATE_NS, gl_sharers(gpu)))
+		return is_due(meter, now) && is_another_late(gpu, now, STREAM_LATE_NS); /* each may wait for the other */
+	if (!is_another_late(gpu, now, RANK_LATE_NS))
+		return false;
+	return !has_caught_up(meter, gpu) || is_due(meter, now);
 }
 
 bool gl_is_waited_for(struct gl_meter *m, const struct gl_gpu *gpu, const struct gl_stream *stream)
@@ -88,24 +125,22 @@ bool gl_is_waited_for(struct gl_meter *m, const struct gl_gpu *gpu, const struct
 
 void gl_goes_by_itself(struct gl_meter *m, const struct gl_gpu *gpu)
 {
-	gl_store_relaxed(&m->gpu[gpu->index].behind_since_ns, 0);
+	gl_store_relaxed(&m->gpu[gpu->index].behind_from_ns, 0);
 }
 
-bool gl_is_sibling_at_work(const struct gl_gpu *gpu)
+static bool was_closed_at(uint64_t at_ns)
 {
-	uint32_t used = gl_load_relaxed(&gl_self.usage->header.slots_used);
-	uint32_t devices = gl_load_relaxed(&gl_self.usage->gang.devices);
-	if (!gl_gang_has(gpu))
-		return false;
-	for (uint32_t i = 0; i < used && i < GL_MAX_SLOTS; i++)
-		for (uint32_t d = 0; d < GL_MAX_DEVICES && devices >> d; d++)
-			if (devices >> d & 1 && gl_load_relaxed(&gl_self.usage->slot[i].account[d].outstanding_ns))
-				return true;
-	return false;
+	const struct gl_gang *g = &gl_self.usage->gang;
+	uint64_t closed = gl_load_relaxed(&g->closed_at_ns), opened = gl_load_relaxed(&g->opened_at_ns);
+	return closed && at_ns > closed && (at_ns < opened || opened < closed);
 }
 
-bool gl_has_waited(uint64_t from_ns, uint64_t to_ns, uint64_t cost_ns)
+bool gl_has_waited(const struct gl_gpu *gpu, uint64_t from_ns, uint64_t to_ns, uint64_t cost_ns, bool alone)
 {
 	uint64_t released = gl_load_relaxed(&gl_self.usage->gang.released_at_ns);
-	return GL_UNLIKELY(released > from_ns) && released <= to_ns && to_ns - released <= ENDED_SOON_NS + 2 * cost_ns;
+	if (GL_LIKELY(!released) || to_ns - from_ns < cost_ns + WAITED_NS)
+		return false;
+	if (alone && gl_gang_has(gpu) && was_closed_at(to_ns))
+		return true; /* siblings are held back then, so what it waits for does not come by itself */
+	return released > from_ns && released <= to_ns && to_ns - released <= ENDED_SOON_NS + 2 * cost_ns;
 }
