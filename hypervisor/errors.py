@@ -2,12 +2,12 @@
 """The daemon's errors.
 
 GpulimitError
-├── ConfigError     an option cannot be used; names key, value and where it came from; exit status 2
-├── KubeError       the API server or the kubelet does not do what it was asked; with its HTTP status
-├── Refused         a process, a quota or a request is turned away, with an HTTP status
-├── SegmentError    shared memory cannot be made or used
-│   ├── SegmentFull for want of memory or descriptors: nothing is wrong with what is there
-│   └── SegmentHeld since another process uses it
+├── ConfigError     an option is invalid; names key, value and origin; exit status 2
+├── KubeError       a request to the API server or the kubelet failed; has its HTTP status
+├── Refused         a process, a quota or a request is refused, with an HTTP status
+├── SegmentError    shared memory cannot be created or used
+│   ├── SegmentFull for lack of memory or descriptors: the existing content is valid
+│   └── SegmentHeld because another process uses it
 └── StateError      a file of the daemon's state cannot be read or written
 """
 
@@ -18,7 +18,7 @@ from limiter._native import lib
 from limiter.errors import GpulimitError
 
 MAX_REASON_BYTES = int(lib.GL_MAX_REASON_BYTES)
-"""Longest line in a header; the library takes no longer one."""
+"""Longest line in a header: the library does not accept a longer one."""
 MAX_TEXT_CHARS = 1000
 
 
@@ -35,7 +35,7 @@ class ConfigError(GpulimitError):
 
 
 class Refused(GpulimitError):
-    """Turned away; `str()` is one line of printable ASCII, `header` what of it a header carries."""
+    """A refusal; `str()` is one line of printable ASCII, `header` the part of it for a header."""
 
     def __init__(self, status: int, reason: str) -> None:
         super().__init__(shortened("".join(c if " " <= c <= "~" else "?" for c in reason), MAX_TEXT_CHARS))
@@ -55,15 +55,15 @@ class StateError(GpulimitError):
 
 
 class SegmentFull(SegmentError):
-    """There is no memory, or no descriptor, for it now; what is there is as good as before."""
+    """There is no memory, or no descriptor, for a segment now; its content stays valid."""
 
 
 class SegmentHeld(SegmentError):
-    """Another process uses it in a way that leaves no room for this one."""
+    """Another process uses the segment exclusively."""
 
 
 class KubeError(GpulimitError):
-    """The API server or the kubelet refuses, cannot be reached, or answers nonsense; then `status` is 0."""
+    """The API server or the kubelet failed. `status` is 0 without a valid answer."""
 
     def __init__(self, status: int, reason: str) -> None:
         plain = "".join(c if " " <= c <= "~" else "?" for c in reason)[:MAX_REASON_BYTES]

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Logging, set up in one place: lines for people or JSON objects, on stderr.
+"""Sets up logging: text lines or JSON objects, on stderr.
 
-What can be provoked from outside is bounded: each cause writes a few lines and then one a minute, and all
-causes together write at most so many bytes an hour. What was left out is counted and said.
+Users cannot flood the log. Each cause writes a few lines and then one per minute, and all causes together
+write at most a number of bytes per hour. Lines that were left out are counted and reported.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from dataclasses import dataclass
 HOUR_S = 3600.0
 MINUTE_S = 60.0
 LINES_AT_ONCE = {False: 30, True: 3}
-"""Lines of one cause before it is held to one a minute; True: of warnings and errors."""
+"""Lines of one cause before the bound of one per minute applies; True for warnings and errors."""
 MAX_CAUSES = 512
 USER_FRACTION = 4
-"""One user's calls write at most one part in four of all."""
+"""One user's calls write at most one in four of all bytes."""
 OWN_FRACTION = 8
-"""One part in eight is kept for what no user's call has provoked."""
+"""One byte in eight is reserved for lines that no user's call has caused."""
 MAX_TRACEBACK_CHARS = 4000
 DEFAULT_LIMIT = 1 << 20
 Cause = tuple[str, int, str, str, str]
@@ -34,7 +34,7 @@ account_in_log: ContextVar[str] = ContextVar("account_in_log", default="")
 
 
 class JsonLines(logging.Formatter):
-    """One JSON object a line; `extra` fields of the record are kept."""
+    """One JSON object per line; `extra` fields of the record are kept."""
 
     def format(self, record: logging.LogRecord) -> str:
         entry = {
@@ -49,7 +49,7 @@ class JsonLines(logging.Formatter):
 
 
 class DropBadHttp(logging.Filter):
-    """Drops what a client that talks no HTTP, or hangs up in the middle, would have logged."""
+    """Drops aiohttp's log records about clients that send no HTTP, or hang up early."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         error = record.exc_info[1] if record.exc_info else None
@@ -64,21 +64,21 @@ class Bucket:
     at_s: float
 
     def fill(self, now_s: float, *, most: float, per_s: float) -> float:
-        """Return what is left now."""
+        """Refill the allowance; return its current amount."""
         self.left = min(most, self.left + (now_s - self.at_s) * per_s)
         self.at_s = now_s
         return self.left
 
 
 class LogLimit(logging.Filter):
-    """Lets at most `bytes_per_hour` through, by estimate of each line's length; debug lines are not counted.
+    """Passes at most `bytes_per_hour`, by an estimate of each line's length; debug lines are not counted.
 
     Any thread.
     """
 
     def __init__(self, bytes_per_hour: int, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__()
-        self._most = bytes_per_hour / 2  # a full allowance, and what an hour adds, make the whole
+        self._most = bytes_per_hour / 2  # a full allowance plus an hour's refill make the whole
         self._clock = clock
         self._lock = threading.Lock()
         now_s = clock()
@@ -112,7 +112,7 @@ class LogLimit(logging.Filter):
         return True
 
     def _pay(self, user: str, size: int, now_s: float) -> bool:
-        """Take a line's bytes from all allowances that it falls under; False: one is used up."""
+        """Take a line's bytes from all its allowances; return False if one is used up."""
         total = self._total.fill(now_s, most=self._most, per_s=self._most / HOUR_S)
         if not user:
             if total < size:
@@ -130,7 +130,7 @@ class LogLimit(logging.Filter):
         return True
 
     def _drop_full(self, now_s: float) -> None:
-        """Forget causes that have not come lately, or all: tenants can think of any number."""
+        """Forget causes that did not occur recently, or all: tenants can invent any number."""
         for cause, bucket in list(self._causes.items()):
             lines = lines_at_once(cause[1])
             if bucket.fill(now_s, most=lines, per_s=1 / MINUTE_S) >= lines:
@@ -146,7 +146,7 @@ def lines_at_once(level: int) -> int:
 
 
 def cause_of(record: logging.LogRecord) -> Cause:
-    """Return what makes two lines alike: the place that logs, the kind of error, and the first argument.
+    """Return the cause that similar lines share: logging place, kind of error, and first argument.
 
     An event's first argument is its kind.
     """
@@ -156,7 +156,7 @@ def cause_of(record: logging.LogRecord) -> Cause:
 
 
 def size_of(record: logging.LogRecord) -> int:
-    """Return about how many bytes a line has; a traceback is taken for the longest."""
+    """Return the estimated bytes of a line; a traceback counts as the longest one."""
     return 100 + len(record.getMessage()) + (MAX_TRACEBACK_CHARS if record.exc_info else 0)
 
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From what books, quotas and NVML say of tenants on cards to what is served of them.
+"""Aggregates usage, quotas and NVML's values of tenants on cards into the views for metrics.
 
-Keeps what one look alone cannot tell: peaks, differences since the last look, moving averages. Pure: time
-comes in as an argument. All numbers out of books may be wrong; one that cannot be true is not known.
+It keeps state between observations: peaks, differences since the last one, moving averages. Pure: time is an
+argument. Numbers from usage segments may be wrong; an impossible one becomes None.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class ClientHistory:
     peak_bytes: int = 0
     energy_joules: float = 0.0
     launches: Counter[str] = field(default_factory=Counter)
-    """Sum over all its processes, ended ones included."""
+    """Sum over all its processes, including ended ones."""
     launches_of: dict[tuple[int, int], Mapping[str, int]] = field(default_factory=dict)
     view: ClientView | None = None
     view_at_ns: int = 0
@@ -92,7 +92,7 @@ class ClientAggregator:
         return tuple(self._view(observation, now_ns, elapsed_ns) for observation in observations)
 
     def _count_launches(self, observation: TenantObservation, past: ClientHistory) -> None:
-        """Add what living processes have launched since: their own counts go when they do."""
+        """Add the new launches of living processes: their counters vanish when they end."""
         if observation.counters is None:
             return
         now = {(one.host_pid, one.start_ticks): launches_of(one.launches) for one in observation.processes}
@@ -118,7 +118,7 @@ class ClientAggregator:
     def _share_energy(
         self, observations: Iterable[TenantObservation], elapsed_ns: int, energy: Mapping[str, float]
     ) -> None:
-        """Book each card's energy by GPU time; energy of an idle card is booked to no tenant."""
+        """Assign each card's energy by GPU time; energy of an idle card is assigned to no tenant."""
         used: dict[str, int] = {}
         for observation in observations:
             used[observation.gpu.uuid] = (
@@ -181,7 +181,7 @@ class ClientAggregator:
         }
 
     def _effective_percent(self, observation: TenantObservation) -> float:
-        """Return the limit, or the part that is due while another tenant works too."""
+        """Return the limit, or the share that is due while another tenant works too."""
         if observation.terms.is_suspended:
             return 0
         others = any(
@@ -245,7 +245,7 @@ class ClientAggregator:
     def processes(
         self, observations: Iterable[TenantObservation], views: Iterable[ClientView]
     ) -> tuple[ClientView, ...]:
-        """Return the views of single processes; what is the tenant's as a whole is that of each."""
+        """Return the views of single processes; values of the whole tenant appear in each of them."""
         return tuple(
             self._process(observation, view, process)
             for observation, view in zip(observations, views, strict=True)
@@ -294,7 +294,7 @@ OF_TENANT = frozenset(
 def entitled_to(
     observations: Iterable[TenantObservation], windows: Mapping[Key, RateWindow]
 ) -> dict[Key, float]:
-    """Return what part of its card is each one's due, beside those active now."""
+    """Return the share of its card that is due to each client beside the active ones."""
     by_gpu: dict[str, list[TenantObservation]] = {}
     for observation in observations:
         if observation.is_counted:

@@ -25,7 +25,7 @@ class Metric:
 
     @property
     def full_name(self) -> str:
-        """The name as it is served."""
+        """Name on the page, with prefix."""
         return self.name if self.name.startswith("kubevirt_") else PREFIX + self.name
 
     @property
@@ -43,7 +43,7 @@ class Section:
     rows: tuple[tuple[str, Kind, tuple[str, ...], str, str], ...]
     silent: str = ""
     exceptions: dict[str, str] = field(default_factory=dict)
-    """Rows that are silent where the section is not."""
+    """Conditions under which single rows are silent, by name."""
 
     def metrics(self) -> tuple[Metric, ...]:
         return tuple(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From NVML's samples to what is served of cards and of how their time is divided. Pure."""
+"""Converts NVML's samples to the views of cards, and of the division of their time. Pure."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NO_WAITS = MemoryWaitCounters()
 
 @dataclass(frozen=True, slots=True)
 class GpuObservation:
-    """A card, now. `is_fresh`: NVML has answered lately; `is_listed`: and it named this card."""
+    """A card at one moment. `is_fresh`: NVML answered recently. `is_listed`: that answer has this card."""
 
     sample: GpuSample
     is_fresh: bool
@@ -36,7 +36,7 @@ class GpuObservation:
 def gpu_view(
     card: GpuObservation, observations: Sequence[TenantObservation], known_pids: Set[int]
 ) -> GpuView:
-    """Return a card; what NVML has not said lately is not known."""
+    """Return a card's view; values that NVML has not reported recently are None."""
     gpu = card.sample.gpu
     is_good = card.is_fresh and not card.sample.error and card.is_listed
     now = card.sample.readings if is_good else NO_READINGS
@@ -88,13 +88,13 @@ def requested_of(observations: Iterable[TenantObservation]) -> float:
 
 
 def vgpu_host_view(card: GpuObservation, node: str) -> VgpuHost | None:
-    """Return a card that virtual machines have parts of."""
+    """Return the view of a card of a vGPU host; None if it is not one."""
     host = card.sample.vgpu if card.is_fresh and card.is_listed else None
     return None if host is None else replace(host, host=node, instance=node)
 
 
 def mig_view(card: GpuObservation, observations: Sequence[TenantObservation], node: str) -> MigGpu | None:
-    """Return a card that knows MIG, with what quotas have set aside of each MIG device."""
+    """Return the view of a card that supports MIG, with the reservations on each MIG device."""
     mig = card.sample.mig if card.is_fresh and card.is_listed else None
     if mig is None:
         return None
@@ -116,7 +116,7 @@ def mig_view(card: GpuObservation, observations: Sequence[TenantObservation], no
 
 
 class Schedulers:
-    """Keeps the peaks."""
+    """Builds the views of the schedulers, and keeps their peaks."""
 
     def __init__(self) -> None:
         self._peak_bytes: dict[str, int] = {}
@@ -132,7 +132,7 @@ class Schedulers:
         tally: SchedulerCounters | None,
         memory_tally: MemoryWaitCounters = NO_WAITS,
     ) -> SchedulerView:
-        """Return how a card's time and memory are divided."""
+        """Return the division of a card's time and memory."""
         gpu = card.sample.gpu
         here = [observation for observation in observations if observation.gpu.uuid == gpu.uuid]
         memory = sum(tracked_by(observation) or 0 for observation in here)
@@ -157,7 +157,7 @@ class Schedulers:
 
 
 def is_waiting_for_memory(observation: TenantObservation) -> bool:
-    """An allocation of the tenant waits."""
+    """True if an allocation of the tenant waits."""
     return any(process.memory_waiting for process in observation.processes)
 
 
@@ -177,7 +177,7 @@ def jain(
     windows: Mapping[Key, RateWindow],
     entitled: Mapping[Key, float],
 ) -> float | None:
-    """Return Jain's index of achieved over entitled among tenants that wanted more; None: there were none."""
+    """Return Jain's index of achieved over entitled shares of tenants that wanted more; None without any."""
     parts = [
         windows[observation.key].spent_ns / entitled[observation.key]
         for observation in observations

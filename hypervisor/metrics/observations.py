@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One observation of a tenant on a card, from books, quotas and NVML. Pure; all numbers may be wrong."""
+"""Observations of a tenant on a card, from usage segments, quotas and NVML. Pure; all numbers may be
+wrong.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,7 @@ class ProcessObservation:
     start_ticks: int
     command: str
     tracked_bytes: int
-    """Asked for and held, without overhead."""
+    """Requested memory that the process holds, without overhead."""
     spent_ns: int = 0
     launches: Mapping[str, int] = field(default_factory=dict)
     nvml_bytes: int | None = None
@@ -35,7 +37,7 @@ class ProcessObservation:
 
 @dataclass(frozen=True, slots=True)
 class UsageCounters:
-    """A tenant's books of one card."""
+    """A tenant's usage counters of one card."""
 
     created_ns: int
     used_bytes: int
@@ -47,13 +49,13 @@ class UsageCounters:
 
 @dataclass(frozen=True, slots=True)
 class TenantObservation:
-    """One tenant on one card, now. `counters` is None if its segment cannot be read."""
+    """One tenant on one card at one moment. `counters` is None if its segment cannot be read."""
 
     who: Identity
     gpu: Gpu
     terms: SchedParams
     memory_quota_bytes: int
-    """0: none."""
+    """0 if there is none."""
     source: str
     state: State
     counters: UsageCounters | None = None
@@ -61,12 +63,12 @@ class TenantObservation:
     waiting: int = 0
     outstanding_ns: int = 0
     granted_ns: int | None = None
-    """None: it is not held back."""
+    """None if the dispatcher does not pace it."""
     has_turn: bool = False
     ratio: float | None = None
-    """Number of tenants that share the card, where a source says so."""
+    """Number of tenants that share the card, if a source reports it."""
     is_counted: bool = True
-    """It is under this daemon's arbitration."""
+    """True if this daemon schedules it."""
 
     gang: GangMembership = NO_GANG
 
@@ -82,18 +84,18 @@ class RateWindow:
     spent_ns: int = 0
     is_throttled: bool = False
     is_starved: bool = False
-    """It waited all the time and got nothing."""
+    """True if it waited all the time and got no GPU time."""
 
 
 def tracked_by(observation: TenantObservation) -> int | None:
-    """Return what a tenant's processes have asked for and hold, if that can be true."""
+    """Return the requested memory that a tenant's processes hold; None if the value is impossible."""
     return bounded(
         sum(process.tracked_bytes for process in observation.processes), observation.gpu.memory_bytes
     )
 
 
 def in_use(observation: TenantObservation) -> int | None:
-    """Return what the books say that a tenant holds, overhead included."""
+    """Return a tenant's memory by its usage segment, with overhead; None if the value is impossible."""
     return (
         bounded(observation.counters.used_bytes, observation.gpu.memory_bytes)
         if observation.counters is not None
@@ -102,7 +104,7 @@ def in_use(observation: TenantObservation) -> int | None:
 
 
 def promised_memory(observation: TenantObservation) -> float | None:
-    """Return what memory a tenant may count on: its quota, or its part of the card."""
+    """Return the memory that a tenant may count on: its quota, or its part of the card."""
     if observation.memory_quota_bytes:
         return observation.memory_quota_bytes
     return observation.gpu.memory_bytes / observation.ratio if observation.ratio else None

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Number of tenants that share a card, where no quota says what each has. Pure.
+"""Parses the number of tenants that share a card, for cards without quotas. Pure.
 
-A file as of k8s-vgpu-monitor: one number; here also one a card or pod, `GPU-3430f778-…=4`, `0=4`,
-`namespace/pod=2`, one a line. A pod's own number is stronger than its card's, and that than the general one.
+The file is that of k8s-vgpu-monitor: one number. In addition, lines may set it for a card or pod:
+`GPU-3430f778-…=4`, `0=4`, `namespace/pod=2`. A pod's number wins over its card's, and that over the general
+one.
 """
 
 from __future__ import annotations
@@ -22,13 +23,13 @@ class Ratios:
     by_key: Mapping[str, float] = field(default_factory=dict)
 
     def of(self, *, gpu_uuid: str, gpu_index: int, namespace: str = "", pod: str = "") -> float | None:
-        """Return the number for a pod on a card; None: the file says nothing of it."""
+        """Return the number for a pod on a card; None if the file has none for it."""
         keys = (f"{namespace}/{pod}" if pod else "", gpu_uuid, str(gpu_index))
         return next((self.by_key[key] for key in keys if key in self.by_key), self.general)
 
 
 def parse(text: str) -> Ratios:
-    """Return what a file says. Raises ValueError with the line."""
+    """Return the content of a file. Raises ValueError, which names the line."""
     general, by_key = None, {}
     for number, line in enumerate(text.splitlines(), start=1):
         said = line.partition("#")[0].strip()

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Everything that the probe reads of one GPU beyond what the daemon cannot do without.
+"""Reads the optional fields of one GPU for the probe.
 
-Each field is asked for on its own: one that fails is missing, and the others are there. What the card does
-not support is asked for once.
+Each field is read separately: a field that fails is missing, and the others are unaffected. A field that the
+card does not support is requested once.
 """
 
 from __future__ import annotations
@@ -19,28 +19,28 @@ UNSUPPORTED = (
     pynvml.NVMLError_NoPermission,
     pynvml.NVMLError_FunctionNotFound,
 )
-"""Answers that stay until the driver, or the card's mode, is another."""
+"""Answers that stay the same until the driver, or the card's mode, changes."""
 CLOCKS = 4
 
 
 def first_of(pair: Any) -> int | None:
-    """Return the utilisation, of a utilisation and its sampling period."""
+    """Return the utilisation from a pair of utilisation and sampling period."""
     return None if pair is None else int(pair[0])
 
 
 class Fields:
-    """Reads fields of one card, and counts what went wrong by NVML's number of the error."""
+    """Reads fields of one card, and counts errors by NVML's error number."""
 
     def __init__(self) -> None:
         self.errors: Counter[str] = Counter()
         self._unsupported: set[tuple[Any, ...]] = set()
 
     def forget(self) -> None:
-        """Ask for all again: the driver or the card's mode has changed."""
+        """Forget lasting answers: the driver or the card's mode has changed."""
         self._unsupported.clear()
 
     def ask(self, call: Callable[..., Any], *arguments: Any) -> Any:
-        """Return what a call says; None if it fails or the GPU does not know."""
+        """Return a call's result; None if it fails or is not supported."""
         try:
             return self.ask_or_fail(call, *arguments)
         except pynvml.NVMLError as error:
@@ -48,8 +48,8 @@ class Fields:
             return None
 
     def ask_or_fail(self, call: Callable[..., Any], *arguments: Any) -> Any:
-        """Return what a call says; None if the GPU does not know. Raises NVMLError."""
-        # Without the handle, which is another object each time.
+        """Return a call's result; None if it is not supported. Raises NVMLError."""
+        # The key lacks the handle, which is a new object each time.
         key = (call.__name__, *(one for one in arguments if isinstance(one, int)))
         if key in self._unsupported:
             return None

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The probe's view of a card in MIG mode: its MIG devices, their memory and processes, and from Hopper on how
-busy they are.
+"""Reads a card in MIG mode for the probe: its MIG devices, their memory and processes, and from Hopper on
+their activity.
 
-Rows are raw. NVML numbers MIG devices within their card, with holes, and the layout may change at any time.
+Rows are raw. NVML numbers MIG devices within their card, with gaps, and the layout may change at any time.
 Utilisation rates are not supported for MIG devices; GPM compares two samples of a GPU instance instead.
 """
 
@@ -73,7 +73,7 @@ class Gpm:
         )
 
     def of(self, handle: Any, card: str, gpu_instance: int) -> dict[str, float]:
-        """Return how busy a GPU instance was since the last poll, in percent; {} if that is not known."""
+        """Return the activity of a GPU instance since the last poll, in percent; {} if it is not known."""
         fresh = c_void_p()
         if self._raw.call("nvmlGpmSampleAlloc", ctypes.byref(fresh)) != SUCCESS:
             return {}
@@ -110,30 +110,30 @@ class Gpm:
             self._free(self._samples.pop(key))
 
     def close(self) -> None:
-        """Forget all; before NVML is shut down."""
+        """Free all samples, before NVML is shut down."""
         for sample in self._samples.values():
             self._free(sample)
         self._samples.clear()
 
 
 class MigReader:
-    """Reads cards that know MIG."""
+    """Reads cards that support MIG."""
 
     def __init__(self, raw: Raw) -> None:
         self._raw = raw
         self._gpm = Gpm(raw)
         self._trouble = ""
         self._kept: dict[str, dict[str, Any]] = {}
-        """Last good row of each card; served once more when the card fails."""
+        """Last good row of each card; returned once more if the card fails."""
         self._known: dict[tuple[str, int], dict[str, Any]] = {}
-        """Last good row of each MIG device; served once more when its handle cannot be had."""
+        """Last good row of each MIG device; returned once more if NVML returns no handle for it."""
 
     def close(self) -> None:
-        """NVML is about to be shut down."""
+        """Free everything, before NVML is shut down."""
         self._gpm.close()
 
     def of(self, handle: Any, uuid: str) -> dict[str, Any] | None:
-        """Return the row of a card; None: it does not know MIG, or has failed to say so twice running."""
+        """Return the row of a card; None if it does not support MIG, or if two polls in a row failed."""
         now, pending = c_uint(), c_uint()
         try:
             if not self._raw.has("nvmlDeviceGetMigMode", handle, ctypes.byref(now), ctypes.byref(pending)):
@@ -144,7 +144,7 @@ class MigReader:
         return row
 
     def failed(self, uuid: str) -> dict[str, Any] | None:
-        """The card did not answer: return its last row once more, or None."""
+        """Handle a card that did not answer: return its last row once, then None."""
         return self._kept.pop(uuid, None)
 
     def _card(self, handle: Any, uuid: str, *, is_enabled: bool) -> dict[str, Any]:
@@ -184,7 +184,7 @@ class MigReader:
         return rows
 
     def _device(self, index: int, device: c_void_p) -> dict[str, Any]:
-        """Return a MIG device's row. Raises Failed if it cannot even be named; a field that fails is None."""
+        """Return a MIG device's row; a field that fails is None. Raises Failed if its UUID is not known."""
         raw = self._raw
         uuid = raw.text("nvmlDeviceGetUUID", device)
         if not uuid:
@@ -206,7 +206,7 @@ class MigReader:
         }
 
     def _profile(self, name: str, device: c_void_p) -> str:
-        """Return "2g.20gb": from the device's name, or else made of its parts."""
+        """Return "2g.20gb": from the device's name, else from its attributes."""
         _, is_named, profile = name.rpartition(" MIG ")
         if is_named:
             return profile.strip()

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The process that asks NVML: `python -m hypervisor.nvml.probe PERIOD_S SILENT_S TOTALS` prints a JSON line a
-period.
+"""The process that calls NVML: `python -m hypervisor.nvml.probe PERIOD_S SILENT_S TOTALS` prints one JSON
+line per period.
 
-It knows nothing of the daemon and ends when its output is not read. Each card is read by itself: one that
-fails or hangs is reported with its error, and the others go on. NVML is restarted now and then, since it
-counts the GPUs only then. TOTALS is a JSON object of memory totals that the operator gives.
+It imports nothing of the daemon, and ends when its output is not read. Each card is read separately: a card
+that fails or hangs is reported with its error, and the others go on. NVML is restarted periodically, since it
+only counts the GPUs then. TOTALS is a JSON object of the operator's memory totals.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from hypervisor.nvml.xid_events import XidEvents, text
 
 RECOUNT_S = 60.0
 RETRY_S = 600.0
-"""Calls that are not supported are made again after so long, or when the driver is another."""
+"""Time after which unsupported calls are made again; a new driver also causes it."""
 PATIENCE_S = 1.0
-"""A card that takes longer has its last row in the line, so that the others' are not late."""
+"""Longest wait for a card; after it the line has the card's last row, so that other rows are not late."""
 FIRST_PATIENCE_S = 5.0
-"""The same for the first line: where nothing keeps the driver loaded, it takes seconds for each card."""
+"""The same for the first line: without persistence mode, the driver takes seconds per card to initialise."""
 MAX_GPUS = 64
 
 
@@ -44,7 +44,7 @@ class Probe:
         self._done = threading.Condition()
         self._cards: list[CardReader] = []
         self._has_said = False
-        """A line has been made."""
+        """True once a line has been made."""
         self._errors: Counter[str] = Counter()
         self._events = XidEvents()
         self._driver = self._driver_version()
@@ -57,7 +57,7 @@ class Probe:
         return version
 
     def ask(self) -> dict[str, Any] | None:
-        """Return a line's content; None while no card answers at all: NVML itself hangs."""
+        """Return a line's content; None while no card answers: NVML itself hangs."""
         begin = time.monotonic()
         try:
             count = pynvml.nvmlDeviceGetCount()
@@ -84,13 +84,13 @@ class Probe:
             self._cards.append(reader)
 
     def _wait(self, begin: float) -> None:
-        """Wait for all cards, but for those that are late; for one card at least, however late."""
+        """Wait for all cards that are not late, and for at least one card."""
         with self._done:
             while any(card.is_busy for card in self._cards):
                 waiting = [card for card in self._cards if card.is_busy]
-                # A card that hangs since an earlier look is not waited for again.
+                # A card that hangs since an earlier reading is not waited for again.
                 fresh = [card for card in waiting if card.begun_at_s >= begin]
-                # Half of what the reader of these lines waits, so that it never takes this process for hung.
+                # Half of the reader's timeout, so that the reader never takes this process for hung.
                 patience_s = min(PATIENCE_S, self._silent_s / 2) if fresh else 0.0
                 if not self._has_said:
                     patience_s = FIRST_PATIENCE_S
@@ -116,10 +116,10 @@ class Probe:
         return {"gpus": rows, "failed": failed, "errors": errors, "duration_s": duration_s}
 
     def pause(self, seconds: float) -> list[list[Any]]:
-        """Wait for the next period; return the Xid errors that came meanwhile."""
+        """Wait for the next period; return the Xid errors that arrived meanwhile."""
         xids = self._events.wait(seconds)
         is_due = time.monotonic() - self._began_at >= RECOUNT_S
-        # With a call on its way NVML cannot be shut down.
+        # NVML cannot be shut down during a call.
         if is_due and not any(card.is_busy for card in self._cards):
             self._begin_anew()
         return xids

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""NVML called directly, for what pynvml gets wrong or does not have in every version: vGPU, MIG and GPM.
+"""Calls NVML directly for vGPU, MIG and GPM, where pynvml is wrong or incomplete.
 
-pynvml reads a vGPU's memory into 32 bits, announces more room for its VM's id than it has, and stumbles over
-an empty list of processes (all versions from 12.535 to 13.615). The library is the same one that pynvml has
-loaded. A symbol that it lacks answers like a call that is not supported.
+pynvml reads a vGPU's memory into 32 bits, passes too large a size for its VM's id, and fails on an empty list
+of processes (all versions from 12.535 to 13.615). The library is the one that pynvml has loaded. A missing
+symbol counts as a call that is not supported.
 """
 
 from __future__ import annotations
@@ -17,36 +17,36 @@ SUCCESS = 0
 UNINITIALIZED, NOT_SUPPORTED, NOT_FOUND, INSUFFICIENT_SIZE = 1, 3, 6, 7
 FUNCTION_NOT_FOUND, DEPRECATED = 13, 26
 ABSENT = frozenset({UNINITIALIZED, NOT_SUPPORTED, NOT_FOUND, FUNCTION_NOT_FOUND, DEPRECATED})
-"""Answers that mean "there is no such thing here", and are no errors."""
+"""Answers that mean "not available here", and are no errors."""
 LASTING = frozenset({NOT_SUPPORTED, FUNCTION_NOT_FOUND, DEPRECATED})
-"""Those that stay until the driver, or the card's mode, is another."""
+"""Answers that stay the same until the driver, or the card's mode, changes."""
 TEXT_BYTES = 256
 MAX_UNSUPPORTED = 4096
 TRIES = 3
-"""Lists may grow between the call for their length and the call for what is in them."""
+"""Tries of a list call: a list may grow between the call for its length and the call for its items."""
 
 
 class Failed(Exception):
-    """A call failed in a way that says nothing about what there is; counted already."""
+    """A call failed with an error, which is counted already."""
 
 
 class Raw:
-    """The library, and a count of what went wrong by NVML's number of the error."""
+    """The library, and counts of errors by NVML's error number."""
 
     def __init__(self, errors: Counter[str], library: Any = None) -> None:
         self._library = library or ctypes.CDLL("libnvidia-ml.so.1")
         self.errors = errors
         self._unsupported: dict[tuple[str, int | None], int] = {}
-        """Lasting answers, by call and its first argument: a card's say nothing of its MIG devices."""
+        """Lasting answers by call and first argument: a card's do not hold for its MIG devices."""
 
     def forget(self) -> None:
-        """Ask for all again: the driver or the card's mode has changed."""
+        """Forget lasting answers: the driver or the card's mode has changed."""
         self._unsupported.clear()
 
     def call(self, name: str, *arguments: Any) -> int:
-        """Return NVML's answer. Arguments are ctypes values: their width is what the header says.
+        """Return NVML's answer. Arguments are ctypes values of the header's width.
 
-        What a card does not support is asked for once. A vGPU's answers change with its machine's driver.
+        An unsupported call is made once per card. A vGPU's answers may change with its machine's driver.
         """
         key = name, subject_of(arguments)
         known = self._unsupported.get(key)
@@ -59,7 +59,7 @@ class Raw:
         return code
 
     def has(self, name: str, *arguments: Any) -> bool:
-        """Call; False if there is no such thing here. Raises Failed."""
+        """Call; return False if it is not available here. Raises Failed."""
         code = self.call(name, *arguments)
         if code == SUCCESS:
             return True
@@ -69,7 +69,7 @@ class Raw:
         raise Failed(f"{name}: {self._meaning(code)}")
 
     def _meaning(self, code: int) -> str:
-        """Return NVML's words for an error."""
+        """Return NVML's text for an error."""
         try:
             describe = self._library.nvmlErrorString
         except AttributeError:
@@ -78,19 +78,19 @@ class Raw:
         return (describe(code) or b"").decode("utf-8", "replace")[:TEXT_BYTES] or f"error {code}"
 
     def get(self, name: str, out: Any, *arguments: Any) -> Any:
-        """Call with `out` as its last argument; return `out`, or None if it cannot be had."""
+        """Call with `out` as the last argument; return `out`, or None if the call fails."""
         try:
             return out if self.has(name, *arguments, ctypes.byref(out)) else None
         except Failed:
             return None
 
     def number(self, name: str, *arguments: Any) -> int | None:
-        """Return the unsigned int that a call gives as its last argument."""
+        """Return the unsigned int in a call's last argument."""
         out = self.get(name, ctypes.c_uint(), *arguments)
         return None if out is None else int(out.value)
 
     def long(self, name: str, *arguments: Any) -> int | None:
-        """Return the unsigned long long that a call gives as its last argument."""
+        """Return the unsigned long long in a call's last argument."""
         out = self.get(name, ctypes.c_ulonglong(), *arguments)
         return None if out is None else int(out.value)
 
@@ -104,9 +104,9 @@ class Raw:
         return decoded(room) if is_there else ""
 
     def list(self, name: str, kind: Any, most: int, before: Sequence[Any]) -> list[Any] | None:
-        """Return the items of a list call: `before`, then the count, then the items; None: no such list here.
+        """Return the items of a list call (`before`, then the count, then the items); None if not available.
 
-        A count above `most` is not believed. Raises Failed.
+        Raises Failed, also for a count above `most`.
         """
         count = ctypes.c_uint(0)
         items: Any = None
@@ -131,7 +131,7 @@ class Raw:
 
 
 def subject_of(arguments: Sequence[Any]) -> int | None:
-    """Return what a call is about: the address or number that is its first argument; None: neither."""
+    """Return a call's subject: the address or number in its first argument; None if it is neither."""
     if not arguments:
         return None
     first = arguments[0]

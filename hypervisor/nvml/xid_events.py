@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The probe's ear for Xid errors: NVML's events, waited for in the pauses between samples."""
+"""Collects Xid errors for the probe: waits for NVML's events in the pauses between samples."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def address_of(handle: Any) -> int:
 
 
 class XidEvents:
-    """An event set for all GPUs; without one, where NVML has none, pauses are just pauses."""
+    """An event set for all GPUs. If NVML has no events, `wait` only sleeps."""
 
     def __init__(self) -> None:
         self._uuids: dict[int, str] = {}
@@ -32,15 +32,15 @@ class XidEvents:
             self._set = None
 
     def listen(self, handle: Any, uuid: str) -> None:
-        """Take up a GPU. Any thread: the call may hang for one GPU."""
+        """Add a GPU. Any thread: the call may hang for one GPU."""
         if self._set is None or address_of(handle) in self._uuids:
             return
-        self._uuids[address_of(handle)] = uuid  # once: a GPU that has no events stays so
+        self._uuids[address_of(handle)] = uuid  # tried once: a GPU without events does not get them later
         with contextlib.suppress(pynvml.NVMLError):
             pynvml.nvmlDeviceRegisterEvents(handle, pynvml.nvmlEventTypeXidCriticalError, self._set)
 
     def wait(self, seconds: float) -> list[list[Any]]:
-        """Pause; return [uuid, xid] of each error that came meanwhile."""
+        """Pause; return [uuid, xid] of each error that arrived meanwhile."""
         end = time.monotonic() + seconds
         found: list[list[Any]] = []
         while (left := end - time.monotonic()) > 0:
@@ -52,7 +52,7 @@ class XidEvents:
             except pynvml.NVMLError_Timeout:
                 continue
             except pynvml.NVMLError:
-                time.sleep(left)  # the set is of no use now; samples go on
+                time.sleep(left)  # the event set is unusable now; samples go on
                 break
             uuid = self._uuids.get(address_of(data.device), "")
             if data.eventType & pynvml.nvmlEventTypeXidCriticalError:
