@@ -87,11 +87,9 @@ class Daemon:
         rejected = RejectedSegments(events)
         segments = Segments(rejected.set_aside)
         state = segments.state(settings.state_segment)
-        registry, inventory, segment_health = (
-            registry_of(told),
-            Inventory(state, events),
-            SegmentHealth(events),
-        )
+        registry = registry_of(told)
+        inventory = Inventory(state, events)
+        segment_health = SegmentHealth(events)
         self.reports = DispatcherReports(asyncio.get_running_loop(), registry, inventory, segment_health)
         self.dispatcher = Dispatcher(
             SchedulerConfig(settings.tick, settings.quantum, settings.run_ahead, settings.gang_quantum),
@@ -116,15 +114,7 @@ class Daemon:
             ),
         )
         self.pods = pods_of(settings, self.node)
-        self.nvml = Nvml(
-            environment_of_child(is_simulated=told.is_simulated),
-            sampled=GpuUpdates(self.node, self.pods.on_adopted).on_nvml_sample,
-            failed=inventory.on_nvml_failure,
-            cards_failed=inventory.update_failed_cards,
-            totals=dict(settings.gpu_memory),
-            period_s=settings.nvml_interval / 1e9,
-            timeout_s=settings.nvml_timeout / 1e9,
-        )
+        self.nvml = nvml_of(told, self.node, self.pods)
         self.plugin = plugin_of(told, self.node, self.nvml, self.pods)
         self.guests = guests_of(settings)
         registrar = Registrar(
@@ -256,6 +246,20 @@ def pods_of(settings: Settings, node: Node) -> PodController | NoKubernetes:
     if not node.peers.control_groups.sees_node():
         logger.warning("the node's /sys/fs/cgroup is not mounted here: processes of pods are refused")
     return PodController(node, settings)
+
+
+def nvml_of(told: Config, node: Node, pods: PodController | NoKubernetes) -> Nvml:
+    """Return the client of NVML. It brings each answer to the node, and adopted tenants to their pods."""
+    settings = told.settings
+    return Nvml(
+        environment_of_child(is_simulated=told.is_simulated),
+        sampled=GpuUpdates(node, pods.on_adopted).on_nvml_sample,
+        failed=node.inventory.on_nvml_failure,
+        cards_failed=node.inventory.update_failed_cards,
+        totals=dict(settings.gpu_memory),
+        period_s=settings.nvml_interval / 1e9,
+        timeout_s=settings.nvml_timeout / 1e9,
+    )
 
 
 def plugin_of(

@@ -118,6 +118,14 @@ def part_names(all_trees: Mapping[str, ast.Module]) -> set[str]:
     return {made.name for tree in all_trees.values() for made in classes(tree) if not is_value(made)}
 
 
+def makers_of_optional(tree: ast.Module, parts: set[str]) -> Iterator[int]:
+    """Yield the lines of functions that return a part or None."""
+    for function in functions(tree):
+        returned = alternatives(function.returns)
+        if "None" in returned and returned & parts:
+            yield function.lineno
+
+
 def callbacks_in(all_trees: Mapping[str, ast.Module]) -> list[str]:
     held = set().union(*map(callables, all_trees.values()))
     return [
@@ -144,7 +152,10 @@ def test_no_callback_is_put_into_an_object_that_is_there_already() -> None:
 
 
 def test_no_part_of_the_daemon_is_optional() -> None:
-    assert not optional_in(trees()), "put an object there that does nothing"
+    found = trees()
+    assert not optional_in(found), "put an object there that does nothing"
+    makers = list(makers_of_optional(found["hypervisor/daemon.py"], part_names(found)))
+    assert not makers, "return an object that does nothing"
 
 
 WRONG_CALLBACKS = [
@@ -191,6 +202,11 @@ def test_values_may_be_none_and_constructors_may_take_callables() -> None:
 @pytest.mark.parametrize("line", WRONG_CALLBACKS)
 def test_a_late_callback_is_found(line: str) -> None:
     assert len(callbacks_in(sample(later=line))) == 1
+
+
+def test_a_function_that_makes_an_optional_part_is_found() -> None:
+    made = ast.parse(SOURCE.format(first="pass", later="pass") + "def server_of() -> Server | None: ...")
+    assert len(list(makers_of_optional(made, part_names({"sample": made})))) == 1
 
 
 @pytest.mark.parametrize("line", WRONG_PARTS)
