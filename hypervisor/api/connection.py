@@ -105,7 +105,8 @@ class ApiConnection(asyncio.Protocol):
         self._owner.connections.discard(self)
         self._owner.accounts.closed(self.account, self)
         if self._http is not None:
-            self._http.connection_lost(exc)
+            # After the start of its task, which aiohttp makes with the connection and runs a step later.
+            asyncio.get_running_loop().call_soon(self._http.connection_lost, exc)
 
     # ---- what the guard of calls tells ----
 

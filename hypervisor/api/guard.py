@@ -110,7 +110,8 @@ def guarded(app: web.Application, accounts: Accounts, *, timeout_s: float) -> we
                     await request.read()
             except TimeoutError as error:
                 raise Refused(408, f"the body has not come within {timeout_s:g} s") from error
-            except web.RequestPayloadError as error:
+            except (web.RequestPayloadError, RuntimeError) as error:
+                # RuntimeError: the connection had ended before the body was asked for.
                 raise Refused(400, "the body is not whole") from error
         return await handler(request)
 

@@ -190,3 +190,17 @@ def test_the_end_of_a_connection_without_requests_is_told_to_its_account(play) -
         assert not scene.http
 
     play(scenario)
+
+
+def test_the_http_protocol_hears_of_the_end_after_its_task_has_begun(play) -> None:
+    """aiohttp begins its task a step later than it is made, and that step needs what the end takes away."""
+
+    async def scenario(scene: Scene) -> None:
+        await scene.sends(HEADER)
+        await scene.gets(HEADER)
+        scene.made.connection_lost(None)
+        assert scene.http[0].is_connected
+        await asyncio.sleep(0)
+        assert not scene.http[0].is_connected
+
+    play(scenario)
