@@ -149,10 +149,12 @@ class Bench:
         seconds = self.options.seconds
         for child in neighbours:
             child.ask({"prepare": NEIGHBOUR})
-        alone = [beside([child], seconds)()[0] for child in neighbours]
+        alone = [beside([child], seconds + 1.5)()[0] for child in neighbours]
         for name in self.options.jobs:
             free = job.run(name, seconds)["rate"]
             for request, count in ((50, self.cards), (25, self.cards), (75, self.cards), (50, 1)):
+                for tenant in range(1 + self.cards):  # so that no change asks for more than is free
+                    side.set_quota(tenant, request="1")
                 for tenant, percent in ((0, request), *((1 + n, 100 - request) for n in range(self.cards))):
                     side.set_quota(tenant, request=str(percent), weight=str(percent))
                 finish = beside(neighbours[:count], seconds + 1.5)
@@ -171,7 +173,8 @@ def beside(children: Sequence[Child], seconds: float) -> Any:
 
     def finish() -> list[float]:
         answers = [child.answer() for child in children]
-        middles = [answer["by_second"][1:] or [answer["rate"]] for answer in answers]
+        whole = int(seconds - 1.5)  # seconds in which the job runs, from the second one on
+        middles = [answer["by_second"][1 : max(2, whole)] for answer in answers]
         return [sum(middle) / len(middle) for middle in middles]
 
     return finish
