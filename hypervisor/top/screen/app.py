@@ -92,6 +92,8 @@ class TopApp(Changes, App[None]):
         self._go = asyncio.Event()
         self._usual_s = source.interval_s
         self._budget = CpuBudget()
+        self._is_disturbed = False
+        """True if a key or another size of the terminal has cost CPU since the last look."""
         self._resized_at_s = 0.0
         self._held: events.Resize | None = None
         self._release: Timer | None = None
@@ -137,7 +139,10 @@ class TopApp(Changes, App[None]):
                 begin = time.monotonic()
                 self.take(await self.source.read())
                 if self.interval_s is None:
-                    self.source.interval_s = self._budget.interval_s(self._usual_s, time.process_time())
+                    self.source.interval_s = self._budget.interval_s(
+                        self._usual_s, time.process_time(), is_disturbed=self._is_disturbed
+                    )
+                self._is_disturbed = False
                 spent_s = time.monotonic() - begin
                 # A slow reading lengthens the interval, so that top is idle at least half of the time.
                 pause_s = max(spent_s, (self.interval_s or self.source.interval_s) - spent_s)
@@ -251,6 +256,7 @@ class TopApp(Changes, App[None]):
 
     async def on_event(self, event: events.Event) -> None:
         """Keep resizes back while the size is changing: textual would lay out everything each time."""
+        self._is_disturbed |= isinstance(event, events.Key | events.Resize)
         if not isinstance(event, events.Resize):
             await super().on_event(event)
         elif self._may_resize(event):
