@@ -333,7 +333,7 @@ def test_older_label_names_and_all_smis_families_are_understood() -> None:
             ),
             st.dictionaries(
                 st.sampled_from(["gpu_uuid", "gpu_index", "host", "vgpu_id", "mig_instance", "state"]),
-                st.text(string.uuid_digits, max_size=12) | st.text(max_size=20),
+                st.text(string.hexdigits, max_size=12) | st.text(max_size=20),
             ),
             st.floats(),
         ),
