@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One client's connection: passes requests on to the HTTP protocol one by one, and keeps the deadlines.
+"""One client's connection: passes requests to the HTTP protocol one by one, and enforces deadlines.
 
-A header is held here until it is whole, and only then is there an HTTP protocol. So a connection that asks
-nothing costs little, and of many requests sent at once one at a time is parsed. Each piece waits for its
-account's turn. Event loop only.
+The connection holds a header until it is complete, and creates the HTTP protocol only then. So a connection
+without a request costs little. If a client sends many requests at once, they are parsed one at a time. Each
+piece waits for its account's turn in the fair queue. Event loop only.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from hypervisor.api.accounts import MAX_STALLED, Accounts, CallerAccount
 from hypervisor.api.fair_queue import FairQueue
 
 IDLE_S = 75.0
-"""Time that a connection is kept for its next request."""
+"""Time that an idle connection is kept open for its next request."""
 MAX_READ = 1 << 14
-"""Bytes that are read at once."""
+"""Largest number of bytes per read."""
 MAX_HEADER = 1 << 15
 MAX_BODY_PASSED = 1 << 17
-"""Bytes of one body that are passed on; a call takes no longer one."""
+"""Largest number of bytes of one body that are passed on. No call accepts a longer body."""
 END_OF_HEADER = b"\r\n\r\n"
 TOO_LONG = b"HTTP/1.1 431 Request Header Fields Too Large\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
 
 
 class ConnectionOwner(Protocol):
-    """The side of the listener: all that connections have in common."""
+    """The listener's state that its connections share."""
 
     timeout_s: float
     turns: FairQueue
@@ -37,7 +37,7 @@ class ConnectionOwner(Protocol):
 
 
 class ApiConnection(asyncio.Protocol):
-    """Passes a connection's events on to the HTTP protocol that `serve` makes."""
+    """Passes a connection's events to the HTTP protocol, which `serve` creates at the first whole header."""
 
     def __init__(self, serve: Callable[[], Any], account: CallerAccount, owner: ConnectionOwner) -> None:
         self.account = account
@@ -46,23 +46,23 @@ class ApiConnection(asyncio.Protocol):
         self._owner = owner
         self._transport: asyncio.Transport | None = None
         self._held = bytearray()
-        """Bytes that have come and are not passed on yet."""
+        """Received bytes that are not passed on yet."""
         self._searched = 0
-        """So many bytes of it have been searched for the end of a header."""
+        """Number of bytes of `_held` that have been searched for the end of a header."""
         self._is_queued = False
-        """It waits for the account's turn."""
+        """True if the connection waits for its account's turn."""
         self._is_passed = False
-        """A header has been passed on, whose request has not begun."""
+        """True if a header has been passed on and its request has not begun."""
         self._is_busy = False
-        """A request is being answered."""
+        """True while a request is being answered."""
         self._body: Any = None
         self._body_left = 0
         self._has_begun = True
-        """Bytes of the next request have come, or are due since it has just connected."""
+        """True if bytes of the next request have come, or the client has just connected."""
         self._due_s = time.monotonic() + owner.timeout_s
         self._stalled_at_s: float | None = None
 
-    # ---- what the transport tells ----
+    # ---- events of the transport ----
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
@@ -105,27 +105,28 @@ class ApiConnection(asyncio.Protocol):
         self._owner.connections.discard(self)
         self._owner.accounts.closed(self.account, self)
         if self._http is not None:
-            # After the start of its task, which aiohttp makes with the connection and runs a step later.
+            # Deferred until the task has started that aiohttp creates with the connection.
             asyncio.get_running_loop().call_soon(self._http.connection_lost, exc)
 
-    # ---- what the guard of calls tells ----
+    # ---- events of the request guard ----
 
     def request_began(self, body: Any) -> None:
-        """Say that a whole header has come; what comes next has deadlines of its own. `body`: None or what
-        tells by `is_eof()` whether all of it has come.
+        """Record that a whole header has come. The body and the answer have their own deadlines.
+
+        `body`: None, or an object whose `is_eof()` is True once the whole body has come.
         """
         self._is_busy, self._is_passed = True, False
         self._body, self._body_left = body, MAX_BODY_PASSED
         self._go_on()
 
     def request_ended(self) -> None:
-        """Say that the answer is about to be written; the next request may follow."""
+        """Record that the answer is about to be written. The next request may follow."""
         self._is_busy = False
         has_begun = bool(self._held)
         self._next_is_due(self._owner.timeout_s if has_begun else IDLE_S, has_begun=has_begun)
         self._go_on()
 
-    # ---- one by one ----
+    # ---- passing on, one request at a time ----
 
     def _next_is_due(self, within_s: float, *, has_begun: bool) -> None:
         self._has_begun = has_begun
@@ -136,7 +137,7 @@ class ApiConnection(asyncio.Protocol):
         return self._body is not None and not self._body.is_eof()
 
     def _next_size(self) -> int:
-        """Return how many of the held bytes may be passed on now."""
+        """Return the number of held bytes that may be passed on now."""
         if self._has_body_to_come:
             return min(len(self._held), self._body_left)
         if self._is_busy or self._is_passed:
@@ -148,7 +149,9 @@ class ApiConnection(asyncio.Protocol):
         return end + len(END_OF_HEADER)
 
     def _go_on(self) -> None:
-        """Read on, or wait: for the account's turn, or for the answer to what was passed on."""
+        """Continue reading, or pause it until the account's turn or until the current request is answered.
+        Reject a header that is too long.
+        """
         if self._transport is None or self._is_queued or self._transport.is_closing():
             return
         if self._next_size():
@@ -170,7 +173,7 @@ class ApiConnection(asyncio.Protocol):
             return
         if self._has_body_to_come:
             self._body_left -= size
-        else:  # the whole of a header, or empty lines before one
+        else:  # a whole header, or empty lines before one
             self._is_passed = bool(self._held[:size].strip())
         piece = bytes(self._held[:size])
         del self._held[:size]
@@ -185,7 +188,7 @@ class ApiConnection(asyncio.Protocol):
 
     @property
     def is_waiting(self) -> bool:
-        """True if no request is being answered."""
+        """True if no request is being answered and no written data is stalled."""
         return not self._is_busy and self._stalled_at_s is None
 
     def is_late(self, now_s: float) -> bool:

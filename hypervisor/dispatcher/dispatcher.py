@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Thread that divides GPU time.
 
-It sleeps on the tenants' doorbells, reads their counters and runs the scheduler of each GPU. It also writes
-the daemon's heartbeat, so a heartbeat means that time is divided.
+The dispatcher thread sleeps on the tenants' doorbells, reads their counters and runs the scheduler of each
+GPU. It also writes the daemon's heartbeat, so a heartbeat means that GPU time is divided.
 
-It is a thread of its own because turns last milliseconds and the event loop's work must not delay them. It
-works on a tenant list that the event loop replaces as a whole. `applied_generation` tells which list is in
-use, so the event loop knows when an old segment is no longer read.
+Turns last milliseconds. The thread is separate from the event loop, whose work would delay them. The event
+loop replaces the thread's tenant list as a whole. `applied_generation` is the generation of the list in use,
+so the event loop knows when the thread no longer reads an old segment.
 
-It wakes up hundreds of times per second, mostly for one or two tenants. The cost of a step must not depend
-on the number of the other tenants.
+The thread wakes up hundreds of times per second, mostly for one or two tenants. The cost of a step must not
+depend on the number of other tenants.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ from hypervisor.shm.segments import MAX_DEVICES, StateSegment, uuid_bytes
 
 logger = logging.getLogger(__name__)
 MIN_SLEEP_NS = 150_000
-"""Time between two steps, however often the doorbells ring: bounds the cost that tenants can cause."""
+"""Shortest time between two steps. Bounds the CPU time that tenants can cause by ringing doorbells."""
 
 
 @dataclass(frozen=True, slots=True)
 class TenantList:
-    """All tenants and GPUs, as the event loop hands them over."""
+    """All tenants and GPUs. The event loop passes it to the dispatcher thread."""
 
     generation: int = 0
     gpus: tuple[GpuUuid, ...] = ()
@@ -51,22 +51,26 @@ class TenantList:
 
 @dataclass(slots=True)
 class TenantState:
-    """State of a tenant in the dispatcher thread, as long as the tenant has this segment."""
+    """State of a tenant in the dispatcher thread. A tenant with a new usage segment gets a new one."""
 
     member: TenantHandle
     created_ns: int = 0
     run_queues: list[RunQueue] = field(default_factory=list)
     """Run queues of the GPUs that the tenant uses."""
     gang_devices: int = 0
-    """A bit for each entry on which its processes were seen to wait for others. It cannot take one back."""
+    """Bit per entry of the usage segment on which the tenant's processes were seen to wait for others. A
+    tenant cannot clear a bit.
+    """
     is_broken: bool = False
     is_unreadable: bool = False
     """True if the last read of its segment failed for lack of memory."""
 
 
 class Dispatcher:
-    """Work of the dispatcher thread, which also calls `placed(tenant, gpus)`, `broken(tenant, reason)` and
-    `readable(tenant, why_not)`.
+    """Work of the dispatcher thread.
+
+    It calls `placed(tenant, gpus)` if a tenant's GPUs have changed, `broken(tenant, reason)` if a segment is
+    damaged, and `readable(tenant, why_not)` if a segment can no longer be read, or can again ("").
     """
 
     def __init__(
@@ -101,14 +105,14 @@ class Dispatcher:
 
     @property
     def shares(self) -> Mapping[GpuUuid, Mapping[TenantName, TenantShare]]:
-        """Shares of the tenants of each GPU in use. Any thread, as the next two."""
+        """Shares of the tenants of each GPU in use. Any thread."""
         return {
             gpu: run_queue.shares for gpu, run_queue in list(self._run_queues.items()) if run_queue.shares
         }
 
     @property
     def turns(self) -> Mapping[GpuUuid, SchedulerStats]:
-        """Scheduler counters of each GPU."""
+        """Scheduler counters of each GPU. Any thread."""
         return {gpu: run_queue.turns for gpu, run_queue in list(self._run_queues.items())}
 
     @property
@@ -118,22 +122,22 @@ class Dispatcher:
 
     @property
     def memory(self) -> Mapping[GpuUuid, MemoryWaitQueue]:
-        """Memory wait queue of each GPU."""
+        """Memory wait queue of each GPU. Any thread."""
         return {gpu: run_queue.memory for gpu, run_queue in list(self._run_queues.items())}
 
     def memory_freed(self) -> None:
-        """Notify the waiting tenants: memory was freed that no live process counts. Any thread."""
+        """Notify tenants that wait for memory: memory was freed that no live process counts. Any thread."""
         if any(queue.counters.waiting for queue in self.memory.values()):
             self._freed_elsewhere = True
             self._bells.ring()
 
     def replace(self, tenants: TenantList) -> None:
-        """Use another tenant list from the next step on. Any thread."""
+        """Use this tenant list from the next step on. Any thread."""
         self._tenant_list = tenants
         self._bells.ring()
 
     def stop(self) -> None:
-        """End `run`."""
+        """End `run`. Any thread."""
         self._is_stopping = True
         self._bells.ring()
 
@@ -168,7 +172,7 @@ class Dispatcher:
         return min([self._beat_at_ns + HEARTBEAT_NS, *(run_queue.due_ns for run_queue in run_queues)])
 
     def _schedule(self, touched: list[RunQueue], now_ns: int, is_freed_elsewhere: bool) -> None:
-        """Run a step of these run queues: those of gangs together, the others one by one."""
+        """Run a step of these run queues: those linked by gangs together, the others one by one."""
         was_muted = {run_queue: run_queue.muted for run_queue in touched}
         expiries = {run_queue: self._bells.quantum_expiry(run_queue.entry) for run_queue in touched}
         linked = self._gangs.linked(now_ns, touched, self._run_queues)
@@ -183,7 +187,7 @@ class Dispatcher:
             self._moved |= was_muted[run_queue] ^ run_queue.muted
 
     def _look_around(self, rang: Iterable[TenantName], now_ns: int, *, is_beat_due: bool) -> set[RunQueue]:
-        """Read the counters of all tenants that can have changed; return the run queues to schedule."""
+        """Read the counters of all tenants that may have changed. Return the run queues to schedule."""
         looked = set(self._states if is_beat_due else rang)
         touched = {
             d
@@ -220,7 +224,7 @@ class Dispatcher:
         self._moved.clear()
 
     def _apply_tenant_list(self) -> TenantList:
-        """Return the tenant list in force. If it is new, drop the tenants that left."""
+        """Return the current tenant list. If it is new, update states and doorbells, and drop old tenants."""
         tenants = self._tenant_list
         if tenants.generation == self.applied_generation:
             return tenants
@@ -238,7 +242,7 @@ class Dispatcher:
                 state.run_queues = [d for d in state.run_queues if d.gpu in self._run_queues]
             else:
                 self._states[member.tenant] = TenantState(member)
-        for name in states:  # tenants that left, or have other segments
+        for name in states:  # tenants that left, or have new segments
             for run_queue in self._run_queues.values():
                 run_queue.dequeue(name)
                 run_queue.forget(name)
@@ -248,13 +252,13 @@ class Dispatcher:
             {member.tenant: member.usage.bell for member in tenants.members},
             {member.tenant: member.owner for member in tenants.members if member.owner},
         )
-        self._beat_at_ns = 0  # reads all tenants: a new one must not wait for its first heartbeat
+        self._beat_at_ns = 0  # read all tenants now: a new tenant must not wait for the next heartbeat
         self._gpus = {uuid_bytes(gpu): gpu for gpu in tenants.gpus}
         self.applied_generation = tenants.generation
         return tenants
 
     def _look(self, name: TenantName, now_ns: int) -> Iterable[RunQueue]:
-        """Read a tenant's counters; return the run queues of the GPUs that it uses, or used until now."""
+        """Read a tenant's counters. Return the run queues of the GPUs that it uses, or used until now."""
         state = self._states.get(name)
         if state is None or state.is_broken:
             return ()
@@ -270,7 +274,7 @@ class Dispatcher:
         if state.is_unreadable:
             self._readable(name, "")
         if state.is_unreadable or state.created_ns != sample.created_ns:
-            # What was published counts no more: a new segment, or nothing was granted meanwhile.
+            # The published values are void: the segment is new, or its grants were withdrawn meanwhile.
             state.created_ns, state.is_unreadable = sample.created_ns, False
             state.gang_devices = 0
             for run_queue in self._run_queues.values():
@@ -291,14 +295,14 @@ class Dispatcher:
         return {*before, *state.run_queues}
 
     def _disable(self, state: TenantState, reason: str) -> None:
-        """Withdraw all GPU time of a tenant with a damaged segment: its use cannot be measured."""
+        """Withdraw all GPU time of a tenant with a damaged segment: its GPU time cannot be measured."""
         state.is_broken = True
         self._bells.ignore(state.member.tenant)
         self._withdraw(state)
         self._broken(state.member.tenant, reason)
 
     def _hold_back(self, state: TenantState, reason: str) -> None:
-        """Withdraw all GPU time of a tenant whose segment cannot be read now. The next step tries again."""
+        """Withdraw all GPU time of a tenant whose segment cannot be read now. Later steps try again."""
         if not state.is_unreadable:
             state.is_unreadable = True
             self._withdraw(state)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Wait on the doorbells of all tenants at once, without holding the interpreter.
+"""Wait on the doorbells of all tenants at once, without holding the interpreter lock.
 
-A tenant can ring as often as it likes. One that exceeds its rate is ignored until its budget is refilled; the
-dispatcher then reads it with the heartbeat.
+A tenant can ring at any rate. If it exceeds RINGS_PER_S, its doorbell is ignored until its budget is
+refilled. The dispatcher then reads the tenant only with each heartbeat.
 """
 
 from __future__ import annotations
@@ -19,22 +19,23 @@ from hypervisor.scheduler.types import QuantumExpiry, TurnWatch
 RINGS_PER_S = 2000
 BURST = 200
 OWNER_FACTOR = 2
-"""The tenants of one user together may ring so many times as often as one."""
+"""Ratio of the budget that all tenants of one user share to the budget of one tenant."""
 SLOTS_PER_RING = 64
-"""A look at so many slots in use costs as much as one ring more."""
+"""Number of slots in use whose reading costs as much as one ring."""
 MAX_COUNTED = 10 * BURST
-"""Bound of the rings counted at once: a tenant can write any number."""
+"""Bound of the rings counted at one read: a tenant can write any number."""
 NO_OWNERS: Mapping[TenantName, str] = MappingProxyType({})
 NEVER = (1 << 32) - 1
 UINT64_MAX = (1 << 64) - 1
 MAX_BELLS = int(lib.GL_MAX_BELLS)
 MAX_WATCHES = int(lib.GL_MAX_NODE_DEVICES)
 RATE_LIMITED, MUTED = 1, 2
-"""Reasons to ignore a doorbell: it rang too often; its rings cannot change the decision."""
+"""Reasons to ignore a doorbell. RATE_LIMITED: it rang too often. MUTED: its rings cannot change the decision.
+"""
 
 
 class RingBudget:
-    """Rings that one tenant has left, refilled at RINGS_PER_S."""
+    """Budget of doorbell rings, refilled at `factor` times RINGS_PER_S up to `factor` times BURST."""
 
     def __init__(self, now_ns: int, factor: int = 1) -> None:
         self._factor = factor
@@ -52,7 +53,7 @@ class RingBudget:
 
 
 class Doorbells:
-    """Doorbells: the daemon's own at index 0, then one for each tenant. Dispatcher thread only, but
+    """Doorbells: the daemon's own at index 0, then one for each tenant. Dispatcher thread only, except
     `ring`.
     """
 
@@ -76,7 +77,7 @@ class Doorbells:
     def listen(self, words: Mapping[TenantName, Any], owners: Mapping[TenantName, str] = NO_OWNERS) -> None:
         """Listen to exactly these doorbells. All count as rung until they are read.
 
-        `owners`: the user of each tenant that shares one budget with that user's others.
+        `owners`: user by tenant. The tenants of one user share a budget. Other tenants only have their own.
         """
         self._owners = owners
         self._owner_budgets = {o: b for o, b in self._owner_budgets.items() if o in set(owners.values())}
@@ -92,7 +93,7 @@ class Doorbells:
         self._bells[0].seen = self._own[0]
 
     def hear(self) -> list[TenantName]:
-        """Return the tenants that have rung since they were last read, without those that ring too often."""
+        """Return the tenants that have rung since they were last read, except rate-limited ones."""
         lib.gl_bells_rang(self._bells, len(self._places) + 1, self._rang)
         return [
             name
@@ -101,7 +102,7 @@ class Doorbells:
         ]
 
     def looked_at(self, tenant: TenantName, value: int, now_ns: int, slots: int = 0) -> None:
-        """Record that a tenant with `slots` slots in use was read after its doorbell had reached `value`."""
+        """Record the read of a tenant with `slots` slots in use, after its doorbell had reached `value`."""
         place = self._places.get(tenant)
         if place is None:
             return
@@ -117,7 +118,7 @@ class Doorbells:
         bell.seen, bell.ignored = value, bell.ignored & MUTED | rate_limited
 
     def _owner_has_left(self, tenant: TenantName, value: int, seen: int, now_ns: int, slots: int) -> bool:
-        """Count one look against the tenant's user; False if its tenants ring too often together."""
+        """Charge one read to the budget of the tenant's user. Return False if that budget is used up."""
         owner = self._owners.get(tenant)
         if owner is None:
             return True
@@ -134,14 +135,16 @@ class Doorbells:
             self._bells[place].ignored |= RATE_LIMITED
 
     def mute(self, tenant: TenantName, *, is_muted: bool) -> None:
-        """Set whether a tenant's doorbell wakes the dispatcher. `hear` reports it in both cases."""
+        """Mute or unmute a doorbell. A muted one does not wake the dispatcher, but `hear` reports it."""
         place = self._places.get(tenant)
         if place is not None:
             bell = self._bells[place]
             bell.ignored = bell.ignored & RATE_LIMITED | (MUTED if is_muted else 0)
 
     def set_turn_watch(self, place: int, watch: TurnWatch | None, usage: Any = None, device: int = 0) -> None:
-        """Set the turn watch of a slot; `wait` ends when it expires. `usage` must stay mapped meanwhile."""
+        """Set or remove the turn watch of the GPU with index `place`. `wait` ends when it expires. `usage`
+        must stay mapped meanwhile.
+        """
         if watch is None:
             none = self._watches[place]
             none.usage, none.expired, none.used_up_ns = ffi.NULL, 0, 0
@@ -151,11 +154,11 @@ class Doorbells:
         self._watches[place] = (usage, device, 0, *figures)
 
     def is_expired(self, place: int) -> bool:
-        """True if the turn watch of a slot has expired."""
+        """True if the turn watch of this GPU has expired."""
         return bool(self._watches[place].expired)
 
     def quantum_expiry(self, place: int) -> QuantumExpiry | None:
-        """Return the moment at which the turn watch of a slot found the quantum used up, or None."""
+        """Return the moment at which the turn watch of this GPU found the quantum used up, or None."""
         watch = self._watches[place]
         return QuantumExpiry(watch.used_up_ns, watch.left_ns) if watch.used_up_ns else None
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Steps of the GPUs that gangs use: a gang's GPUs are stepped together. Dispatcher thread only."""
+"""Scheduling steps of GPUs that gangs use: one step covers all GPUs of a gang. Dispatcher thread only."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ class GangSteps:
     def linked(
         self, now_ns: int, touched: Collection[RunQueue], run_queues: Mapping[GpuUuid, RunQueue]
     ) -> set[RunQueue]:
-        """Return all run queues of the gangs on these, and of the gangs there, and so on. Run queues without
-        gangs are not among them, nor those where a step changes nothing for a gang.
+        """Return the run queues of all gangs that share a run queue with `touched`, directly or through other
+        gangs. A run queue in `touched` where a step changes nothing for its gangs is no start of a chain.
         """
         places = self._places(run_queues)
         if not places:
@@ -42,7 +42,7 @@ class GangSteps:
         return self.coordinator.is_needed(now_ns, queue.gpu, queue.scheduler, has_news=has_news)
 
     def _places(self, run_queues: Mapping[GpuUuid, RunQueue]) -> dict[GangKey, set[RunQueue]]:
-        """Return the run queues of each gang: where it is now, and where it was at its last step."""
+        """Return the run queues of each gang: those that it uses now, and those of its last step."""
         places: dict[GangKey, set[RunQueue]] = {}
         for run_queue in run_queues.values():
             if run_queue.gangs:
@@ -56,7 +56,7 @@ class GangSteps:
     def schedule_one(
         self, now_ns: int, queue: RunQueue, used_up: QuantumExpiry | None, *, is_freed_elsewhere: bool
     ) -> None:
-        """Run a step of one run queue: it has no gang, or nothing changes for its gangs."""
+        """Run a step of one run queue that has no gang, or where the step changes nothing for its gangs."""
         had_turn = queue.scheduler.is_of_one_tenant
         queue.observe(now_ns, used_up)
         queue.decide(now_ns)
@@ -73,8 +73,8 @@ class GangSteps:
         *,
         is_freed_elsewhere: bool,
     ) -> None:
-        """Run a step of the run queues in `expiries`, whose values are the findings of their turn watches.
-        Grants are withdrawn on all GPUs before any is given.
+        """Run a step of the run queues in `expiries`. The values are the moments at which their turn watches
+        found the quantum used up. Grants are withdrawn on all GPUs before new ones are published.
         """
         for run_queue, used_up in expiries.items():
             run_queue.observe(now_ns, used_up)

@@ -48,7 +48,7 @@ class TenantHandle:
     policy: PolicySegment
     terms: Mapping[GpuUuid, SchedParams]
     owner: str = ""
-    """The user whose tenants share a budget of doorbell rings; empty: the tenant has one to itself."""
+    """User whose tenants share a budget of doorbell rings. Empty if the tenant only has its own budget."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,19 +73,21 @@ class RunQueue:
         self.polled: Collection[TenantName] = ()
         """Tenants to read at the next step even if their doorbell has not rung."""
         self.muted: frozenset[TenantName] = frozenset()
-        """Tenants whose rings cannot change the decision."""
+        """Tenants whose doorbell cannot change the decision."""
         self.preemptors: frozenset[TenantName] = frozenset()
-        """Tenants whose rings withdraw the holder's grant before anything is read."""
+        """Idle tenants whose ring withdraws the holder's grant before any counter is read."""
         self.turn_watch: TurnWatch | None = None
-        """A step is due when it expires. None if there is nothing to poll."""
+        """Watch whose expiry makes a step due. None if there is nothing to poll."""
         self.turns = SchedulerStats(config.quantum_ns)
         self.memory = MemoryWaitQueue()
         self.shares: Mapping[TenantName, TenantShare] = {}
         """Replaced and never changed. Any thread."""
         self.gangs: dict[TenantName, GangKey] = {}
-        """Gangs of the tenants here that are in one."""
+        """Gang by tenant. A tenant without a gang has no entry."""
         self.has_gang_news = True
-        """True if a tenant came or left, or one of a gang has other counters than at the last step."""
+        """True if, since the last step, a tenant has joined or left, or a quota or a gang's counters have
+        changed.
+        """
         self.scheduler = Scheduler(config)
         self._config = config
         self._decision: Decision | None = None
@@ -105,7 +107,7 @@ class RunQueue:
         return not self._members
 
     def update(self, member: TenantHandle, figures: DeviceUsage) -> None:
-        """Record a tenant's quota and counters; the tenant joins the run queue if it is new."""
+        """Record a tenant's quota and counters. A new tenant joins the run queue."""
         name = member.tenant
         self._members[name] = member
         self.has_gang_news |= self._terms.get(name) is not member.terms[self.gpu]
@@ -132,18 +134,18 @@ class RunQueue:
             self._is_memory_news = self.has_gang_news = True
 
     def forget(self, name: TenantName) -> None:
-        """Forget the values published to a tenant, whose segment is new."""
+        """Forget the values published to a tenant, so that all are published again."""
         self._published.pop(name, None)
         self._wanted.pop(name, None)
         self._is_memory_news = True
 
     def observe(self, now_ns: int, used_up: QuantumExpiry | None) -> None:
-        """Run the first half of a step. `used_up`: the finding of the turn watch."""
+        """Run the first half of a step. `used_up`: when the turn watch found the quantum used up."""
         if self._members:
             self.scheduler.observe(now_ns, self._seen, self._terms, used_up)
 
     def decide(self, now_ns: int) -> None:
-        """Run the second half of a step. `withdraw` and `settle` publish its grants."""
+        """Run the second half of a step. Call `withdraw` and then `settle` to publish its grants."""
         self.has_gang_news = False
         if not self._members:
             self._decision, self._changed = None, []
@@ -156,12 +158,13 @@ class RunQueue:
         ]
 
     def withdraw(self) -> None:
-        """Publish the grants of the tenants that have no turn, before those of the ones that have."""
+        """Publish the changed grants of the tenants that do not have the turn. Call this before `settle`."""
         self._publish(name for name in self._changed if name not in self._running)
 
     def settle(self, now_ns: int, *, is_freed_elsewhere: bool) -> None:
-        """Publish the other grants and finish the step. `is_freed_elsewhere`: memory was freed that no tenant
-        counts.
+        """Publish the changed grants of the tenants that have the turn, and finish the step.
+
+        `is_freed_elsewhere`: memory was freed that no tenant counts.
         """
         decision = self._decision
         if decision is not None:
@@ -178,19 +181,19 @@ class RunQueue:
             due_ns = self.memory.is_due_at_ns
         if due_ns is not None:
             self.due_ns = min(self.due_ns, due_ns)
-        if self.memory.counters.waiting:  # freed memory changes the decision
+        if self.memory.counters.waiting:  # tenants ring when they free memory
             self.muted = frozenset()
 
     @property
     def _running(self) -> frozenset[TenantName]:
-        """Tenants that have the turn, by themselves or with their gang."""
+        """Tenants that have the turn: one single tenant, or the members of one gang."""
         decision = self._decision
         if decision is None:
             return frozenset()
         return decision.gang_turn if decision.turn is None else frozenset((decision.turn,))
 
     def preempt(self) -> None:
-        """Withdraw the grant of the running tenants until the next step, which follows at once."""
+        """Withdraw the grants of the tenants that have the turn. The caller runs a step right after this."""
         for name in self._running:
             if name in self._members and name in self._published:
                 self._published[name] = nothing = self._published[name]._replace(
@@ -199,7 +202,7 @@ class RunQueue:
                 publish(self._members[name], self.entry, nothing)
 
     def books_of(self, name: TenantName) -> tuple[Any, int]:
-        """Return a tenant's usage segment as C sees it, and the index of the GPU there."""
+        """Return the C view of a tenant's usage segment, and the GPU's index in that segment."""
         return self._members[name].usage.view, self._memory_seen[name].entry
 
     def _publish(self, names: Iterable[TenantName]) -> None:
@@ -225,7 +228,7 @@ class RunQueue:
         }
 
     def _offer_memory(self, now_ns: int, is_freed_elsewhere: bool) -> None:
-        """Notify waiting tenants if memory was freed, and tell all tenants whether memory is wanted."""
+        """Notify waiting tenants if memory was freed. Publish to all tenants whether memory is wanted."""
         self._is_memory_news = False
         decision = self.memory.step(now_ns, self._memory_seen, freed_elsewhere=is_freed_elsewhere)
         for name, member in self._members.items():
@@ -240,7 +243,7 @@ class RunQueue:
 
 
 def publish(member: TenantHandle, entry: int, grant: Grant) -> None:
-    """Write a grant into a tenant's policy segment. A damaged segment is logged."""
+    """Write a grant into a tenant's policy segment. Log a warning if the segment is damaged."""
     try:
         member.policy.grant(
             entry,

@@ -21,16 +21,16 @@ class DeviceUsage(NamedTuple):
 
 
 def device_usage(sample: Any, gpus: Mapping[bytes, GpuUuid], gang_devices: int) -> dict[GpuUuid, DeviceUsage]:
-    """Return the counters per GPU of the node. Unknown entries and repeated ones are ignored.
+    """Return the counters by GPU. Entries of unknown GPUs, and repeated entries of a GPU, are ignored.
 
-    `gang_devices`: a bit for each entry on which the tenant's processes wait for others.
+    `gang_devices`: bit per entry on which the tenant's processes wait for others.
     """
     found: dict[GpuUuid, DeviceUsage] = {}
     if not sample.slots:
         return found
     for entry, device in enumerate(sample.device):
         if not device.ready:
-            break  # entries are added one after the other and stay
+            break  # entries are added in order and never removed
         gpu = gpus.get(ffi.buffer(device.uuid)[:])
         if gpu is not None and gpu not in found:
             found[gpu] = DeviceUsage(

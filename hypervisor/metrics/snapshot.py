@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""State of the node at one moment, for a scrape. All frozen; None: not known, and then not served."""
+"""State of the node at one moment, for a scrape. All classes are frozen. A value of None is not known and is
+not exported.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,7 @@ STATES: tuple[State, ...] = ("enforced", "standalone", "degraded", "off")
 
 @dataclass(frozen=True, slots=True)
 class GpuView:
-    """A card."""
+    """Figures of one card."""
 
     uuid: str
     index: int
@@ -26,7 +28,7 @@ class GpuView:
     driver_version: str | None = None
     is_lost: bool = False
     values: Mapping[str, float | None] = field(default_factory=dict)
-    """By metric's name, for those without further labels."""
+    """Values of metrics without further labels, by metric name."""
     clocks_hertz: Mapping[str, float] = field(default_factory=dict)
     ecc_errors: Mapping[str, int] = field(default_factory=dict)
     throttle_reasons: Mapping[str, int] = field(default_factory=dict)
@@ -35,7 +37,7 @@ class GpuView:
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Identity of a client, as far as that is known."""
+    """Identity of a client. A field is empty if it is not known."""
 
     tenant: str
     namespace: str = ""
@@ -51,11 +53,13 @@ class GangMembership:
     """A tenant's gang on one GPU."""
 
     id: str = ""
-    """Empty: none on this GPU."""
+    """Empty if the tenant is in no gang on this GPU."""
     mode: str = "auto"
     """auto, off or named."""
     released: int | None = None
-    """Launches of the tenant, on all its GPUs, let go since running work waited for them."""
+    """Number of the tenant's launches, on all GPUs, that started regardless of limit and turn because other
+    work waited for them.
+    """
 
 
 NO_GANG = GangMembership()
@@ -63,30 +67,30 @@ NO_GANG = GangMembership()
 
 @dataclass(frozen=True, slots=True)
 class ClientView:
-    """A tenant on a card, or one process of it on that card where `client_id` is set."""
+    """A tenant on a card. If `client_id` is set, one process of the tenant on that card."""
 
     who: Identity
     gpu_uuid: str
     gpu_index: int
     values: Mapping[str, float | None] = field(default_factory=dict)
-    """By metric's name, for those without further labels."""
+    """Values of metrics without further labels, by metric name."""
     launches: Mapping[str, int] = field(default_factory=dict)
     denied: Mapping[str, int] = field(default_factory=dict)
     pod: Mapping[str, float | None] = field(default_factory=dict)
-    """Its part of its pod's figures, by metric's name."""
+    """The client's part of its pod's values, by metric name."""
     source: str = ""
     state: State = "enforced"
     client_id: str = ""
     host_pid: int = 0
     gpu_id: str = ""
-    """NVML's index as text, of a MIG device with its number in the card; "": as `gpu_index`."""
+    """NVML's index as text. For a MIG device, with its number on the card. Empty: same as `gpu_index`."""
     mig_profile: str = ""
     gang: GangMembership = NO_GANG
 
 
 @dataclass(frozen=True, slots=True)
 class SchedulerView:
-    """Division of a card's time."""
+    """Values and counters of one card's scheduler."""
 
     gpu_uuid: str
     gpu_index: int
@@ -96,7 +100,7 @@ class SchedulerView:
 
 @dataclass(frozen=True, slots=True)
 class ComponentStatus:
-    """A part of the daemon that does something again and again."""
+    """Health of a component of the daemon that works periodically."""
 
     name: str
     is_up: bool
@@ -114,19 +118,19 @@ class KubeView:
     restarts: int = 0
     pods: int = 0
     invalid: tuple[tuple[str, str], ...] = ()
-    """(namespace, name) of pods whose quotas cannot be followed."""
+    """(namespace, name) of pods whose quotas are invalid."""
     unreadable: int = 0
     events: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class SlicesView:
-    """A card as the kubelet is offered it."""
+    """Slices of a card that the device plugin offers to the kubelet."""
 
     uuid: str
     index: int
     slices: Mapping[str, int]
-    """By state."""
+    """Number of slices by state."""
     returns: int = 0
 
 
@@ -138,23 +142,23 @@ class PluginView:
     allocations: Mapping[str, int] = field(default_factory=dict)
     cards: tuple[SlicesView, ...] = ()
     is_told: bool = False
-    """The kubelet answers which pods have which devices."""
+    """True if the kubelet reports which pods have which devices."""
 
 
 @dataclass(frozen=True, slots=True)
 class GuestGpu:
-    """A GPU as a virtual machine describes it, checked."""
+    """A GPU as a virtual machine reports it, after checks."""
 
     index: int
     uuid: str
     name: str
     values: Mapping[str, float]
-    """By metric's name without `kubevirt_vmi_gpu_`."""
+    """Values by metric name without the prefix `kubevirt_vmi_gpu_`."""
 
 
 @dataclass(frozen=True, slots=True)
 class GuestView:
-    """A virtual machine. Who it is comes from where the collector was told to connect."""
+    """A virtual machine. Its identity is that of the configured target, never a label of its page."""
 
     namespace: str
     name: str
@@ -163,7 +167,7 @@ class GuestView:
     duration_s: float | None = None
     last_success_at_s: float | None = None
     agent_status: float | None = None
-    """0, or NVML's number of the error in the guest; None: it has another exporter."""
+    """0, or the number of NVML's error in the guest. None if the guest runs another exporter."""
     gpus: tuple[GuestGpu, ...] = ()
     dropped: Mapping[str, int] = field(default_factory=dict)
     failures: Mapping[str, int] = field(default_factory=dict)
@@ -171,31 +175,31 @@ class GuestView:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """Everything."""
+    """All values of one scrape."""
 
     gpus: tuple[GpuView, ...] = ()
     clients: tuple[ClientView, ...] = ()
-    """Tenants; always there."""
+    """Tenants. Always filled."""
     processes: tuple[ClientView, ...] = ()
-    """Their processes; only where debug labels are wanted, and then served instead."""
+    """Processes of the tenants. Filled only with debug labels, and then exported instead of `clients`."""
     schedulers: tuple[SchedulerView, ...] = ()
     vgpu_hosts: tuple[VgpuHost, ...] = ()
     mig_gpus: tuple[MigGpu, ...] = ()
     guests: tuple[GuestView, ...] = ()
     components: tuple[ComponentStatus, ...] = ()
     kubernetes: KubeView | None = None
-    """None: not in a cluster."""
+    """None if the node is not in a cluster."""
     plugin: PluginView | None = None
-    """None: no cards are offered to a kubelet."""
+    """None if no cards are offered to a kubelet."""
     gang_turns: GangCounters | None = None
-    """None: no GPU time is divided here."""
+    """None if this daemon divides no GPU time."""
     values: Mapping[str, float | None] = field(default_factory=dict)
     messages: Mapping[tuple[str, str], int] = field(default_factory=dict)
-    """By (type, direction)."""
+    """Number of messages by (type, direction)."""
     counts: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
-    """By metric's name and the value of its only label."""
+    """Counts by metric name and the value of the metric's only label."""
     agent: Mapping[str, str] = field(default_factory=dict)
-    """Labels of the info of a guest's agent."""
+    """Labels of the info metric of the guest agent."""
     build: Mapping[str, str] = field(default_factory=dict)
     node: str = ""
-    """This node's name."""
+    """Name of this node."""

@@ -13,7 +13,7 @@ from limiter.quota import PriorityClass
 from limiter.units import PERCENT
 
 MAX_LAG_QUANTA = 2
-"""Bound of the vruntime lag of a tenant that comes back, in quanta: it saves no time up."""
+"""Bound of the vruntime lag of a returning tenant, in quanta. A tenant cannot save up unused time."""
 
 
 class Entitlements:
@@ -22,14 +22,14 @@ class Entitlements:
     def __init__(self, quantum_ns: int) -> None:
         self.has_requests = False
         self.has_high = False
-        """True if some tenant may preempt other tenants."""
+        """True if at least one tenant may preempt other tenants."""
         self._quantum_ns = quantum_ns
         self._active: dict[TenantName, SchedParams] = {}
         self._demands: list[float] = []
         self._is_stale = True
 
     def invalidate(self) -> None:
-        """Recompute at the next update: a tenant came, left, or has another quota."""
+        """Recompute at the next update. Call this if a tenant joins, leaves, or gets another quota."""
         self._is_stale = True
 
     def update(self, entities: Mapping[TenantName, Entity]) -> list[Entity]:
@@ -47,7 +47,10 @@ class Entitlements:
         return list(active.values())
 
     def _update_entitlements(self, entities: Mapping[TenantName, Entity]) -> None:
-        """Set each entitlement: the share if every tenant uses all it can get. Idle ones count as active."""
+        """Set each entitlement: the tenant's share if every active tenant uses all it can get.
+
+        The entitlement of an idle tenant is computed as if it was active too.
+        """
         entitled = entitlements(self._active)
         for name, entity in entities.items():
             own = entitled.get(name)
@@ -60,7 +63,7 @@ class Entitlements:
         self.has_high = any(t.priority >= PriorityClass.HIGH and t.request_percent for t in terms)
 
     def _update_shares(self, entities: Mapping[TenantName, Entity]) -> None:
-        """Set each share: the entitlement, or more where other tenants demand less."""
+        """Set each share: the entitlement, plus time that other tenants do not demand."""
         active = self._active
         wanted = {
             name: min(terms.limit_percent / PERCENT, demand)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""State of one tenant on one GPU: GPU time used, the way it is used, and the budget that is left.
+"""State of one tenant on one GPU: the GPU time it used, how it uses it, and the budget left.
 
 There are two kinds of tenants. A backlogged tenant keeps the queue full and gets exclusive turns, because
 measured time is exact only while no other tenant runs. A tenant that uses little, or spends its time on the
@@ -39,18 +39,18 @@ ACTIVE_NS = 50 * MS
 RECENTLY_ACTIVE_NS = 1_000 * MS
 LIMIT_BURST_NS, LIMIT_RESUME_NS = 100 * MS, 20 * MS
 GANG_LIMIT_RESUME_NS = 60 * MS
-"""The same for a tenant whose gang stops and goes on as a whole: each time costs all of its GPUs a switch."""
+"""The same for a tenant of a gang. A gang stops and resumes as a whole, which costs a switch on each GPU."""
 REQUEST_BURST_NS, REQUEST_MAX_DEBT_NS = 50 * MS, 20 * MS
 REQUEST_MIN_DEBT_NS = 20 * MS
 """GPU time, more than one turn."""
 INTERLEAVE_BURST_NS, INTERLEAVE_MAX_DEBT_NS = 20 * MS, 100 * MS
 MIN_GRANT_NS = 1 * MS
-"""GPU time that an interleaved tenant must have earned before a grant after a pause."""
+"""GPU time that an interleaved tenant must earn before its first grant after a pause."""
 QUEUES_WINDOW_NS, MAX_QUEUES = 200 * MS, 16.0
 PARK_NS = 5 * MS
-"""Time for which a waiting tenant without a grant is not updated, where time alone may change its state."""
+"""Time for which a waiting tenant without a grant is not updated, if time alone may change its state."""
 IDLE_PARK_NS = 500 * MS
-"""The same where time alone cannot change it."""
+"""The same if time alone cannot change its state."""
 LAUNCH_GAP_NS = MS // 4
 """Upper bound of the gap between two launches of one inference request."""
 
@@ -67,7 +67,7 @@ class Entity:
         self.entitlement = 1.0
         self.share = 1.0
         self.max_lag_ns = 0.0
-        """Bound of how far vruntime may lag behind, set by the scheduler."""
+        """Bound of the lag of vruntime. Set by `Entitlements`."""
         self.seen = seen
         self.vruntime_ns = 0.0
         """GPU time divided by entitlement. The lowest is next."""
@@ -79,7 +79,9 @@ class Entity:
         self._demand_ns = 0.0
         self.queue_end_ns = now_ns - ACTIVE_NS
         self._work_end_ns = self.queue_end_ns
-        """Expected end of the work if an idle tenant began just before this update, since it rings then."""
+        """Expected end of the tenant's work. An idle tenant rings when it begins, so its work is assumed to
+        begin just before the update.
+        """
         self.has_begun = False
         """True if the tenant was idle before the last update and has work since."""
         self.spent_last_ns = 0
@@ -95,17 +97,17 @@ class Entity:
         )
         self._is_out_of_limit = False
         self._pause_credit_ns = 0
-        """Time for which other tenants may be paused. The tenant earns it with the time it is charged for."""
+        """Time for which other tenants may be paused. Grows by the GPU time that this tenant is charged."""
         self.hardware_share = 1.0
         """Fraction of the GPU that the hardware gives an interleaved tenant. Set by the scheduler."""
         self.is_starved = False
         """True if the tenant runs interleaved inside its request and its outstanding work grows."""
         self.pauses_others = False
-        """True if other tenants are paused until this one has caught up. Set by `Preemption`."""
+        """True if other tenants are paused until this tenant is no longer starved. Set by `Preemption`."""
         self.is_coordinated = False
-        """True if only turns of the tenant's gang give it GPU time. Set by the coordinator of gangs."""
+        """True if the tenant gets GPU time only in its gang's turns. Set by `Scheduler.coordinate`."""
         self.is_shut_out = False
-        """True if the tenant gets no GPU time because a gang has its turn. Set by the scheduler."""
+        """True if the tenant gets no GPU time while a gang has its turn. Set by `Scheduler.coordinate`."""
         self._queues = 1.0
         self.parked_until_ns = 0
         """Time before which an entity with unchanged counters is not updated."""
@@ -118,7 +120,7 @@ class Entity:
         """
         elapsed_ns = max(0, now_ns - self._at_ns)
         before_ns, spent_now_ns = self.seen.spent_ns, seen.spent_ns
-        # A counter that went back belongs to a new segment. One that leaps is wrong.
+        # A counter that decreased belongs to a new segment. A counter that jumped is wrong.
         spent_ns = min(max(0, spent_now_ns - before_ns), MAX_USAGE_STEP_NS)
         self._at_ns, self.seen = now_ns, seen
         self._note_queues(seen.waiting, elapsed_ns)
@@ -136,17 +138,17 @@ class Entity:
         return spent_ns
 
     def extend_work(self, ns: int) -> None:
-        """Extend the expected end of this work by `ns`: the GPU runs that much of other tenants' work."""
+        """Extend the expected end of this tenant's work by `ns` of other tenants' work on the GPU."""
         self._work_end_ns += ns
         self.derive()
 
     @property
     def queues(self) -> int:
-        """Estimate of the threads that keep a queue each: the most that waited lately, at least 1."""
+        """Estimated number of threads with their own queue: the recent maximum that waited, at least 1."""
         return max(1, round(self._queues))
 
     def _note_queues(self, waiting: int, elapsed_ns: int) -> None:
-        """Update the decaying maximum of the threads that wait at the same time."""
+        """Update the decaying maximum of the number of threads that wait at the same time."""
         if waiting == self._queues:
             return
         lost = min(1.0, elapsed_ns / QUEUES_WINDOW_NS) * (self._queues - waiting)
@@ -160,10 +162,11 @@ class Entity:
         return seen.waiting > 0 and grant.is_shared and grant.granted_ns <= seen.spent_ns
 
     def park(self) -> None:
-        """Set the time until which only the counters, the quota or the share can change this state.
+        """Set the time until which only a change of counters, quota or share can change this state.
 
-        Either the tenant waits without a grant and without work in flight, until a bucket is filled. Or it
-        has been idle until every average has decayed. In both cases it rings when it does something.
+        A tenant is parked in two cases. It waits without a grant and without work in flight, until a bucket
+        is filled. Or it has been idle until every average has decayed. In both cases it rings when it does
+        something.
         """
         if self.seen.waiting:
             is_still = self.waits_for_grant and self.queue_end_ns <= self._at_ns and not self._is_out_of_limit
@@ -187,7 +190,7 @@ class Entity:
         return min(MIN_GRANT_NS, int(INTERLEAVE_BURST_NS * self.share / 2))
 
     def _count(self, spent_ns: int, elapsed_ns: int, inflation: float, *, is_full: bool) -> None:
-        # A tenant that waits, for a grant or for its own work, demands as much as it did before.
+        # The demand of a tenant that waits, for a grant or for its own work, does not decay.
         is_fed = (
             is_full and not self.is_inside_request and self.rate >= SATURATED_FRACTION * self.hardware_share
         )
@@ -215,36 +218,37 @@ class Entity:
         is_waiting, idle_ns = seen.waiting > 0, at_ns - self._spent_at_ns
         has_turns = self.is_backlogged and self.utilization.takes_turns(at_ns)
         self.takes_turns = has_turns or self.is_coordinated
-        """True if the tenant is backlogged and makes use of exclusive turns, of its own or of its gang."""
+        """True if the tenant runs in turns: its own if it is backlogged and uses them, or its gang's."""
         self.is_runnable = not terms.is_suspended and not self._is_out_of_limit
         """True if the tenant is neither suspended nor over its limit."""
         self.wants_turn = is_waiting and has_turns and self.is_runnable and not self.is_coordinated
         """True if the tenant waits for a turn of its own."""
         self.is_active = is_waiting or idle_ns < ACTIVE_NS or self.is_coordinated
-        """True if the tenant waits or used the GPU within ACTIVE_NS, or a tenant of its gang did."""
+        """True if the tenant waits, used the GPU within ACTIVE_NS, or `is_coordinated` is set."""
         self.is_competing = self.is_active and (
             self.is_runnable or (self.is_coordinated and not terms.is_suspended)
         )
-        """True if the tenant is active and has its part of the GPU. A gang keeps its part while its limit
-        pauses it, since its turns are paced by what the other tenants have meanwhile.
+        """True if the tenant is active and counts when the GPU is divided. A gang that its limit pauses still
+        counts: its turns are paced by the time that the other tenants get meanwhile.
         """
         self.was_lately_active = is_waiting or idle_ns < RECENTLY_ACTIVE_NS
         """True if the tenant waits or used the GPU within RECENTLY_ACTIVE_NS."""
         self.is_inside_request = terms.request_percent > 0 and self._request.level_ns > 0
-        """True if the tenant has had less than its request guarantees."""
+        """True if the tenant has received less GPU time than its request guarantees."""
         self.rank = -terms.priority if self.is_inside_request else 0
         """Minus the priority class while the tenant is inside its request, else 0. The lowest rank is first.
         """
         end_ns = min(max(seen.queue_end_ns, self.queue_end_ns), self._work_end_ns)
         self.backlog_ns = max(0, min(seen.outstanding_ns, end_ns - at_ns))
         """GPU time of the work that is still in flight: the outstanding work less the time that has passed.
-        The tenant reports when it ends; the charges bound that.
+        The tenant reports when the work ends. The GPU time charged to the tenant bounds that report.
         """
         least_ns = RECOVERED_AT_NS if self.is_starved else STARVED_AT_NS
         may_be = (
             self.is_inside_request and self.is_runnable and not self.takes_turns and self._pause_credit_ns > 0
         )
-        # Work stays outstanding until the tenant polls it. One that launches no more is assumed to be done.
+        # Work stays outstanding until the tenant polls it. If the tenant launches no more, its work is taken
+        # to be done.
         is_at_it = self.backlog_ns > 0 or idle_ns < RECENT_USE_NS
         self.is_starved = may_be and is_at_it and seen.outstanding_ns >= least_ns
         if not seen.outstanding_ns:
@@ -263,7 +267,7 @@ class Entity:
         return self.seen.waiting > 0 or self.idle_ns(self._at_ns) < TURN_IDLE_TIMEOUT_NS
 
     def idle_ns(self, now_ns: int) -> int:
-        """Return the time since the tenant had work, as far as its charges tell. Negative while it has."""
+        """Return the time since the tenant's last work ended, by its charges. Negative while it has work."""
         return now_ns - max(self._spent_at_ns, self.queue_end_ns)
 
     @property

@@ -10,21 +10,22 @@ from hypervisor.scheduler.types import SchedParams
 from limiter.units import PERCENT
 
 EXACT = 1e-12
-"""Difference between sums of shares that is rounding."""
+"""Differences between sums of shares up to this are rounding errors."""
 
 
 def entitlements(terms: Mapping[TenantName, SchedParams]) -> dict[TenantName, float]:
-    """Return the share of each tenant, 0 to 1, if all use all they can get."""
+    """Return the share of each tenant, 0 to 1, if every tenant uses all it can get."""
     return water_fill(terms, dict.fromkeys(terms, 1.0))
 
 
 def water_fill(
     terms: Mapping[TenantName, SchedParams], wanted: Mapping[TenantName, float]
 ) -> dict[TenantName, float]:
-    """Divide 1 by weight. Lift shares below their request to it, and cut those above their limit or `wanted`.
+    """Divide 1 by weight. Raise a share below its request to the request, and cut a share above its limit or
+    `wanted`.
 
-    The other tenants share by weight what that takes or leaves, so a request that the weight alone meets
-    changes nothing. The sum is 1 unless limits and `wanted` forbid it. Requests that do not fit are scaled.
+    The other tenants divide the rest by weight, so a request that the weight alone meets changes nothing.
+    The sum is 1 unless limits and `wanted` forbid it. If the requests exceed 1, they are scaled down.
     """
     most = {name: min(t.limit_percent / PERCENT, wanted[name]) for name, t in terms.items()}
     scale = PERCENT * max(1.0, sum(t.request_percent for t in terms.values()) / PERCENT)
@@ -36,7 +37,7 @@ def water_fill(
         by_weight = {name: unit * terms[name].weight for name in open_names}
         bounded = {name: min(most[name], max(least[name], by_weight[name])) for name in open_names}
         excess = sum(bounded.values()) - sum(by_weight.values())
-        # What is lifted takes from the others, and what is cut gives to them. The larger effect is final.
+        # A raised share takes from the other shares, and a cut one gives to them. The larger sum is final.
         if excess > EXACT:
             settled = {name: share for name, share in bounded.items() if share > by_weight[name]}
         elif excess < -EXACT:

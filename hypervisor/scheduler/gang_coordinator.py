@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Coordinator of gangs: begins and ends a gang's turns on all of its GPUs at the same time. Pure.
 
-A gang is due when, on each of its GPUs, it has had less wall time for its entitlement than the tenants
-outside of gangs together. Among gangs that are due, the one with the lowest vruntime is first. Its turn
+A gang is due when, on each of its GPUs, it has had less wall time relative to its entitlement than the
+single tenants there together. Among gangs that are due, the gang with the lowest vruntime is first. Its turn
 begins on all GPUs at one time, when the queues of the last holders have drained. It lasts `gang_quantum_ns`
-of wall time, or longer while no other tenant is due. Between a gang's turns the others divide a GPU as
-without gangs.
+of wall time, or longer while no other tenant is due. Between a gang's turns, the single tenants divide the
+GPU as without gangs.
 
-All gangs are compared by one order, which no GPU decides by itself, so gangs do not wait for each other in a
-circle. A gang that does not run stays due: nothing that others do makes it wait again.
+One order of the gangs holds for all GPUs, so gangs cannot wait for each other in a circle. A gang that is due
+stays due until it runs, whatever other tenants do.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ from hypervisor.scheduler.turns import WAKEUP_LEAD_NS
 from hypervisor.scheduler.types import MS, GangSlot, SchedulerConfig
 
 MAX_START_WAIT_NS = 20 * MS
-"""Time from the decision to the start of a turn, at most: a kernel that runs for longer on one GPU must not
-keep the other ones idle.
+"""Longest time from the decision to the start of a turn. A kernel that runs for longer on one GPU must not
+keep the gang's other GPUs idle.
 """
 RUNNING_TICK_NS = 4 * MS
 DRAINING_TICK_NS = MS // 2
@@ -47,19 +47,21 @@ MAX_DEPARTED = 256
 
 @dataclass(slots=True)
 class Singles:
-    """The tenants of one GPU outside of gangs, taken together."""
+    """Account of all single tenants of one GPU together: those outside of gangs."""
 
     vruntime_ns: float = 0.0
-    """Wall time that they had, divided by their entitlement. Compared with the vruntime of gangs here."""
+    """Wall time that the single tenants had, divided by their entitlement. Compared with `Seat.vruntime_ns`
+    of the gangs on this GPU.
+    """
     entitlement: float = 1.0
     is_contending: bool = False
-    """True if one of them has work, or had within GANG_IDLE_TIMEOUT_NS."""
+    """True if a single tenant waits, has work, or had work within GANG_IDLE_TIMEOUT_NS."""
     is_active: bool = False
     at_ns: int = 0
 
     def update(self, now_ns: int, entities: Collection[Entity], *, until_ns: int) -> None:
-        """Count the time since the last call, and look at what they want. `until_ns`: the time until which
-        they had the GPU.
+        """Add the time since the last call, and update the flags. `until_ns`: the time until which the single
+        tenants had the GPU.
         """
         if self.is_contending:
             self.vruntime_ns += max(0, min(now_ns, until_ns) - self.at_ns) / self.entitlement
@@ -72,20 +74,20 @@ class Singles:
         )
 
     def wait_ns(self, seat: Seat) -> float:
-        """Return the wall time that they are to have before the gang in `seat` is due."""
+        """Return the wall time that the single tenants get before the gang in `seat` is due."""
         lead_ns = (seat.vruntime_ns - self.vruntime_ns) * self.entitlement
         return max(0.0, lead_ns) if self.is_contending else 0.0
 
 
 class GangCoordinator:
-    """All gangs of a node. A step looks at some GPUs, and at all GPUs of the gangs there."""
+    """Turns of all gangs of a node. A step covers some GPUs, and all other GPUs of the gangs on these."""
 
     def __init__(self, config: SchedulerConfig) -> None:
         self._config = config
         self._gangs: dict[GangKey, Gang] = {}
         self._singles: dict[GpuUuid, Singles] = {}
         self._departed: dict[GangKey, Gang] = {}
-        """Gangs that are not there now. What they had counts if they come back."""
+        """Gangs that have left all of their GPUs. Their vruntimes count if they come back."""
         self._due_ns: dict[GpuUuid, int] = {}
         self.stats = GangStats()
 
@@ -97,8 +99,8 @@ class GangCoordinator:
     def step(
         self, now_ns: int, schedulers: Mapping[GpuUuid, Scheduler], empty: Collection[GpuUuid] = ()
     ) -> int:
-        """Decide between the two halves of a step of these schedulers; return the time of the next step.
-        `empty`: GPUs that no tenant uses any more.
+        """Begin and end turns, and return the time of the next step. Call this between `Scheduler.observe`
+        and `Scheduler.decide`. `empty`: GPUs that no tenant uses any more.
         """
         self._update_gangs(now_ns, schedulers, schedulers.keys() | empty)
         gangs = [gang for gang in self._gangs.values() if not schedulers.keys().isdisjoint(gang.seats)]
@@ -113,16 +115,17 @@ class GangCoordinator:
         return due_ns
 
     def due_ns(self, gpu: GpuUuid) -> int:
-        """Return the time of the next step of a GPU as of its last one."""
+        """Return the time of the next step of a GPU, as its last step returned it."""
         return self._due_ns.get(gpu, 0)
 
     def is_needed(self, now_ns: int, gpu: GpuUuid, scheduler: Scheduler, *, has_news: bool) -> bool:
-        """True if a step of this GPU has to look at all GPUs of its gangs. False if a turn of a single tenant
-        goes on, or passes to the next one, while the gangs wait. `has_news`: the counters of a gang changed.
+        """True if a step of this GPU has to include all GPUs of its gangs. False while the gangs wait and a
+        single tenant's turn continues or passes to the next single tenant. `has_news`: the counters of a gang
+        have changed.
         """
         return has_news or now_ns >= self.due_ns(gpu) or not scheduler.is_of_one_tenant
 
-    # ---- the gangs there are ----
+    # ---- membership ----
 
     def _update_gangs(
         self, now_ns: int, schedulers: Mapping[GpuUuid, Scheduler], looked_at: Collection[GpuUuid]
@@ -150,7 +153,7 @@ class GangCoordinator:
         places: Mapping[GpuUuid, dict[TenantName, Entity]],
         schedulers: Mapping[GpuUuid, Scheduler],
     ) -> None:
-        """Record where the gang is. A turn on GPUs that are not the gang's any more ends at the next look."""
+        """Record the gang's GPUs and members. If the GPUs have changed, `_end_turns` ends the gang's turn."""
         gang.has_moved |= gang.seats.keys() != places.keys()
         for gpu in gang.seats.keys() - places.keys():
             gang.leave(gpu)
@@ -175,7 +178,7 @@ class GangCoordinator:
     # ---- accounts ----
 
     def _account(self, now_ns: int, gangs: Collection[Gang], schedulers: Mapping[GpuUuid, Scheduler]) -> None:
-        # What the others had queued before a turn begins is theirs.
+        # Until a gang's turn starts, the queued work of the single tenants runs, and that time is theirs.
         taken = {
             gpu: gang.start_ns for gang in gangs if gang.phase is not Phase.WAITING for gpu in gang.seats
         }
@@ -190,7 +193,7 @@ class GangCoordinator:
             self._singles[gpu].update(now_ns, singles, until_ns=until_ns)
 
     def _bound_lag(self, gangs: Collection[Gang], schedulers: Mapping[GpuUuid, Scheduler]) -> None:
-        """Bound the lag of each vruntime to a quantum: a gang, or a tenant, that is away saves no time up."""
+        """Bound the lag of each vruntime to one quantum, so that no gang or tenant saves up unused time."""
         quantum_ns = self._config.gang_quantum_ns
         for gpu in schedulers:
             singles = self._singles[gpu]
@@ -229,7 +232,7 @@ class GangCoordinator:
                     gang.end_turn(now_ns)
 
     def _reason_to_end(self, now_ns: int, gang: Gang, gangs: Collection[Gang]) -> str:
-        """Return why the turn ends, or "" if it goes on."""
+        """Return the reason for the end of the turn, or "" if it continues."""
         if gang.has_moved:
             return "moved"
         if not gang.is_coordinated:
@@ -249,7 +252,9 @@ class GangCoordinator:
         return any(self._singles[gpu].wait_ns(seat) > 0 for gpu, seat in gang.seats.items())
 
     def _is_rival(self, now_ns: int, gang: Gang, other: Gang, gangs: Collection[Gang]) -> bool:
-        """True if `other` could have its turn if `gang` and the gangs past their quantum gave theirs up."""
+        """True if `other` is due, comes before `gang` in the order, and could begin a turn if `gang` and all
+        gangs past their quantum ended theirs.
+        """
         return (
             other.phase is Phase.WAITING
             and not other.seats.keys().isdisjoint(gang.seats)
@@ -259,7 +264,7 @@ class GangCoordinator:
         )
 
     def _in_the_way(self, gang: Gang, gangs: Collection[Gang]) -> list[Gang]:
-        """Return the gangs that have GPUs of this one."""
+        """Return the other gangs that have a turn, or drain, on a GPU of this gang."""
         return [
             other
             for other in gangs
@@ -269,7 +274,7 @@ class GangCoordinator:
         ]
 
     def _is_due(self, gang: Gang) -> bool:
-        """True if the gang waits for a turn and the tenants outside of gangs have had their time."""
+        """True if the gang waits for a turn and the single tenants have had their time."""
         if not gang.is_coordinated or not gang.wants_turn:
             return False
         return gang.rank < 0 or not self._are_singles_due(gang)
@@ -286,18 +291,18 @@ class GangCoordinator:
             elif now_ns - since_ns < 2 * self._config.gang_quantum_ns and not all(
                 other.is_past_quantum(now_ns) for other in self._in_the_way(gang, gangs)
             ):
-                continue  # the GPUs that are free would stand idle for long
+                continue  # do not reserve the GPUs that are free: they would be idle for long
             taken |= gang.seats.keys()
 
     def _start_ns(self, now_ns: int, gang: Gang) -> int:
-        """Return the time at which the queues of the others have drained on all GPUs of the gang."""
+        """Return the time at which other tenants' queues have drained on all of the gang's GPUs. 0 if now."""
         left_ns = max(
             sum(s.backlog_ns for n, s in seat.scheduler.entities.items() if n not in seat.members)
             for seat in gang.seats.values()
         )
         return now_ns + min(left_ns, MAX_START_WAIT_NS) - WAKEUP_LEAD_NS if left_ns > WAKEUP_LEAD_NS else 0
 
-    # ---- what the schedulers are told ----
+    # ---- results ----
 
     def _tell(self, gpu: GpuUuid, scheduler: Scheduler, gangs: Collection[Gang]) -> None:
         here = [gang for gang in gangs if gpu in gang.seats]

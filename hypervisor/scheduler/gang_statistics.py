@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Counters of the turns of gangs: how long they last, why they end, how long their work drains. Pure.
+"""Counters of gangs' turns: their length, the reasons for their end, the time to drain. Pure.
 
 Written by the dispatcher thread. Other threads read whole values, which are replaced and never changed.
 """
@@ -17,11 +17,11 @@ class GangCounters:
     """Counters of all gangs at one moment."""
 
     ended: Mapping[str, int]
-    """Number of turns by the reason of their end: quantum, idle, suspended, limit, preempted, moved, left, or
-    alone: no other tenant was left on the gang's GPUs.
+    """Number of turns by the reason of their end: quantum, idle, suspended, limit, preempted, moved, left,
+    alone. "alone": no other tenant was left on the gang's GPUs.
     """
     turn: Histogram
-    """Length of the turns in wall time."""
+    """Wall time of the turns."""
     drain: Histogram
     """Time from the end of a turn until its work was done on all GPUs."""
 
@@ -40,7 +40,7 @@ class GangStats:
         self._ended = {**self._ended, reason: self._ended.get(reason, 0) + 1}
 
     def record_drain(self, length_ns: int) -> None:
-        """Count work that is done. Dispatcher thread only."""
+        """Count the end of a drain, of this length. Dispatcher thread only."""
         self._drain.add(max(0, length_ns))
 
     def counters(self) -> GangCounters:

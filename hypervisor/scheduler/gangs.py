@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """State of one gang: its tenants on several GPUs, its vruntimes, and its turn. Pure.
 
-Processes of a gang wait for each other on the GPU, so a turn on one of its GPUs alone is spent waiting.
+Processes of a gang wait for each other on the GPU. A turn on only one of the gang's GPUs would be spent
+waiting.
 """
 
 from __future__ import annotations
@@ -28,33 +29,35 @@ from limiter.quota import PriorityClass
 from limiter.units import PERCENT
 
 GANG_IDLE_TIMEOUT_NS = 5 * MS
-"""A gang that has had no work on any GPU for this time loses its turn. Between two steps of a training loop
-the GPUs stand still for a moment, and a turn that ends there costs a switch.
+"""A gang that has had no work on any GPU for this time loses its turn. The time is longer than the pauses
+between two steps of a training loop: ending a turn there would cost a switch.
 """
 GANG_RUN_AHEAD_NS = 8 * MS
-"""GPU time that a member may have queued: a program on several GPUs runs ahead on all of them."""
+"""Least run-ahead of a member. A program on several GPUs runs ahead on all of them."""
 ENDING_RUN_AHEAD_NS, ENDING_NS = 2 * MS, 10 * MS
-"""The same, and the time before the end of a turn from which on it holds: then less drains after the turn,
-and no GPU is far ahead of another one.
+"""Run-ahead of a member near the end of a turn, and the time before the end at which it begins. Less work
+then drains after the turn, and no GPU is far ahead of another one.
 """
 MAX_SPIN_NS = 20 * MS
-"""Time for which outstanding work counts as work although its charges say that it has ended: it may wait for
-another GPU, or be finished and not yet collected.
+"""Time for which outstanding work still counts as work after its charged time has passed. The work may wait
+for another GPU, or it may be finished and not yet polled by the tenant.
 """
 MAX_DRAIN_NS = 20 * MS
 """Time after a turn for which the GPUs are kept free while the gang's work drains."""
 SETTLE_NS = 3 * MS
-"""Time after which work counts as drained if its charges say so and its tenant has not collected it."""
+"""Time after which outstanding work counts as drained if its charged time has passed and the tenant has not
+polled it.
+"""
 DRAINED_NS = MS * 7 // 20
-"""Outstanding work at which a GPU counts as drained: a step and a wake-up take that long."""
+"""Outstanding work at which a GPU counts as drained: the length of a step and a wake-up."""
 SEAT_MEMORY_NS = 10_000 * MS
-"""Time after which a GPU that a gang has not used is not the gang's any more."""
+"""A GPU that a gang has not used for this time no longer belongs to the gang."""
 REQUEST_BURST_NS = 50 * MS
 MIN_ENTITLEMENT = 0.01
 
 
 class GangKey(NamedTuple):
-    """Identity of a gang. A tenant that is a gang by itself has its own, whatever names others choose."""
+    """Identity of a gang. The key of a tenant that is a gang by itself never equals that of a named gang."""
 
     name: str
     is_named: bool
@@ -64,14 +67,16 @@ class Phase(Enum):
     """Phase of a gang."""
 
     WAITING = "waiting"
-    """It has no turn."""
+    """The gang has no turn."""
     RUNNING = "running"
     DRAINING = "draining"
-    """Its turn has ended, and its work drains."""
+    """The gang's turn has ended, and its work drains."""
 
 
 def gang_of(name: TenantName, terms: SchedParams, seen: TenantUsage) -> GangKey | None:
-    """Return the gang that a tenant belongs to on one GPU, or None. GPUs that it only sees do not count."""
+    """Return the gang that a tenant belongs to on one GPU, or None. A GPU that no process of the tenant has
+    used does not count.
+    """
     if terms.gang == GANG_OFF or not (seen.processes or seen.waiting):
         return None
     if terms.gang:
@@ -86,17 +91,17 @@ class Seat:
     scheduler: Scheduler
     members: dict[TenantName, Entity]
     vruntime_ns: float
-    """Wall time of the gang's turns divided by its entitlement here. Compared with that of `Singles`."""
+    """Wall time of the gang's turns divided by its entitlement here. Compared with `Singles.vruntime_ns`."""
     spent_ns: dict[TenantName, int] = field(default_factory=dict)
 
     @property
     def entitlement(self) -> float:
-        """Fraction of the GPU that the gang has if all tenants use all they can get."""
+        """Fraction of the GPU that the gang has if every tenant uses all it can get."""
         return max(MIN_ENTITLEMENT, sum(entity.entitlement for entity in self.members.values()))
 
     @property
     def is_contended(self) -> bool:
-        """True if more than one tenant is on the GPU."""
+        """True if more than one tenant uses the GPU."""
         return len(self.scheduler.entities) > 1
 
     def take_spent(self) -> int:
@@ -113,16 +118,16 @@ class Gang:
         self.key = key
         self.seats: dict[GpuUuid, Seat] = {}
         self.vruntime_ns = 0.0
-        """Wall time of its turns divided by its least entitlement. Compared with other gangs'."""
+        """Wall time of the turns divided by the gang's least entitlement. Compared with other gangs'."""
         self.left_vruntime_ns: dict[GpuUuid, float] = {}
         """The seats' vruntimes on GPUs that the gang has left."""
         self.phase = Phase.WAITING
         self.start_ns = 0
         """Start of the turn."""
         self.end_ns = 0
-        """End of the turn. Its work may drain afterwards."""
+        """End of the turn. The gang's work may drain afterwards."""
         self.due_since_ns: int | None = None
-        """Time since which only other gangs keep it from its turn."""
+        """Time since which the gang has been due. None if it is not due or has its turn."""
         self.is_ending = False
         """True if the turn ends within ENDING_NS."""
         self.has_moved = False
@@ -145,13 +150,13 @@ class Gang:
 
     @property
     def is_real(self) -> bool:
-        """True if there are processes that can wait for each other: several GPUs or several tenants."""
+        """True if the gang has several GPUs or tenants, so that its processes can wait for each other."""
         return len(self.seats) > 1 or any(len(seat.members) > 1 for seat in self.seats.values())
 
     @property
     def is_coordinated(self) -> bool:
-        """True if only the gang's turns give its tenants GPU time. A light gang runs interleaved instead, and
-        a gang that is alone on all of its GPUs is not held back.
+        """True if the gang's tenants get GPU time only in its turns. A light gang runs interleaved instead. A
+        gang that is alone on all of its GPUs runs without turns.
         """
         is_contended = self.is_real and any(seat.is_contended for seat in self.seats.values())
         is_heavy = self.phase is not Phase.WAITING or any(entity.is_backlogged for entity in self.members)
@@ -159,12 +164,12 @@ class Gang:
 
     @property
     def is_runnable(self) -> bool:
-        """True if no member is suspended or over its limit. One that is stops the whole gang."""
+        """True if no member is suspended or over its limit. One such member stops the whole gang."""
         return all(entity.is_runnable for entity in self.members)
 
     @property
     def wants_turn(self) -> bool:
-        """True if a tenant of the gang waits for GPU time, and none is stopped."""
+        """True if a tenant of the gang waits for GPU time and the gang is runnable."""
         return self.is_runnable and any(entity.seen.waiting for entity in self.members)
 
     @property
@@ -176,7 +181,7 @@ class Gang:
 
     @property
     def order(self) -> tuple[int, float, GangKey]:
-        """Sort key: the first gang goes first. It is the same on all GPUs, so no gangs wait in a circle."""
+        """Sort key: the lowest is next. It is the same on all GPUs, so gangs cannot wait in a circle."""
         return self.rank, self.vruntime_ns, self.key
 
     @property
@@ -184,7 +189,9 @@ class Gang:
         return min((entity.terms.request_percent for entity in self.members), default=0) / PERCENT
 
     def has_work(self, now_ns: int) -> bool:
-        """True if some tenant waits, has work on a GPU, or had within GANG_IDLE_TIMEOUT_NS."""
+        """True if a tenant waits, has work, or had work within GANG_IDLE_TIMEOUT_NS. Also true for that time
+        after the start of a turn.
+        """
         return now_ns < self.start_ns + GANG_IDLE_TIMEOUT_NS or any(
             entity.seen.waiting
             or entity.idle_ns(now_ns) < (MAX_SPIN_NS if entity.seen.outstanding_ns else GANG_IDLE_TIMEOUT_NS)
@@ -193,16 +200,16 @@ class Gang:
 
     @property
     def quantum_end_ns(self) -> int:
-        """Time from which on the turn may end because others are due."""
+        """Time from which the turn may end because other gangs or tenants are due."""
         return self.start_ns + self._quantum_ns
 
     def is_past_quantum(self, now_ns: int) -> bool:
-        """True if the turn may end because others are due, or has ended."""
+        """True if the turn may end because other gangs or tenants are due, or has ended."""
         return self.phase is not Phase.RUNNING or now_ns >= self.quantum_end_ns
 
     def account(self, now_ns: int) -> None:
-        """Add the time since the last call to the vruntimes: wall time in a turn, which counts until the work
-        has drained, and GPU time outside of turns.
+        """Add the time since the last call to the vruntimes. During a turn and its drain that is wall time,
+        else the GPU time that the members have spent.
         """
         from_ns, self._at_ns = self._at_ns, now_ns
         wall_ns = max(0, now_ns - max(from_ns, self.start_ns)) if self.phase is not Phase.WAITING else 0
@@ -217,11 +224,11 @@ class Gang:
         self._request.advance(now_ns - from_ns, most_ns, self._request_fraction)
 
     def leave(self, gpu: GpuUuid) -> None:
-        """Give up a GPU, whose vruntime counts if the gang comes back there."""
+        """Give up a GPU. Its vruntime is kept in case the gang comes back there."""
         self.left_vruntime_ns[gpu] = self.seats.pop(gpu).vruntime_ns
 
     def begin_turn(self, now_ns: int, start_ns: int) -> None:
-        """Begin a turn whose grants hold from `start_ns`, 0 if at once."""
+        """Begin a turn whose grants are valid from `start_ns`, or at once if it is 0."""
         self.phase, self.start_ns, self._start_told_ns = Phase.RUNNING, max(now_ns, start_ns), start_ns
         self.due_since_ns, self.has_moved, self.is_ending = None, False, False
 
@@ -230,7 +237,7 @@ class Gang:
         self.phase, self.end_ns = Phase.DRAINING, now_ns
 
     def is_drained(self, now_ns: int) -> bool:
-        """True if the work of an ended turn is done on all GPUs, or has had its time."""
+        """True if the work of an ended turn is done on all GPUs, or MAX_DRAIN_NS has passed."""
         since_ns = now_ns - self.end_ns
         return since_ns >= MAX_DRAIN_NS or all(
             entity.seen.outstanding_ns <= DRAINED_NS
@@ -239,11 +246,11 @@ class Gang:
         )
 
     def limit_wait_ns(self) -> int:
-        """Return the time until the limits of all members allow the next turn."""
+        """Return the wall time until the limits of all members allow the next turn."""
         return max((s.limit_wait_ns() for s in self.members if not s.is_runnable), default=0) or IDLE_TICK_NS
 
     def request_wait_ns(self) -> int:
-        """Return the time until the gang is inside its request, which matters to a high one."""
+        """Return the wall time until the gang is inside its request. IDLE_TICK_NS if it is not high."""
         is_high = all(entity.terms.priority >= PriorityClass.HIGH for entity in self.members)
         return (
             self._request.wall_ns_until(1, self._request_fraction) or IDLE_TICK_NS
@@ -252,7 +259,7 @@ class Gang:
         )
 
     def slot(self, gpu: GpuUuid) -> GangSlot | None:
-        """Return the gang's turn as the scheduler of a GPU is told, or None if it has none."""
+        """Return the gang's turn for the scheduler of a GPU, or None if the gang has no turn."""
         if self.phase is Phase.WAITING:
             return None
         members = frozenset(self.seats[gpu].members)
@@ -260,7 +267,7 @@ class Gang:
         return GangSlot(members, self._start_told_ns, self.rank, self.phase is Phase.RUNNING, run_ahead_ns)
 
     def stop_reason(self) -> str:
-        """Return why a gang that is not runnable has to stop."""
+        """Return the reason that the gang is not runnable: "suspended" or "limit"."""
         return "suspended" if any(entity.terms.is_suspended for entity in self.members) else "limit"
 
 

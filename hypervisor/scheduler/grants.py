@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Grants for the holder of a turn, for interleaved tenants and for paused ones. Pure.
 
-A grant that is close to the last one is not changed: each change costs the tenant a wake-up.
+If a new grant is close to the last one, the last one is kept: each change costs the tenant a wake-up.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ INTERLEAVED_RUN_AHEAD_NS = 2 * MS
 MAX_INTERLEAVED_GRANT_NS = 4 * MS
 """Largest grant of an interleaved tenant."""
 GUARANTEED_RUN_AHEAD_NS, MAX_GUARANTEED_GRANT_NS = 8 * MS, 12 * MS
-"""The same inside its request: a program that is slow on the host must be able to run ahead."""
+"""The same for a tenant inside its request: a program that is slow on the host must be able to run ahead."""
 
 
 def no_grant(entity: Entity) -> Grant:
-    """Return a grant of no further GPU time. The last grant if it already is one."""
+    """Return a grant of no further GPU time. Return the last grant if it allows none either."""
     was = entity.grant
     if was.is_shared and was.granted_ns <= entity.seen.spent_ns:
         return was
@@ -26,8 +26,8 @@ def no_grant(entity: Entity) -> Grant:
 
 
 def interleaved_grant(entity: Entity, *, is_inside: bool) -> Grant:
-    """Return the tokens that an interleaved tenant has earned. `is_inside`: it is inside its request and no
-    higher class may preempt it.
+    """Return a grant of the tokens that an interleaved tenant has earned. `is_inside`: the tenant is inside
+    its request and no higher class may preempt it.
     """
     spent_ns, was = entity.seen.spent_ns, entity.grant
     most_ns, ahead_ns = (
@@ -48,8 +48,8 @@ def interleaved_grant(entity: Entity, *, is_inside: bool) -> Grant:
 def turn_grant(
     entity: Entity, run_ahead_ns: int, turn_left_ns: int | None, quantum_ns: int, start_ns: int
 ) -> Grant:
-    """Return the rest of a turn that begins at `start_ns`. `turn_left_ns` is None if no other tenant waits
-    for a turn; the grant then changes rarely.
+    """Return a grant of the rest of a turn that begins at `start_ns`. `turn_left_ns` is None if no other
+    tenant waits for a turn. The grant then changes rarely.
     """
     spent_ns, was = entity.seen.spent_ns, entity.grant
     left_ns = min(4 * quantum_ns if turn_left_ns is None else turn_left_ns, entity.limit_left_ns)

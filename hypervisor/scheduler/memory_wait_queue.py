@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tenants that wait for memory of one GPU, and notification of freed memory. Pure.
 
-Freed memory is not reserved: every waiting tenant is notified and tries again, and the first that finds room
-gets it. A tenant also retries without a notification, so a lost or needless one costs only time.
+Freed memory is not reserved. Every waiting tenant is notified and tries again, and the first that finds room
+gets it. A tenant also retries without a notification, so a lost or needless notification costs only time.
 """
 
 from __future__ import annotations
@@ -14,9 +14,11 @@ from typing import NamedTuple
 from hypervisor.model import TenantName
 
 MIN_NOTIFY_INTERVAL_NS = 5_000_000
-"""Time between two notifications: a tenant that frees memory all the time must not cost the waiting ones."""
+"""Shortest time between two notifications. A tenant that frees memory all the time must not keep the waiting
+tenants busy.
+"""
 MAX_WAITS = 1 << 20
-"""Bound of new waits between two steps. A larger number is not believed."""
+"""Bound of the waits counted per tenant between two steps. The counter is untrusted."""
 
 
 class MemoryWaitState(NamedTuple):
@@ -49,7 +51,7 @@ class MemoryDecision:
     """Result of one step."""
 
     is_wanted: bool
-    """True if the tenants on the GPU shall ring when they free memory."""
+    """True if the tenants on the GPU must ring their doorbell when they free memory."""
     notify: frozenset[TenantName]
 
 
@@ -66,7 +68,7 @@ class MemoryWaitQueue:
         self, now_ns: int, seen: Mapping[TenantName, MemoryWaitState], *, freed_elsewhere: bool = False
     ) -> MemoryDecision:
         """Process the tenants' counters and return the decision. `freed_elsewhere`: memory was freed that no
-        tenant counts, or that a dead process held.
+        tenant counts, or that a dead process had allocated.
         """
         before, self._seen = self._seen, dict(seen)
         waits = sum(
@@ -87,5 +89,5 @@ class MemoryWaitQueue:
 
     @property
     def is_due_at_ns(self) -> int | None:
-        """Time of the next notification, or None if there is none to send."""
+        """Time of the next notification. None if there is no notification to send."""
         return self._notified_at_ns + MIN_NOTIFY_INTERVAL_NS if self._is_news else None

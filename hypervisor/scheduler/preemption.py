@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Preemption: tenants for whose work the other tenants of a GPU are paused. Pure.
+"""Preemption: pauses tenants of a GPU while work of tenants with a higher rank runs. Pure.
 
 Work of a high class inside its request does not share the hardware's time slices. A starved interleaved
 tenant gets at least what its request guarantees.
@@ -16,11 +16,13 @@ from hypervisor.scheduler.types import MS
 from limiter.quota import PriorityClass
 
 CONTEXT_SWITCH_NS = MS // 5
-"""Time that a GPU needs to switch from one process to another (bench/fair.py: lost per turn)."""
+"""Time that a GPU needs to switch from one process to another. Measured by bench/fair.py as loss per turn."""
 
 
 def outranks(entity: Entity, other: Entity | None) -> bool:
-    """True if the entity ends the turn of `other`. A request alone makes it only the next one."""
+    """True if the entity ends the turn of `other`: it is of a high class, inside its request, and its rank
+    is lower.
+    """
     return other is not None and entity.rank <= -PriorityClass.HIGH and entity.rank < other.rank
 
 
@@ -31,10 +33,12 @@ class Preemption:
         self._entities = entities
         self._entitlements = entitlements
         self.rank = 0
-        """Rank of the tenants that the other ones are paused for. 0 if no tenant is paused."""
+        """Rank of the preempting tenants. Tenants of a higher rank are paused. 0 if no tenant is paused."""
 
     def update(self) -> None:
-        """Set `rank` to the first one whose work inside its request pauses the tenants below."""
+        """Set `rank` to the lowest rank with work that pauses other tenants. Set the entities'
+        `pauses_others`.
+        """
         ranks = []
         if self._entitlements.has_requests:
             ranks = [
@@ -55,8 +59,8 @@ class Preemption:
         return self.rank < 0 and entity.rank > self.rank
 
     def account_overlap(self, looked_at: Collection[Entity], all_spent_ns: int) -> None:
-        """Extend the expected work of preempting tenants by the work of other tenants that the GPU runs too:
-        the backlog when it began, and what was submitted until those tenants were paused.
+        """Extend the expected end of preempting tenants' work by the other tenants' work on the GPU: their
+        backlog when the preempting work began, and what they submitted before they were paused.
         """
         urgent = [s for s in looked_at if s.terms.priority >= PriorityClass.HIGH and s.has_gpu_work]
         late_ns = all_spent_ns - sum(s.spent_last_ns for s in urgent)

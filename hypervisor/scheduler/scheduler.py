@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Scheduler of one GPU: weighted deficit round-robin in GPU time.
 
-Backlogged tenants take turns. One tenant at a time gets a quantum of GPU time; next is the one with the
-lowest vruntime. Tenants inside their request go first, higher classes before lower ones. A turn also ends
+Backlogged tenants take turns. One tenant at a time gets a quantum of GPU time. The tenant with the lowest
+vruntime is next. Tenants inside their request go first, higher classes before lower ones. A turn also ends
 when its holder has no work, or after two quanta of wall time. The next turn begins when the holder's queue
-has drained. The other tenants run interleaved, each paced to its share. Limits cap all tenants. A tenant
+has drained. The other tenants run interleaved, each paced to its share. Limits hold for all tenants. A tenant
 that is alone on the GPU needs no grant.
 
-A tenant may launch while it has spent less GPU time than it was granted. A lower grant takes back time that
-was granted and not used.
+A tenant may launch while it has spent less GPU time than it was granted. A lower grant withdraws granted time
+that the tenant has not used.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ CHARGE_RATE_WINDOW_NS = 500 * MS
 MAX_CHARGE_RATE = 4.0
 """Upper bound of the GPU time charged to all tenants per wall time. Tenants measure their work by elapsed
 time, so the rate exceeds 1 where work of several tenants overlaps. A tenant that is paced by the wall clock
-must not pay for that.
+must not be charged for that overlap.
 """
 
 
@@ -63,12 +63,12 @@ class Scheduler:
         self._at_ns = 0
         self._charge_rate = 0.0
         self._changed: dict[TenantName, Entity] = {}
-        """Entities that can have changed since the last step."""
+        """Entities whose state may have changed since the last step."""
         self._entitlements = Entitlements(config.quantum_ns)
         self._preemption = Preemption(self._entities, self._entitlements)
         self._slot: GangSlot | None = None
         self.has_cut_in = False
-        """True if a tenant of a higher class runs although a gang has its turn."""
+        """True if a tenant of a higher class runs during a gang's turn on this GPU."""
 
     @property
     def entities(self) -> Mapping[TenantName, Entity]:
@@ -83,7 +83,7 @@ class Scheduler:
         used_up: QuantumExpiry | None = None,
     ) -> Decision:
         """Update all entities and return the next decision. `used_up`: the moment at which the turn watch of
-        the last decision found the quantum used up, None if it did not.
+        the last decision found the quantum used up. None if it did not.
         """
         self.observe(now_ns, seen, terms, used_up)
         return self.decide(now_ns)
@@ -135,14 +135,14 @@ class Scheduler:
 
     @property
     def is_of_one_tenant(self) -> bool:
-        """True if a tenant has a turn of its own here, or its queue drains, and no gang has a turn. Nothing
-        changes for gangs then.
+        """True if no gang has a turn here, and a single tenant has a turn or its queue drains. A step then
+        changes nothing for gangs.
         """
         return self._slot is None and (self._turns.holder or self._turns.draining) is not None
 
     def coordinate(self, coordinated: Collection[TenantName], slot: GangSlot | None) -> None:
-        """Set, between the halves of a step, the tenants that only a gang's turn gives GPU time, and the turn
-        of a gang on this GPU.
+        """Set the tenants that get GPU time only in a gang's turn, and the gang's turn on this GPU, if any.
+        Call this between `observe` and `decide`.
         """
         for name, entity in self._entities.items():
             if (name in coordinated) != entity.is_coordinated:
@@ -163,18 +163,20 @@ class Scheduler:
 
     @property
     def _members(self) -> frozenset[TenantName]:
-        """Tenants of the gang that has its turn here, or whose work drains."""
+        """Tenants here of the gang that has a turn, or whose work drains after its turn."""
         return self._slot.members if self._slot is not None else frozenset()
 
     @property
     def _sole(self) -> TenantName | None:
-        """The tenant that has the GPU, alone unless tenants run interleaved."""
+        """The tenant that has the GPU to itself, apart from interleaved ones. None if there is none, or if
+        several members of a gang run.
+        """
         if self._turns.holder is not None or self._slot is None or not self._slot.is_open:
             return self._turns.holder
         return next(iter(self._slot.members)) if len(self._slot.members) == 1 else None
 
     def statuses(self) -> dict[TenantName, EntityStatus]:
-        """Return the status of each tenant. Empty if one tenant is alone: nothing is shared then."""
+        """Return the status of each tenant. Empty if only one tenant uses the GPU: nothing is shared then."""
         if len(self._entities) == 1:
             return {}
         return {n: EntityStatus(s.takes_turns, s.share, s.rate) for n, s in self._entities.items()}
@@ -219,7 +221,7 @@ class Scheduler:
         self._update_entitlements()
 
     def _update_entitlements(self) -> None:
-        """Set each entity's share, and bound the lag of its vruntime: an absent tenant saves no time up."""
+        """Set each entity's share. Bound the lag of its vruntime, so that no tenant saves up unused time."""
         active = self._entitlements.update(self._entities)
         turned = (entity for entity in active if entity.takes_turns and not entity.is_coordinated)
         running = [entity.vruntime_ns for entity in turned]
@@ -230,14 +232,14 @@ class Scheduler:
         self._rebase_vruntime()
 
     def _rebase_vruntime(self) -> None:
-        """Keep vruntimes so small that a float resolves a microsecond."""
+        """Reduce all vruntimes if they are so large that a float no longer resolves a microsecond."""
         if self._vruntime_ns > MAX_VRUNTIME_NS:
             for entity in self._entities.values():
                 entity.vruntime_ns -= self._vruntime_ns
             self._vruntime_ns = 0.0
 
     def _run_uncontended(self, now_ns: int) -> Decision:
-        """Return the decision for a tenant that is alone. The library itself enforces its limit."""
+        """Return the decision for the only tenant of the GPU. The library itself enforces its limit."""
         self._turns.clear()
         self._exclusive_from_ns = 0
         ((name, entity),) = self._entities.items()
@@ -265,13 +267,17 @@ class Scheduler:
         return grants.interleaved_grant(entity, is_inside=is_inside)
 
     def _run_ahead_ns(self, entity: Entity, usual_ns: int) -> int:
-        """Return the run-ahead of each thread of a running tenant. Short if a higher class may preempt it."""
+        """Return the run-ahead of each thread of a running tenant: `usual_ns`, or less if a higher class may
+        preempt the tenant.
+        """
         if self._preemption.may_be_preempted(entity):
             return min(PREEMPTIBLE_RUN_AHEAD_NS, self._config.run_ahead_ns)
         return usual_ns
 
     def _polled(self) -> frozenset[TenantName]:
-        """Return the tenants that do not ring on a change: all but the parked and waiting ones."""
+        """Return the tenants that may change without ringing: those with a turn or with work in flight, and
+        those that are neither parked nor waiting for a grant.
+        """
         return frozenset(
             name
             for name, s in self._changed.items()
@@ -288,12 +294,12 @@ class Scheduler:
         return frozenset(waiting if watch is None else [*waiting, watch.tenant])
 
     def _turn_watch(self, now_ns: int, *, is_wanted: bool) -> TurnWatch | None:
-        """Return the turn watch for the holder. None without a turn and while preemption needs every step."""
+        """Return the turn watch for the holder. None if there is no turn or a tenant preempts others."""
         holder = self._turns.holding
         if self._turns.holder is None or holder is None or self._preemption.rank:
-            return None  # the end of preempting work is looked for at every step
+            return None  # every step checks for the end of the preempting work
         granted_ns, spent_ns = holder.grant.granted_ns, holder.seen.spent_ns
-        if not is_wanted:  # the holder gets its next grant before it has used up this one
+        if not is_wanted:  # expire early, so that the next grant comes before this one is used up
             granted_ns -= min(self._config.quantum_ns, (granted_ns - spent_ns) // 2)
         watch = turn_watch.start(
             self._turns.holder,
@@ -306,8 +312,8 @@ class Scheduler:
         return watch._replace(used_up_ns=self._turns.used_up.at_ns) if self._turns.used_up else watch
 
     def _update_exclusive_window(self, now_ns: int) -> None:
-        """Set the time since which the holder has had the GPU to itself. From then on its use is measured
-        exactly; at other times it is estimated from the learned cost of its launches.
+        """Set the time since which one tenant has had the GPU to itself. From then on its GPU time is
+        measured exactly. At other times it is estimated from the learned cost of its launches.
         """
         sole = self._sole
         others = {n: s for n, s in self._entities.items() if n != sole}
@@ -337,7 +343,7 @@ class Scheduler:
                 entity.grant = entity.grant._replace(sharers=sharers)
 
     def _may_interleave(self, entity: Entity) -> bool:
-        """True if the tenant may run beside the holder. A preempting class counts while it has work."""
+        """True if the tenant may run beside the holder. A preempting tenant may while it has work."""
         if entity.is_shut_out:
             return False
         if self._members or outranks(entity, self._turns.holding):
@@ -345,11 +351,12 @@ class Scheduler:
         return entity.is_active and not entity.takes_turns
 
     def _next_at(self, now_ns: int, *, is_wanted: bool, is_watched: bool) -> int:
-        """Return the time of the next step: a queue drains, tokens are earned, or the tick."""
+        """Return the time of the next step: when a queue drains, when tokens are earned, or the tick."""
         due = [IDLE_TICK_NS]
         active = [s for s in self._entities.values() if s.is_active]
         if active:
-            # Tenants that take turns are watched or ring. Interleaved ones should not need to ring.
+            # Tenants that take turns are polled by the turn watch, or they ring. Interleaved tenants should
+            # not need to ring.
             is_quiet = all(s.takes_turns or s.parked_until_ns > now_ns for s in active)
             if not is_quiet or not is_watched:
                 due.append(self._config.tick_ns * (2 if is_quiet else 1))
@@ -362,7 +369,7 @@ class Scheduler:
         if turns.draining is not None and holder is None:
             due.append(self._entities[turns.draining].backlog_ns - turns.switch_backlog_ns)
         for entity in self._entities.values():
-            # Other tenants are paused for these, and these do not ring when their work ends.
+            # Preempting tenants, for which other tenants are paused, do not ring when their work ends.
             if entity.pauses_others:
                 due.append(max(MS // 2, entity.seen.outstanding_ns - MS // 2))
             elif self._preemption.rank and entity.rank == self._preemption.rank and entity.has_gpu_work:

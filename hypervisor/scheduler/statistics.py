@@ -17,7 +17,7 @@ from limiter.units import PERCENT
 
 @dataclass(slots=True)
 class Histogram:
-    """Counts by upper bound in ns. The last bucket has no bound."""
+    """Number of values by upper bound in ns. The last bucket has no bound."""
 
     bounds_ns: tuple[int, ...]
     counts: list[int] = field(default_factory=list)

@@ -10,15 +10,15 @@ INFINITE = float("inf")
 
 @dataclass(slots=True)
 class TokenBucket:
-    """Token bucket. `level_ns` may be negative: a debt that is paid before the next grant."""
+    """Token bucket. A negative `level_ns` is a debt, which must be paid before the next grant."""
 
     burst_ns: float
-    """Wall time whose tokens the bucket holds at most."""
+    """Wall time whose tokens fill the bucket."""
     level_ns: float = 0.0
     max_debt_ns: float = INFINITE
     """Wall time that pays the largest debt."""
     min_debt_ns: float = 0.0
-    """Lower bound of the largest debt, in GPU time: what is spent at once has to be paid in full."""
+    """Lower bound of the largest debt, in GPU time, so that time spent at once is paid in full."""
 
     def advance(self, elapsed_ns: int, spent_ns: float, rate: float) -> None:
         """Add the tokens of `elapsed_ns` at a rate between 0 and 1, then subtract `spent_ns`."""

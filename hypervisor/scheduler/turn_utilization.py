@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fraction of a tenant's turns in which the GPU ran its work: decides if it gets exclusive turns. Pure."""
+"""Fraction of a tenant's turns in which the GPU ran the tenant's work. A tenant with a low fraction gets no
+exclusive turns. Pure.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +10,11 @@ from dataclasses import dataclass
 from hypervisor.scheduler.types import MS
 
 RESUME_UTILIZATION, MIN_UTILIZATION = 0.85, 0.75
-"""Fraction of a turn above which a tenant gets turns again, and below which it gets none."""
+"""Utilization of a trial turn from which a tenant gets turns again, and average below which it loses them."""
 FEW_TURNS = 5
-"""Number of turns before the first judgement: a busy host spoils one or two of any tenant."""
+"""Number of turns before the average counts: a busy host reduces the utilization of single turns."""
 PROBE_NS = 1_000 * MS
-"""Time until a tenant that did not use its turns gets a trial turn."""
+"""Time until a tenant that lost its turns gets a trial turn."""
 
 
 @dataclass(slots=True)
@@ -28,7 +30,7 @@ class TurnUtilization:
         return self.probe_at_ns is None or now_ns >= self.probe_at_ns
 
     def record_turn(self, used: float, now_ns: int) -> None:
-        """Record a turn that ended and was used to the fraction `used`."""
+        """Record the end of a turn. `used`: the fraction of it in which the GPU ran the tenant's work."""
         if self.probe_at_ns is not None:
             self.probe_at_ns = now_ns + PROBE_NS if used < RESUME_UTILIZATION else None
             self.level, self.turns = used, 0

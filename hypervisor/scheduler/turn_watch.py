@@ -3,7 +3,7 @@
 and its queue is nearly drained, or when it has no work. Pure.
 
 A scheduling step costs a hundred times as much as a poll, and would change nothing before the watch expires.
-The daemon runs csrc/node/turn_watch.c. This module specifies it, for tests and for models of a daemon.
+The daemon itself runs csrc/node/turn_watch.c. This module specifies that code. Tests and simulations use it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from hypervisor.scheduler.types import MAX_USAGE_STEP_NS, MS, TURN_IDLE_TIMEOUT_
 
 MAX_POLL_NS, MIN_POLL_NS = int(lib.GL_WATCH_MAX_POLL_NS), int(lib.GL_WATCH_MIN_POLL_NS)
 FIRST_POLL_NS = MS // 2
-"""Time from a decision to the first poll, at least: bounds the cost that a tenant can cause."""
+"""Shortest time from a decision to the first poll. Bounds the CPU time that a tenant can cause."""
 ANY_BACKLOG_NS = 1 << 62
 EXPIRED = -1
 """Value of `next_ns` of an expired watch."""
@@ -61,7 +61,7 @@ def _queued_ns(watch: TurnWatch, seen: TenantUsage, now_ns: int) -> int:
 
 
 def _wait_ns(watch: TurnWatch, seen: TenantUsage, now_ns: int) -> int:
-    """Return the time until the watch can expire at the earliest: grant used up, or holder idle."""
+    """Return the shortest time until the watch can expire: the grant is used up, or the holder is idle."""
     queued_ns = _queued_ns(watch, seen, now_ns)
     wait_ns = max(0, watch.until_spent_ns - seen.spent_ns) + max(0, queued_ns - watch.queued_ns)
     return wait_ns if seen.waiting else min(wait_ns, queued_ns + TURN_IDLE_TIMEOUT_NS)

@@ -11,13 +11,13 @@ from hypervisor.scheduler.preemption import outranks
 from hypervisor.scheduler.types import MS, QuantumExpiry, SchedulerConfig
 
 SWITCH_BACKLOG_NS = MS * 7 // 20
-"""Backlog of the last holder at which the next turn begins: a step and a wake-up take that long."""
+"""Backlog of the last holder at which the next turn begins: the length of a step and a wake-up."""
 EXCLUSIVE_SWITCH_BACKLOG_NS = MS * 4 // 5
-"""The same while no tenant runs interleaved. The end of the queue is then known, and the next holder is told
-when to begin.
+"""The same while no tenant runs interleaved. The end of the queue is then known, and the next holder's grant
+holds the time at which it may begin.
 """
 WAKEUP_LEAD_NS = MS * 3 // 50
-"""Time before the end of the last holder's queue at which the next turn begins: a wake-up takes that long."""
+"""Time before the end of the last holder's queue at which the next turn begins: the length of a wake-up."""
 
 
 class Turns:
@@ -30,7 +30,7 @@ class Turns:
         self.draining: TenantName | None = None
         """Last holder, whose queue has not drained."""
         self.start_ns = 0
-        """Start of the turn as the holder is told. 0 if the turn began at once."""
+        """Start of the turn as published in the holder's grant. 0 if the turn began at once."""
         self.used_up: QuantumExpiry | None = None
         """Moment at which the turn watch found the quantum used up."""
         self.spent_ns = 0
@@ -53,7 +53,7 @@ class Turns:
 
     @property
     def left_ns(self) -> int:
-        """GPU time that is left of the quantum."""
+        """Remaining GPU time of the quantum."""
         return max(0, self._config.quantum_ns - self.spent_ns)
 
     def drop_missing(self) -> None:
@@ -64,7 +64,7 @@ class Turns:
             self.draining = None
 
     def yield_to_gang(self) -> None:
-        """End the turn of a tenant that a gang's turn shuts out, or whose own gang is coordinated now."""
+        """End the turn of a tenant that is shut out by a gang's turn, or whose own gang now takes turns."""
         for name in (self.holder, self.draining):
             if name is not None and (self._entities[name].is_shut_out or self._entities[name].is_coordinated):
                 self.clear()
@@ -74,7 +74,7 @@ class Turns:
         self.holder = self.draining = None
 
     def end(self, now_ns: int, contenders: list[TenantName]) -> None:
-        """End the turn if its quantum is used up, its holder makes no use of it or is outranked."""
+        """End the turn if its holder has used up the quantum, does not use the turn, or is outranked."""
         holder = self.holding
         if holder is None:
             return
@@ -82,7 +82,7 @@ class Turns:
         wall_ns, quantum_ns = now_ns - self._from_ns, self._config.quantum_ns
         is_used_up = self.spent_ns >= quantum_ns or wall_ns >= 2 * quantum_ns
         if is_used_up:
-            # The quantum may have been used up before this step; until then the GPU was the holder's.
+            # The quantum may have been used up before this step. The utilization counts only until then.
             until = self.used_up or QuantumExpiry(now_ns, holder.backlog_ns)
             used_ns = self._queued_ns + self.spent_ns - until.left_ns
             had_ns = until.at_ns - self._from_ns - self.beside_ns
@@ -106,7 +106,7 @@ class Turns:
         return any(outranks(self._entities[name], holder) for name in others)
 
     def begin(self, now_ns: int, contenders: list[TenantName]) -> bool:
-        """Begin the next turn if the GPU is free for one; True if a turn begins."""
+        """Begin the next turn if the GPU is free. Return True if a turn begins."""
         last = self.draining
         left_ns = self._entities[last].backlog_ns if last is not None else 0
         if left_ns <= self.switch_backlog_ns:
@@ -141,6 +141,6 @@ class Turns:
         self._queued_ns = holder.backlog_ns if holder is not None else 0
 
     def _rank(self, name: TenantName) -> tuple[int, float]:
-        """Return the sort key of a tenant: class inside its request first, then vruntime."""
+        """Return the sort key of a tenant: its rank, then its vruntime. The lowest is next."""
         entity = self._entities[name]
         return entity.rank, entity.vruntime_ns

@@ -22,7 +22,7 @@ MAX_USAGE_STEP_NS = int(lib.GL_MAX_USAGE_STEP_NS)
 """Upper bound of the GPU time that one tenant is charged between two readings of its counters."""
 
 GANG_OFF = "off"
-"""Value of `SchedParams.gang` of a tenant that is never taken for a gang."""
+"""Value of `SchedParams.gang` that keeps a tenant out of every gang."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class SchedulerConfig:
     run_ahead_ns: int = 4 * MS
     """GPU time that the holder of the turn may have queued."""
     gang_quantum_ns: int = 100 * MS
-    """Wall time of a gang's turn, at least, while the gang has work."""
+    """Shortest wall time of a gang's turn while the gang has work."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +50,8 @@ class SchedParams:
     """A `limiter.quota.PriorityClass`."""
     is_suspended: bool = False
     gang: str = ""
-    """Id of the gang, the same for all of its tenants and GPUs. Empty: a gang if the library sees one.
-    `GANG_OFF`: no gang.
+    """Id of the gang, the same for all of its tenants and GPUs. If empty, the tenant is a gang by itself once
+    the library has seen its processes wait for each other. `GANG_OFF`: in no gang.
     """
 
 
@@ -66,11 +66,11 @@ class TenantUsage(NamedTuple):
     processes: int = 1
     """Number of the tenant's processes that have used GPU time."""
     is_in_gang: bool = False
-    """True if the library has seen that processes on this GPU wait for processes on other GPUs."""
+    """True if the library has seen processes on this GPU wait for processes on other GPUs."""
 
 
 class Grant(NamedTuple):
-    """Limit of what a tenant may submit, until the next grant."""
+    """Limit of the GPU time that a tenant may submit until the next grant."""
 
     granted_ns: int
     run_ahead_ns: int
@@ -80,20 +80,20 @@ class Grant(NamedTuple):
     used time. 0 if other tenants may have work there.
     """
     start_ns: int = 0
-    """CLOCK_MONOTONIC time from which the grant holds. 0 if at once."""
+    """CLOCK_MONOTONIC time from which the grant is valid. 0 if at once."""
     sharers: int = 0
     """Upper bound of the processes, of all tenants, that have work on the GPU. 0 if unknown."""
 
 
 class GangSlot(NamedTuple):
-    """A gang's turn on one GPU, as the coordinator tells the GPU's scheduler."""
+    """A gang's turn on one GPU. The coordinator passes it to that GPU's scheduler."""
 
     members: frozenset[TenantName]
-    """The gang's tenants on this GPU. All may run."""
+    """The gang's tenants on this GPU. All may run at the same time."""
     start_ns: int
-    """CLOCK_MONOTONIC time from which their grants hold. 0 if at once."""
+    """CLOCK_MONOTONIC time from which the members' grants are valid. 0 if at once."""
     rank: int
-    """Minus the priority class of a gang that other gangs and tenants yield to, else 0."""
+    """Minus the priority class while the gang is of a high class and inside its request, else 0."""
     is_open: bool
     """False once the turn has ended and the gang's work drains."""
     run_ahead_ns: int
@@ -129,9 +129,9 @@ class TurnWatch(NamedTuple):
     """Expected end of the queue. Earlier than the true end if the GPU had gaps since the decision."""
     begin_ns: int
     until_spent_ns: int
-    """The watch expires when this much GPU time is spent..."""
+    """GPU time spent at which the watch expires, if the backlog is at most `queued_ns`."""
     queued_ns: int
-    """...and the backlog is at most this."""
+    """Largest backlog at which the watch expires."""
     next_ns: int = 0
     """Time of the next poll."""
     used_up_ns: int = 0
@@ -155,12 +155,13 @@ class Decision(NamedTuple):
     polled: frozenset[TenantName] = frozenset()
     """Tenants to read at the next step even if their doorbell has not rung."""
     muted: frozenset[TenantName] = frozenset()
-    """Tenants whose doorbell does not wake the dispatcher: no counter of theirs can change the decision."""
+    """Tenants whose doorbell does not wake the dispatcher, because their counters cannot change the decision.
+    """
     preemptors: frozenset[TenantName] = frozenset()
-    """Idle tenants whose work would preempt the holder. If one of them rings, the holder's grant is withdrawn
-    before anything is read.
+    """Idle tenants whose work would preempt the holder. If one of them rings, the dispatcher withdraws the
+    holder's grant before it reads any counter.
     """
     gang_turn: frozenset[TenantName] = frozenset()
-    """Tenants that have the GPU because their gang has its turn."""
+    """Tenants on this GPU of the gang that has its turn."""
     turn_watch: TurnWatch | None = None
-    """Counters to poll until the next step, which is due when the watch expires. None if there are none."""
+    """Watch to poll until the next step. A step is due when it expires. None if there is nothing to poll."""

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Rounds in which a kernel waits for one that is launched later, from another thread and in another stream.
 
-Persistent kernels and collectives do this.  A limiter that holds the later launch back while the earlier one
-runs makes it wait in vain: it gives up after a while, and the round is counted as a bail-out.
+Persistent kernels and collectives do this.  If a limiter holds the later launch back while the earlier kernel
+runs, that kernel waits in vain.  It gives up after `bail_out_ns`, and the round counts as a bail-out.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from limiter.workload.settings import WorkloadSettings
 from limiter.workload.stream_queue import STREAM_NON_BLOCKING, Launch
 
 APART_S = 0.002
-"""Between the waiting kernel's launch and that of what it waits for."""
+"""Time from the launch of the waiting kernel to that of the work before the kernel that it waits for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AwaitSettings:
-    """`rounds` rounds, each with `kernel_ns` of other work before the launch that is waited for."""
+    """Settings of a run.  Each round has `kernel_ns` of other work before the launch that is waited for."""
 
     rounds: int
     kernel_ns: int = 500_000
@@ -35,10 +35,10 @@ class AwaitSettings:
 
 
 class AwaitRounds:
-    """One run.  Not for use twice."""
+    """One run of rounds.  Each object runs once."""
 
     def __init__(self, driver: Driver, settings: AwaitSettings) -> None:
-        """Take the GPU.  Raises OutOfMemory, DriverError."""
+        """Create the context, streams and kernels.  Raises OutOfMemory, DriverError."""
         self.settings = settings
         self.stop = threading.Event()
         self._driver = driver
@@ -60,7 +60,7 @@ class AwaitRounds:
         driver.call("cuCtxSynchronize")
 
     def _round(self, number: int) -> float:
-        """Return how long the round took, in seconds."""
+        """Run one round and return its duration in seconds."""
         began = time.monotonic()
         self._await(self._waiter, self._flag, number, self.settings.bail_out_ns, self._bails)
         time.sleep(APART_S)
@@ -83,7 +83,7 @@ class AwaitRounds:
         return count.value
 
     def run(self) -> dict[str, Any]:
-        """Return what was seen, for --json."""
+        """Run the rounds until done or stopped, and return the result for --json."""
         took: list[float] = []
         began = time.monotonic()
         for number in range(1, self.settings.rounds + 1):
@@ -102,7 +102,7 @@ class AwaitRounds:
 
 
 def describe_rounds(settings: AwaitSettings, data: dict[str, Any]) -> str:
-    """Return the result as a few lines for people."""
+    """Return the result as text of a few lines."""
     return (
         f"{data['device']}\n"
         f"{data['rounds']} rounds in {data['seconds']:.2f} s: {data['bail_outs']} waited in vain for "

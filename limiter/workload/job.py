@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A job of several ranks: starts a process per rank, brings them together, and ends them at the same step.
+"""A job of several ranks: starts a process per rank, connects them, and ends them at the same step.
 
-The parent uses no GPU.  It talks to each rank in lines of JSON, by the rank's standard input and output:
+The parent uses no GPU.  It exchanges lines of JSON with each rank over the rank's standard input and output:
 
-    to a rank    settings, handle (of the job's words), go, pause, finish (at a step), lost (a rank)
+    to a rank    settings, rank and began (time of the start), handle (of the shared memory words), go, pause,
+                 finish (at a step), lost (reason, if a rank has failed), end
     from a rank  handle (rank 0), ready, paused (at a step), result, error
 
-To end, all ranks pause, tell how many steps they have queued, and go on to the largest of these numbers, so
-that no rank waits for one that has ended.
+To end, all ranks pause and report how many steps they have queued.  All then continue to the largest of these
+numbers, so that no rank waits for one that has ended.
 """
 
 from __future__ import annotations
@@ -29,15 +30,15 @@ from limiter.workload.job_settings import JobSettings
 Message = dict[str, Any]
 SET_UP_S = 300.0
 GRACE_S = 10.0
-"""More than the time-out of a rank, after which the parent ends what is left of a job that has lost one."""
+"""Time beyond a rank's time-out after which the parent ends the remaining ranks of a job that lost one."""
 
 
 class RankFailed(GpulimitError):
-    """A rank ended before the others, or the ranks wait in vain for each other."""
+    """A rank ended before the others, or the ranks made no progress within the time-out."""
 
 
 class RankProcess:
-    """One rank as its parent sees it."""
+    """The parent's side of one rank: the process and its last message of each kind."""
 
     def __init__(self, settings: JobSettings, number: int, inbox: queue.Queue[tuple[int, Message]]) -> None:
         self.number = number
@@ -56,7 +57,7 @@ class RankProcess:
         threading.Thread(target=self._listen, daemon=True).start()
 
     def tell(self, message: Message) -> None:
-        """Send a message; a rank that has ended does not hear it."""
+        """Send a message.  It is lost if the rank has ended."""
         try:
             assert self.process.stdin is not None
             self.process.stdin.write(json.dumps(message) + "\n")
@@ -73,7 +74,7 @@ class RankProcess:
 
     @property
     def failed(self) -> str:
-        """The rank's failure in words; empty if it has not failed."""
+        """Reason for the rank's failure.  Empty if the rank has not failed."""
         if error := self.seen.get("error"):
             return str(error["error"])
         if not self.over or "result" in self.seen:
@@ -85,7 +86,7 @@ class RankProcess:
 
 
 class Job:
-    """One run of a job.  Not for use twice."""
+    """One run of a job.  Each object runs once."""
 
     def __init__(self, settings: JobSettings) -> None:
         self.settings = settings
@@ -95,7 +96,7 @@ class Job:
         self._lost_at = 0.0
 
     def run(self) -> list[Message]:
-        """Return what each rank has measured.  Raises RankFailed, naming the rank that failed first."""
+        """Return each rank's result.  Raises RankFailed, which names the rank that failed first."""
         try:
             self._ranks = [RankProcess(self.settings, n, self._inbox) for n in range(self.settings.ranks)]
             self._run()
@@ -124,7 +125,7 @@ class Job:
         self._await(lambda: all(rank.over for rank in self._ranks), float("inf"))
 
     def _set_up(self, condition: Callable[[], bool]) -> bool:
-        """Wait for what comes before the first step; False as soon as a rank has failed."""
+        """Wait at most SET_UP_S for a condition of the set-up.  Return False as soon as a rank has failed."""
         self._await(lambda: condition() or self._lost_at > 0, SET_UP_S)
         return condition() and not self._lost_at
 
@@ -145,7 +146,9 @@ class Job:
         return all(rank.over or any(name in rank.seen for name in names) for rank in self._ranks)
 
     def _await(self, condition: Callable[[], bool], seconds: float) -> bool:
-        """Take messages until the condition holds; False when time is up or the job has failed."""
+        """Process messages until the condition holds.  Return False after `seconds`, or if the job has failed
+        and the grace time is over.
+        """
         deadline = time.monotonic() + seconds
         while not condition():
             if time.monotonic() >= deadline or (self._lost_at and time.monotonic() >= self._lost_at):

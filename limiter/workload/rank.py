@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """One rank of a job, as a process of its own; `limiter.workload.job` starts it.
 
-Steps are queued ahead by at most two batches.  A rank that gets no step done for the job's time-out ends with
-an error that names the rank that was lost, if one was, as NCCL's watchdog does.
+A rank queues at most two batches of steps ahead.  If no step completes within the job's time-out, the rank
+ends with an error, as NCCL's watchdog does.  The error names the rank that was lost, if there is one.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from limiter.workload.settings import BATCHES_QUEUED, WorkloadSettings
 from limiter.workload.stream_queue import STREAM_NON_BLOCKING, Launch, new_mark
 
 WORDS_BYTES = 2 << 20
-"""The job's words, in rank 0's memory: a counter, then a flag per rank."""
+"""Size of the shared words in rank 0's device memory: a counter, then a flag per rank."""
 WORD_BYTES = 8
 LAZY_PEER_ACCESS = 1
 SAMPLE_S = 0.1
@@ -42,7 +42,7 @@ class IpcHandle(ctypes.Structure):
 
 
 class Parent:
-    """The job's side of this process: what it has said so far, and lines to it."""
+    """Connection to the parent: the messages received so far by name, and messages to the parent."""
 
     def __init__(self) -> None:
         self._heard: dict[str, Any] = {}
@@ -50,7 +50,7 @@ class Parent:
         self._lock = threading.Lock()
 
     def listen(self) -> None:
-        """Hear the parent until it ends, and then end too."""
+        """Receive messages until the parent ends, then end this process."""
         for line in sys.stdin:
             with self._changed:
                 self._heard |= json.loads(line)
@@ -62,7 +62,7 @@ class Parent:
             return self._heard.get(name)
 
     def wait(self, name: str) -> Any:
-        """Return what the parent says of `name`; raise GpulimitError once a rank is lost."""
+        """Wait for the message `name` and return its value.  Raises GpulimitError if a rank is lost."""
         with self._changed:
             self._changed.wait_for(lambda: name in self._heard or "lost" in self._heard)
             if name not in self._heard:
@@ -76,10 +76,10 @@ class Parent:
 
 
 class Words:
-    """The job's words: of rank 0, opened by the others."""
+    """The job's shared words.  Rank 0 allocates them, and the other ranks open them through CUDA IPC."""
 
     def __init__(self, driver: Driver, rank: int, parent: Parent, *, is_needed: bool) -> None:
-        """`is_needed`: without it nothing is shared, so that the ranks have nothing to do with each other."""
+        """Allocate or open the words.  If `is_needed` is False, nothing is shared between the ranks."""
         pointer, handle = DevicePointer(), IpcHandle()
         self.counter = 0
         if not is_needed:
@@ -149,7 +149,7 @@ class Rank:
             self._barrier(stream, self._words.counter, target, settings.collective_ns)
 
     def _batch(self, steps: int) -> None:
-        """Queue so many steps, once an earlier batch has made room."""
+        """Queue `steps` steps.  Wait first until fewer than BATCHES_QUEUED batches are queued."""
         while len(self._marks) >= BATCHES_QUEUED:
             self._retire()
         for _ in range(steps):
@@ -159,7 +159,7 @@ class Rank:
         self._marks.append((mark, self.queued))
 
     def _retire(self) -> None:
-        """Wait for the oldest batch."""
+        """Wait for the oldest batch and record its progress."""
         mark, steps = self._marks.pop(0)
         self._driver.call("cuEventSynchronize", mark)
         self._driver.call("cuEventDestroy_v2", mark)
@@ -176,7 +176,7 @@ class Rank:
             self._retire()
 
     def run(self) -> None:
-        """Make steps until the parent says at which to end."""
+        """Run the configured number of steps, or up to the step that the parent names after a pause."""
         self._batch(1)
         self._drain()
         self.first_step_s = self.progress_at - self._began
@@ -211,7 +211,7 @@ class Rank:
 
 
 def watch(rank: Rank, parent: Parent, timeout_s: float) -> None:
-    """End the process once the rank has got no step done for so long."""
+    """End the process if no batch of the rank has completed for `timeout_s`."""
     while True:
         time.sleep(min(0.1, timeout_s / 10))
         quiet = time.monotonic() - rank.progress_at
@@ -230,7 +230,7 @@ def start_thread(body: Callable[..., None], *arguments: Any) -> None:
 
 
 def main() -> int:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which ends the job in good order
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # on Ctrl-C, the parent ends all ranks at the same step
     parent = Parent()
     start_thread(parent.listen)
     settings = JobSettings.of_data(parent.wait("settings"))
@@ -247,7 +247,7 @@ def main() -> int:
         return 1
     parent.tell(result=rank.result())
     with contextlib.suppress(GpulimitError):
-        parent.wait("end")  # the others may still read rank 0's memory
+        parent.wait("end")  # until then other ranks may read rank 0's memory
     return 0
 
 

@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kernels that wait for each other, as PTX for cards since sm_70, which order memory between cards.
+"""Kernels that wait for each other, as PTX for sm_70 and later, which order memory between cards.
 
     gpulimit_barrier(u64 *counter, u64 target, u64 ns)
-        adds 1 to *counter, spins until it is `target`, then is busy for `ns`: a collective of all ranks
+        adds 1 to *counter, spins until it reaches `target`, then is busy for `ns`: models a collective
     gpulimit_await(u64 *flag, u64 value, u64 bail_out_ns, u64 *bails)
         spins until *flag is at least `value`; gives up after `bail_out_ns`, if not 0, and adds 1 to *bails
     gpulimit_set(u64 *flag, u64 value)
         sets *flag
 
-Each is launched as one block.  The words may be in another card's memory, or another process'.  The
-simulated driver knows these kernels by name; there a transfer goes on only while all ranks run.
+Each kernel is launched as one block.  The words may be in memory of another card or another process.  The
+simulated driver knows these kernels by name.  In its barrier, the time `ns` passes only while all ranks run.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ END:
 
 
 class WaitingKernel:
-    """A kernel of this module with its arguments, which may differ from launch to launch."""
+    """A kernel of this module.  Each launch has its own arguments."""
 
     def __init__(self, driver: Driver, module: Handle, name: bytes, arguments: int) -> None:
         self._driver = driver
@@ -137,7 +137,7 @@ class WaitingKernel:
 
 
 def load(driver: Driver) -> Handle:
-    """Return the module, in the current context."""
+    """Load the PTX module into the current context and return it."""
     module = Handle()
     driver.call("cuModuleLoadData", byref(module), PTX)
     return module
