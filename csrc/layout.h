@@ -35,7 +35,7 @@
 #define GL_STATE_NAME "gpulimit.state"     /* the node's, unless its daemon is given another name */
 #define GL_LOCK_PREFIX "gpulimit.lock."    /* locked by the running daemon; what follows "gpulimit." in the node's name */
 #define GL_ASIDE_PREFIX "gpulimit.aside."  /* files that are not in their place yet, or no longer */
-#define GL_USER_MARK '@'               /* before a user's number, where another user has the plain name */
+#define GL_USER_MARK '@'               /* precedes the uid in the name if another user owns the plain name */
 
 enum gl_priority {
 	GL_PRIORITY_LOW = 1,
@@ -44,7 +44,7 @@ enum gl_priority {
 };
 
 enum gl_gang_mode {
-	GL_GANG_AUTO = 0,  /* a tenant is a gang by itself once its processes are seen to wait for each other */
+	GL_GANG_AUTO = 0,  /* the tenant becomes a gang once its processes are seen to wait for each other */
 	GL_GANG_OFF = 1,   /* never */
 	GL_GANG_NAMED = 2  /* from the start, with all tenants of the same name */
 };
@@ -64,7 +64,7 @@ enum gl_memory_kind {
 	GL_MEM_POOL = 3,     /* what pools hold, used or not */
 	GL_MEM_VMM = 4,      /* cuMemCreate */
 	GL_MEM_GRAPH = 5,    /* allocation nodes of graphs */
-	GL_MEM_OVERHEAD = 6, /* contexts, code, rounding: measured, not asked for */
+	GL_MEM_OVERHEAD = 6, /* contexts, code, rounding: measured, since no call requests them by size */
 	GL_MEM_KINDS = 7
 };
 
@@ -90,7 +90,7 @@ struct gl_device {
 	uint64_t card_bytes;         /* what the card has */
 	uint64_t memory_limit_bytes; /* 0 .. card_bytes; card_bytes: no memory quota */
 	uint64_t ledger;             /* ledger: bytes reserved by the whole tenant, or an operation under way */
-	uint64_t context_bytes;      /* what one context was seen to cost; 0: not seen yet */
+	uint64_t context_bytes;      /* measured memory of one context; 0: not measured yet */
 	uint64_t refused;            /* allocations refused because of the quota */
 	uint64_t refused_by_card;    /* allocations inside the quota that the driver refused */
 	uint32_t compute_limit_percent; /* 1..100; 100: no limit */
@@ -106,7 +106,7 @@ struct gl_device {
 	uint64_t busy_until_ns;      /* CLOCK_MONOTONIC: when the GPU reached the tenant's last mark */
 	uint64_t refund_ns;          /* in spent_ns, but charged too much; taken off coming charges */
 	/* Allocations that wait for memory (wait.c). */
-	uint32_t memory_wanted;      /* 1: some process of the tenant waits, or did a moment ago */
+	uint32_t memory_wanted;      /* 1: a process of the tenant waits, or waited a moment ago */
 	uint32_t memory_change;      /* futex: bumped, also by the daemon, when memory may have come free */
 	uint32_t memory_freed;       /* bumped by the tenant's processes when they free memory that another tenant waits for */
 	uint32_t reserved0;
@@ -130,15 +130,16 @@ struct gl_account {
 	uint64_t op_slot;
 	uint32_t waiting;            /* threads that wait for GPU time */
 	uint32_t memory_waiting;     /* threads that wait for memory */
-	uint64_t queue_end_ns;       /* CLOCK_MONOTONIC: what is outstanding will be done, if the GPU does nothing else; 0: not known */
+	uint64_t queue_end_ns;       /* CLOCK_MONOTONIC: expected end of outstanding work, run alone; 0: not known */
 	uint64_t marked_ns;          /* CLOCK_MONOTONIC: when it last recorded a mark (marks.c) */
 	uint32_t coarse;             /* 1: the driver refuses timing events: GPU time is measured by the wall clock (coarse.c) */
 	uint32_t due_us;             /* CLOCK_MONOTONIC in us, its low half: by when the GPU should reach the next mark; 0: not known */
-	uint64_t pool_unused_bytes;  /* what its pools were seen to keep unused, if it has not allocated from them since */
+	uint64_t pool_unused_bytes;  /* unused bytes that its pools were seen to keep; 0 after it allocated from them */
 };
 
-/* One process.  While it lives it holds a record lock on the byte at the slot's offset, which tells its pid, and on the
- * next one of its own open file description, which no closing of descriptors takes away. */
+/* One process.  A living process holds two locks on its slot (alive.h): a record lock on the first byte, from which the
+ * kernel reports its pid, and a lock of an open file description on the second, which closing descriptors does not
+ * drop. */
 struct gl_slot {
 	uint64_t generation;         /* odd: in use; even: free; +1 at each change */
 	uint32_t pid;                /* as the process sees itself */
@@ -156,7 +157,7 @@ struct gl_slot {
 struct gl_policy_device {
 	uint8_t uuid[16];
 	uint32_t ready;              /* 1 once the entry is valid */
-	uint32_t suspended;          /* 1: no launch goes */
+	uint32_t suspended;          /* 1: no launch may go */
 	uint64_t memory_limit_bytes;
 	uint32_t compute_limit_percent;   /* 1..100 */
 	uint32_t compute_request_percent; /* 0..100 */
@@ -165,12 +166,12 @@ struct gl_policy_device {
 	uint64_t granted_ns;         /* GPU time granted since the policy was made; a launch may go while spent < granted */
 	uint64_t run_ahead_ns;       /* most GPU time that may be submitted and unfinished; 0: no bound */
 	uint32_t change;             /* futex: bumped after every change of this entry */
-	uint32_t shared;             /* 1: others want this GPU too; 0: granted_ns is not asked, only the limit holds */
+	uint32_t shared;             /* 1: other tenants want this GPU too; 0: only the limit holds, not granted_ns */
 	uint64_t exclusive_from_ns;  /* CLOCK_MONOTONIC: since then only this tenant has had work on the GPU; 0: not known */
 	uint64_t memory_wait_ns;     /* longest that an allocation may wait for memory; 0: it is refused at once */
 	uint32_t memory_wanted;      /* 1: some tenant waits for memory of this GPU: ring when you give some back */
-	uint32_t sharers;            /* processes, yours included, that have work on this GPU, at most; 0: not known */
-	uint64_t start_ns;           /* CLOCK_MONOTONIC: what is granted counts from then on; 0: at once */
+	uint32_t sharers;            /* most processes that have work on this GPU, the tenant's included; 0: not known */
+	uint64_t start_ns;           /* CLOCK_MONOTONIC: granted_ns is valid from then on; 0: at once */
 	uint64_t reserved[3];
 };
 
@@ -191,10 +192,10 @@ struct gl_state_gpu {
 	uint32_t ready;
 	uint32_t tenants;            /* with a process on it */
 	uint64_t memory_total_bytes;
-	uint64_t memory_used_bytes;  /* as NVML says */
+	uint64_t memory_used_bytes;  /* by NVML */
 	uint64_t sampled_ns;         /* CLOCK_MONOTONIC of the last good NVML answer; 0: none yet */
 	uint32_t utilisation_percent;
-	uint32_t healthy;            /* 0: NVML fails or says that it is lost */
+	uint32_t healthy;            /* 0: NVML fails or reports the GPU lost */
 	uint64_t reserved[1];
 };
 
@@ -209,20 +210,20 @@ struct gl_state {
 	struct gl_state_gpu gpu[64];
 };
 
-/* Which time of one device the tenant's work has been counted for (coverage.c). */
+/* The time of one device that is already charged to the tenant (coverage.c). */
 struct gl_cover {
 	uint64_t fine[256], coarse[256];
 };
 
-/* The tenant's processes as one, if they wait for each other on the GPU (gang.c): their limit opens and closes for all
- * at the same moments.  GPU time here is time in which at least one of the gang's devices works. */
+/* A tenant whose processes wait for each other on the GPU (gang.c): one limit stops and releases all of them at the
+ * same moments.  GPU time here is time in which at least one of the gang's devices works. */
 struct gl_gang {
 	uint32_t devices;            /* a bit for each entry on which a process waits for others; only grows */
 	uint32_t is_closed;          /* 1: the limit is used up; launches wait until enough is granted again */
 	uint64_t granted_ns;         /* granted by the wall clock at the limit; only grows */
 	uint64_t granted_at_ns;      /* CLOCK_MONOTONIC stamp up to which granted_ns has been filled */
 	uint64_t spent_ns;           /* only grows */
-	uint64_t released;           /* launches let go, whatever the limit and the turn, since running work waited for them */
+	uint64_t released;           /* launches released despite limit and turn, since running work waited for them */
 	uint64_t released_at_ns;     /* CLOCK_MONOTONIC of the last one */
 	uint64_t forgiven_ns;        /* time of work that waited for held launches, beyond its cost: not in spent_ns */
 	uint64_t closed_at_ns;       /* CLOCK_MONOTONIC: when the limit was last used up */
@@ -237,14 +238,14 @@ struct gl_share {
 	uint64_t bytes;
 	uint32_t device;             /* entry */
 	uint32_t kind;               /* gl_memory_kind */
-	uint32_t payer;              /* 1 + slot that is charged; 0: none, the entry is being made or ended */
+	uint32_t payer;              /* 1 + slot of the charged process; 0: none while the entry is made or ended */
 	uint32_t in_pool;            /* 1: it lies in a pool of the payer's, which is charged as a whole */
 	uint32_t adopted;            /* 1: the payer is not the process that made it */
 	uint32_t taken;              /* 0: the entry is free */
 	uint32_t place;              /* 0: a process of this tenant made it; else the tenant's place among importers (loans.h) */
 	uint32_t reserved0;
-	uint64_t common;             /* by which other tenants know it */
-	uint64_t holder[8];          /* a bit for each slot that holds it, the payer's too */
+	uint64_t common;             /* name of the memory among tenants */
+	uint64_t holder[8];          /* a bit for each slot that holds it, including the payer's */
 };
 
 struct gl_usage {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The little HTTP/1.1 that the library speaks with the daemon: writing a request into a buffer, and reading an answer
- * as it comes in, piece by piece.  Pure: no socket, no allocation, bounds everywhere; fuzzed (tests/fuzz/http.c).
+ * The subset of HTTP/1.1 between library and daemon: writes a request into a buffer, and parses an answer piece by
+ * piece.  Pure: no socket, no allocation, bounds everywhere; fuzzed (tests/fuzz/http.c).
  */
 #ifndef GL_HTTP_H
 #define GL_HTTP_H
@@ -16,7 +16,7 @@
 
 /* ---- text put together in a buffer ---- */
 
-/* Always a terminated string; what does not fit any more is left out and `full` is set. */
+/* Always a terminated string; text that does not fit is left out and `full` is set. */
 struct gl_out {
 	char *text;
 	size_t size, length;
@@ -34,7 +34,7 @@ void gl_http_request(struct gl_out *out, const char *method, const char *path, c
 /* ---- an answer ---- */
 
 enum {
-	GL_HTTP_LINE_BYTES = 512,          /* longer header lines are skipped, unless their header is one that is kept */
+	GL_HTTP_LINE_BYTES = 512,          /* longer header lines are skipped, unless the client uses their header */
 	GL_HTTP_MAX_HEAD_BYTES = 1 << 14,  /* status line, headers, trailers and chunk sizes together */
 	GL_HTTP_MAX_BODY_BYTES = 1 << 20,
 };
@@ -44,7 +44,7 @@ enum gl_http_state {
 	GL_HTTP_CHUNK_END, GL_HTTP_TRAILERS, GL_HTTP_DONE, GL_HTTP_BAD
 };
 
-/* The headers that matter are kept, as "" or 0 if they were not there; the body is only counted. */
+/* The headers that the client uses, "" or 0 if absent; of the body only the length is counted. */
 struct gl_answer {
 	int status;             /* 100..599; valid once the state is past GL_HTTP_STATUS */
 	char worker[64];        /* Gpulimit-Worker: letters, digits, '-', '_', '.' */
@@ -69,7 +69,7 @@ struct gl_answer {
 void gl_answer_begin(struct gl_answer *answer);
 /* Takes in the next bytes.  1: complete (further bytes are ignored); 0: more to come; -1: not an answer. */
 int gl_answer_feed(struct gl_answer *answer, const char *data, size_t size);
-/* The peer has closed.  The same; 0 cannot be: an answer that is cut short is no answer. */
+/* The peer has closed.  Returns the same, but never 0: a truncated answer is an error. */
 int gl_answer_end(struct gl_answer *answer);
 
 #pragma GCC visibility pop

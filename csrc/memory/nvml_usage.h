@@ -14,7 +14,7 @@ bool gl_nvml_own_bytes(struct gl_gpu *gpu, uint64_t *bytes);
 /* Bytes used on the card by all processes.  False: not known. */
 bool gl_nvml_used_bytes(struct gl_gpu *gpu, uint64_t *bytes);
 
-/* The processes listed before this process's first context, and finding out by which pid it is listed after it. */
+/* The processes listed before this process's first context, from which its listed pid is found afterwards. */
 void gl_nvml_listing_take(struct gl_gpu *gpu, struct gl_nvml_listing *listing);
 void gl_nvml_listing_recognise(struct gl_gpu *gpu, const struct gl_nvml_listing *before);
 

@@ -11,7 +11,7 @@ static inline uint32_t gl_limit_percent(const struct gl_gpu *gpu, const struct g
 {
 	uint32_t percent = gl_load_relaxed(p ? &p->compute_limit_percent : &gpu->device->compute_limit_percent);
 	if (percent < 1 || percent > 100)
-		return 1; /* nonsense in the segment never means no limit */
+		return 1; /* an invalid value in the segment never means "no limit" */
 	if (percent == 100 && p && GL_UNLIKELY(gl_load_relaxed(&gl_self.daemon.away))) {
 		uint32_t request = gl_load_relaxed(&p->compute_request_percent);
 		return request >= 1 && request <= 100 ? request : 100;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * This process: its state, its devices, who it is and what it prints, by file.
+ * The state and the devices of this process, by file.
  */
 #ifndef GL_PROCESS_H
 #define GL_PROCESS_H
@@ -19,7 +19,7 @@
 
 int gl_begin_slow(void);
 int gl_begin_nvml_slow(void);
-/* First line of every CUDA hook: the state, after setting up at the first call.  ~1 ns. */
+/* First line of every CUDA hook: returns the state, after setup at the first call.  ~1 ns. */
 static inline int gl_begin(void)
 {
 	int state = (int)gl_load_acquire(&gl_self.state);
@@ -34,8 +34,8 @@ static inline int gl_begin_nvml(void)
 /* What a CUDA call returns in a process whose quota cannot be enforced. */
 #define GL_FAILED_RESULT CUDA_ERROR_NOT_PERMITTED
 
-/* The usual opening of a CUDA hook: hands the call on when there is nothing to enforce.  Memory that another process of
- * the tenant has asked for is given back first, before any lock is taken. */
+/* The usual opening of a CUDA hook: passes the call to the driver if there is nothing to enforce.  Memory that another
+ * process of the tenant has asked for is freed first, before any lock is taken. */
 #define GL_ENTER(name, args)                                                                                 \
 	do {                                                                                                 \
 		int state_ = gl_begin();                                                                     \
@@ -48,8 +48,8 @@ static inline int gl_begin_nvml(void)
 /* For hooks of one shape: the parameters or arguments in brackets, without them. */
 #define GL_REST(...) __VA_ARGS__
 
-/* Wraps driver calls that the shim adds on its own: while any stream is being captured, many calls are
- * illegal and would spoil the capture, unless the thread says that it knows what it does. */
+/* Call before and after driver calls of the shim's own.  While any stream is being captured, many calls are illegal and
+ * would invalidate the capture, unless the thread has declared them harmless. */
 CUstreamCaptureMode gl_capture_relax(void);
 void gl_capture_restore(CUstreamCaptureMode before);
 
@@ -65,11 +65,11 @@ struct gl_device *gl_device_add(const uint8_t uuid[16], int index, uint64_t card
 bool gl_uuid_bytes(const char *text, uint8_t out[16]);
 /* The limit in force now: the smaller of the tenant's, this process's and the card. */
 uint64_t gl_limit_bytes(const struct gl_gpu *gpu);
-/* What the daemon's policy says of the gpu; NULL without a daemon (policy.c). */
+/* The gpu's entry in the daemon's policy; NULL without a daemon (policy.c). */
 const struct gl_policy_device *gl_policy_of(const struct gl_gpu *gpu);
 /* Percent of GPU time that the tenant may use now (throttle.c). */
 uint32_t gl_compute_percent(const struct gl_gpu *gpu);
-/* Bytes that all processes of the tenant have reserved; dead ones are given back first. */
+/* Bytes that all processes of the tenant have reserved; dead processes are reaped first. */
 uint64_t gl_used_bytes(const struct gl_gpu *gpu);
 
 #pragma GCC visibility pop

@@ -26,17 +26,17 @@ enum {
 	GL_CLOCKS = 64,    /* contexts measured at a time; likewise */
 	GL_MARKS = 16,     /* marks under way in a stream; while all are, intervals grow longer */
 	GL_SPARE_EVENTS = 32,
-	GL_FINAL_MARKS = 4, /* of a stream's marks, so many are not for samples */
+	GL_FINAL_MARKS = 4, /* marks of a stream that are not for samples */
 };
 
-/* Charged for a launch that nothing is known of, until it is. */
+/* Charged for a launch of unknown cost until its cost is known. */
 #define GL_UNKNOWN_NS UINT64_C(20000)
 
 struct gl_cost {
 	uint64_t key;        /* hash of function and shape, or of a graph; 0: free */
 	uint64_t cost_ns;    /* running mean */
 	uint32_t samples;
-	uint16_t sure;       /* of them taken while the GPU was ours alone; no more than are counted */
+	uint16_t sure;       /* of the samples, taken while no other process used the GPU; saturates */
 	int16_t odd;         /* such samples in a row of more than twice the mean, or, negative, of less than half */
 	uint32_t countdown;  /* launches until the next sample */
 	uint32_t unsampled;  /* launches under way while no sample has come back */
@@ -53,20 +53,20 @@ struct gl_clock {
 	CUcontext context;   /* NULL: free */
 	uint32_t ready;
 	uint32_t coarse;     /* 1: no events here */
-	uint32_t unsaid;     /* coarse: 1: nor does the driver say whether a stream is idle */
-	uint64_t retry_ns;   /* coarse: host time from which on they are tried again */
+	uint32_t unsaid;     /* coarse: 1: the driver cannot report whether a stream is idle either */
+	uint64_t retry_ns;   /* coarse: host time from which on events are tried again */
 	struct gl_gpu *gpu;
 	struct gl_lock lock;
-	CUevent base;        /* the driver tells times from here; moved forward every few seconds */
-	uint64_t base_raw_ns; /* the base on this clock, whose zero was the first base */
-	int64_t offset_ns;   /* host time minus raw time, as best known */
-	struct gl_bound least[2], most[2]; /* of it: from the marks of this window and of the last */
-	struct gl_bound anchor; /* a good lower bound of long ago, to tell the drift by */
+	CUevent base;        /* the driver's times count from here; moved forward every few seconds */
+	uint64_t base_raw_ns; /* time of the base on this clock; the first base was 0 */
+	int64_t offset_ns;   /* host time minus raw time, best estimate */
+	struct gl_bound least[2], most[2]; /* bounds of the offset, by the marks of this window and of the last */
+	struct gl_bound anchor; /* an old and close lower bound, from which the drift is derived */
 	int64_t drift_ppb;   /* of the offset: the two clocks do not run equally fast */
 	uint64_t window_ns;  /* host time when this window began */
 	uint32_t marks;      /* in this window */
-	uint64_t record_ns;  /* the quickest that recording an event took the host */
-	uint64_t pair_ns;    /* time between two events recorded back to back: what recording costs the GPU */
+	uint64_t record_ns;  /* shortest host time that recording an event took */
+	uint64_t pair_ns;    /* time between two events recorded back to back: the GPU's cost of recording */
 	CUevent spare[GL_SPARE_EVENTS];
 	uint32_t spares;
 	uint32_t events;     /* made in all; for tests and status */
@@ -76,7 +76,7 @@ enum gl_mark_kind { GL_MARK_PLAIN, GL_MARK_BEFORE, GL_MARK_AFTER };
 
 /* Launches that were charged GL_UNKNOWN_NS each; once the mark is reached their cost is known. */
 struct gl_unknown {
-	struct gl_cost *cost; /* of the first of them, for all */
+	struct gl_cost *cost; /* of the first launch, used for all */
 	uint64_t charged_ns;
 	uint32_t launches;
 };
@@ -91,14 +91,14 @@ struct gl_mark {
 	uint64_t cost_ns;             /* sum of the interval's costs */
 	uint64_t charged_ns;          /* what was charged for them at submission */
 	uint32_t launches;
-	uint32_t waited;              /* the stream was told to wait for another in the interval */
+	uint32_t waited;              /* a wait for another stream was queued in the interval */
 	struct gl_cost *cost;         /* AFTER: whose sample it is */
 	struct gl_unknown unknown;
 };
 
-/* What a launch touches lies together: it is the cache lines that a launch costs. */
+/* The fields that a launch touches are adjacent, because a launch costs as much as the cache lines that it touches. */
 struct gl_stream {
-	CUcontext context;            /* whose stream it is, whichever is current */
+	CUcontext context;            /* of the stream, whichever context is current */
 	CUstream handle;
 	uint64_t thread;              /* of a per-thread default stream; else 0 */
 	struct gl_clock *clock;
@@ -116,7 +116,7 @@ struct gl_stream {
 	uint64_t finished_raw_ns;     /* the same on the context's clock */
 	uint64_t finished_after_ns;   /* host time when recording it returned */
 	uint64_t left_ns;             /* host time just before its context was ended, if it had work then; else 0 */
-	uint32_t left;                /* 1: the driver is not to be asked about it: its context ends */
+	uint32_t left;                /* 1: its context ends, so the driver must not be asked about it */
 	uint32_t running;             /* 1: it was seen at work when the process began to exit */
 	struct gl_unknown unknown;    /* since the last mark; changed under the lock */
 	uint32_t head, tail;
@@ -125,21 +125,21 @@ struct gl_stream {
 
 /* One GPU. */
 struct gl_gpu_meter {
-	uint64_t refund_ns;           /* the device's, so far as it is of this process */
+	uint64_t refund_ns;           /* this process's part of the device's refund_ns */
 	uint32_t overlap;             /* measured over summed costs, in 1/1024: streams that overlap; 0: 1024 */
-	uint32_t unpaced;             /* launches went that no wall clock paced */
+	uint32_t unpaced;             /* 1: launches went that the wall clock did not pace */
 	uint32_t waiting;             /* threads of this process waiting for GPU time */
 	uint32_t said_coarse;
 	uint64_t rang_ns;             /* when it last told the daemon that it has work */
-	uint64_t launched_ns;         /* when it last launched, while others want the GPU too */
-	uint64_t trusted_ns;          /* own_until_ns when that was last relied on */
+	uint64_t launched_ns;         /* when it last launched while other tenants want the GPU too */
+	uint64_t trusted_ns;          /* value of own_until_ns when it was last relied on */
 	uint64_t busy_sum_ns, cost_sum_ns;   /* for the overlap */
 	uint64_t sampled_at_ns;       /* when a known launch was last measured, while no launch is held back */
-	int64_t beside_owed_ns;       /* at least had beside others, less what was charged for it */
+	int64_t beside_owed_ns;       /* minimum use beside other processes, less what was charged for it */
 	uint64_t own_until_ns;        /* when the GPU reached this process's last mark */
-	uint64_t own_granted_ns, own_at_ns;  /* bucket of a process below its tenant */
-	uint64_t released_ns;         /* when a launch last went since running work waited for it */
-	uint64_t behind_from_ns;      /* account->spent_ns when it began to catch up with its siblings; 0: it does not */
+	uint64_t own_granted_ns, own_at_ns;  /* bucket of a process whose limit is below its tenant's */
+	uint64_t released_ns;         /* when a launch was last released because running work waited for it */
+	uint64_t behind_from_ns;      /* account->spent_ns when it began to catch up with siblings; 0: it does not */
 	uint32_t in_gang;             /* 1: the gang's bucket paces it, not the device's */
 } __attribute__((aligned(64)));
 
@@ -165,13 +165,13 @@ struct gl_meter {
 struct gl_cost *gl_cost_of(struct gl_meter *m, uint64_t key);
 /* Folds a measured duration into the mean; returns the duration. */
 uint64_t gl_cost_learn(struct gl_cost *cost, uint64_t ns);
-/* The launch took no longer than this; returns what it is thought to have taken. */
+/* Learns from an upper bound of a launch's time; returns the estimate of that time. */
 uint64_t gl_cost_learn_most(struct gl_cost *cost, uint64_t ns);
-/* The same where others' work may have been on the GPU in between. */
+/* The same for a launch during which other work may have been on the GPU. */
 uint64_t gl_cost_learn_unsure(struct gl_cost *cost, uint64_t ns);
 /* True if this launch should be measured; counts down. */
 bool gl_cost_wants_sample(struct gl_cost *cost);
-/* All costs are to be learned again: function handles may be reused after an unload. */
+/* Drops all learned costs: function handles may be reused after an unload. */
 void gl_costs_forget(void);
 void gl_cost_forget(uint64_t key);
 static inline uint64_t gl_key_mix(uint64_t h, uint64_t v)
@@ -182,74 +182,74 @@ static inline uint64_t gl_key_mix(uint64_t h, uint64_t v)
 
 /* ---- coverage.c ---- */
 
-/* Counts work that lasted for want_ns somewhere in [from_ns, to_ns), on the host's clock, so far as what was counted
- * before leaves room there; returns how much that is. */
+/* Counts work that lasted for want_ns somewhere in [from_ns, to_ns) on the host's clock.  Time that was counted before
+ * is not counted again.  Returns how much was counted now. */
 uint64_t gl_cover_take(struct gl_cover *cover, uint64_t from_ns, uint64_t to_ns, uint64_t want_ns, uint64_t now_ns);
 
 /* ---- beside.c ---- */
 
-/* Whether only this tenant's work has been on the GPU since then, as far as the daemon knows. */
+/* True if only this tenant's work has been on the GPU since then, as far as the daemon knows. */
 bool gl_exclusive(const struct gl_gpu *gpu, uint64_t since_ns);
-/* Whether other processes of the tenant may have used the GPU since then. */
+/* True if other processes of the tenant may have used the GPU since then. */
 bool gl_beside_siblings(const struct gl_meter *m, const struct gl_gpu *gpu, uint64_t since_ns);
-/* Processes that have work on the GPU, at most; 1 where it is not known. */
+/* Upper bound of the processes that have work on the GPU; 1 if it is not known. */
 uint32_t gl_sharers(const struct gl_gpu *gpu);
 
 /* ---- launch.c ---- */
 
-/* The stream that this thread used last; may be another's by now. */
+/* The stream that this thread used last; the entry may be another stream's by now. */
 struct gl_stream *gl_stream_last(const struct gl_meter *m);
 
 /* ---- record.c: the driver's calls that need the right context ---- */
 
-/* One that names no stream of its own: the current context's legacy stream, or the calling thread's. */
+/* True for the handles of default streams: the current context's legacy stream, or the calling thread's. */
 static inline bool gl_is_default_stream(CUstream handle)
 {
 	return (uintptr_t)handle <= (uintptr_t)CU_STREAM_PER_THREAD;
 }
-/* Makes the context current if it is not; false: the driver would not.  *pushed: to be handed to gl_leave. */
+/* Makes the context current if it is not.  False: the driver refused.  *pushed must be passed to gl_leave. */
 bool gl_enter(CUcontext context, bool *pushed);
 void gl_leave(bool pushed);
 /* The context of a stream: its own, or for a default stream the current one. */
 CUresult gl_context_of(CUstream handle, CUcontext *context);
 CUresult gl_record(const struct gl_stream *stream, CUevent event);
-/* CUDA_SUCCESS: nothing is under way in it; CUDA_ERROR_NOT_READY: something is. */
+/* CUDA_SUCCESS: the stream is idle; CUDA_ERROR_NOT_READY: it has unfinished work. */
 CUresult gl_query(const struct gl_stream *stream);
 /* Waits for the stream. */
 CUresult gl_drain(const struct gl_stream *stream);
 
 /* ---- clock.c ---- */
 
-/* The context's clock, made if it is new; a coarse one where the driver has no events.  NULL: no room, or not even the
- * device is known. */
+/* The context's clock, made if it is new; a coarse one if the driver has no events.  NULL: there is no room, or the
+ * device is not known. */
 struct gl_clock *gl_clock_of(struct gl_meter *m, CUcontext context);
 CUevent gl_clock_event(struct gl_clock *clock);
 void gl_clock_give(struct gl_clock *clock, CUevent event);
-/* Recording an event took the host this long. */
+/* Takes note of how long the host took to record an event. */
 void gl_clock_recorded(struct gl_clock *clock, uint64_t took_ns);
-/* When a finished event was reached, on the context's clock and on the host's; false if the driver cannot say.
- * before_ns: host time just before it was recorded; seen_ns: when it was seen done.  May keep the event as the new
- * base: *keep is true then, and the caller must not give it back. */
+/* Tells when a finished event was reached, on the context's clock and on the host's.  False: the driver does not tell.
+ * before_ns: host time just before it was recorded; seen_ns: when it was seen done.  The clock may keep the event as
+ * its new base: *keep is true then, and the caller must not call gl_clock_give for it. */
 bool gl_clock_read(struct gl_clock *clock, CUevent event, uint64_t before_ns, uint64_t seen_ns, uint64_t *raw_ns,
 		   uint64_t *host_ns, bool *keep);
-/* The driver has refused an event: from now on the context's work is measured by the wall clock.  What a broken context
- * answers is no such refusal. */
+/* Measures the context's work by the wall clock from now on, because the driver refused an event.  Not for the error
+ * codes of a broken context. */
 void gl_clock_degrade(struct gl_clock *clock, const char *call, CUresult code);
-/* A launch has gone under a coarse clock: the process says so, once. */
+/* Logs once per process that a launch was measured by a coarse clock. */
 void gl_clock_say(struct gl_clock *clock);
 /* Tries events again, once a second. */
 void gl_clock_retry(struct gl_meter *m, struct gl_clock *clock);
 
 /* ---- streams.c ---- */
 
-/* make: sets it up if it is new; NULL if there is no room or the context cannot be measured. */
+/* make: sets the entry up if it is new.  NULL: there is no room, or the context cannot be measured. */
 struct gl_stream *gl_stream_of(struct gl_meter *m, CUcontext context, CUstream handle, bool per_thread, bool make);
 /* Adds a stream's light launches to all sums. */
 void gl_stream_settle(struct gl_meter *m, struct gl_stream *stream);
 /* The next stream in use at or above the index; NULL: none.  Sets the index to the one behind it. */
 struct gl_stream *gl_stream_next(struct gl_meter *m, uint32_t *index);
 void gl_stream_free(struct gl_meter *m, struct gl_stream *stream);
-/* Its handle may be given out again, while what is under way in it is not finished. */
+/* The handle of a stream that was destroyed while it had unfinished work: the driver may reuse the real handle. */
 #define GL_NO_HANDLE ((CUstream)~(uintptr_t)0)
 static inline void gl_stream_orphan(struct gl_stream *stream)
 {
@@ -259,11 +259,11 @@ static inline bool gl_stream_is_orphan(const struct gl_stream *stream)
 {
 	return gl_load_relaxed(&stream->handle) == GL_NO_HANDLE;
 }
-/* Whether a stream of this process captures. */
+/* True if a stream of this process captures. */
 bool gl_captures(CUstream stream, bool per_thread);
-/* Whether this thread may record an event in a stream that it does not launch in just now: not in another thread's
- * default stream, which it cannot name, and, while a capture is open, neither in a capturing stream nor in the legacy
- * stream, which all others wait for. */
+/* True if this thread may record an event in a stream that it does not launch in just now.  False for another thread's
+ * default stream, which it cannot name.  While a capture is open, also false for a capturing stream and for the legacy
+ * stream, for which all other streams wait. */
 bool gl_stream_markable(const struct gl_stream *stream, uint64_t *thread);
 static inline bool gl_has_launches(const struct gl_stream *stream)
 {
@@ -278,18 +278,19 @@ static inline bool gl_has_marks(const struct gl_stream *stream)
 
 /* Charges what the stream has worked since the last look, and does so for an idle stream as well. */
 void gl_coarse_look(struct gl_meter *m, struct gl_stream *stream);
-/* The same, again and again, until the stream is idle or some time has passed; true: it is idle. */
+/* The same repeatedly, until the stream is idle or some time has passed.  True: it is idle. */
 bool gl_coarse_drain(struct gl_meter *m, struct gl_stream *stream);
 
 /* ---- marks.c ---- */
 
-/* Records a mark; the caller holds stream->lock.  Where there is no room a plain one takes the place of the last.
- * False: no room, or the driver would not. */
+/* Records a mark; the caller holds stream->lock.  If there is no room, a plain mark replaces the last one.  False: no
+ * room, or the driver refused. */
 bool gl_mark_put(struct gl_stream *stream, enum gl_mark_kind kind, struct gl_cost *cost, uint64_t launched_ns,
 		 uint64_t launch_took_ns);
 /* Takes in the marks that the GPU has reached; the caller holds stream->lock. */
 void gl_marks_collect(struct gl_meter *m, struct gl_stream *stream);
-/* The same, and records a mark if there were launches since the last one; unless another thread is at the stream. */
+/* The same, and records a mark if there were launches since the last one.  Does nothing while another thread uses the
+ * stream. */
 void gl_mark_now(struct gl_meter *m, struct gl_stream *stream);
 /* Takes in the marks of every stream of the context (NULL: of all) that is not being used right now. */
 void gl_marks_collect_all(struct gl_meter *m, CUcontext context);
@@ -300,11 +301,11 @@ void gl_unknown_add(struct gl_unknown *to, const struct gl_unknown *more);
 void gl_unknown_clear(struct gl_unknown *unknown);
 /* Ends the stream's marks; their launches are launches since the last mark again. */
 void gl_remains_gather(struct gl_stream *stream, bool events_gone);
-/* From when on they can have been at work. */
+/* Host time before which this work cannot have run. */
 uint64_t gl_remains_since(const struct gl_stream *stream);
-/* They are over, and have taken what they are thought to take, but no less and no more than so long up to `now_ns`. */
+/* Charges the work as finished: its expected cost, but at least least_ns and at most most_ns up to `now_ns`. */
 void gl_remains_end(struct gl_meter *m, struct gl_stream *stream, uint64_t least_ns, uint64_t most_ns, uint64_t now_ns);
-/* They have been at work for so long up to `now_ns`, and go on. */
+/* Charges worked_ns up to `now_ns` for work that is still running. */
 void gl_remains_advance(struct gl_meter *m, struct gl_stream *stream, uint64_t worked_ns, uint64_t now_ns);
 
 /* ---- sample.c ---- */
@@ -313,29 +314,30 @@ struct gl_launch;
 /* Before and after a launch, if it is to be measured: launch->sampling.  The stream's lock is held in between. */
 void gl_sample_begin(struct gl_meter *m, struct gl_launch *launch);
 void gl_sample_end(struct gl_meter *m, const struct gl_launch *launch);
-/* The same for a launch in a stream for which there is no room, where launches are held back: launch->apart.  It is waited
- * for. */
+/* The same for a launch in a stream that has no entry, where launches are held back: launch->apart.  The thread waits
+ * for the launch to end. */
 void gl_sample_apart_begin(struct gl_meter *m, struct gl_launch *launch);
 void gl_sample_apart_end(struct gl_meter *m, const struct gl_launch *launch);
 
 /* ---- idle.c ---- */
 
-/* Takes in, and marks, what no thread has looked at for a while; for the thread that talks to the daemon. */
+/* Takes in finished work that no thread has looked at for a while, and marks the rest.  Called by the thread that talks
+ * to the daemon. */
 void gl_meter_look(void);
-/* The process is about to end: no thread of the library may begin anything with the driver. */
+/* True when the process is about to end: no thread of the library may begin a driver call then. */
 bool gl_meter_closing(void);
-/* The process exits: the work that is done is charged, and what is not is noted. */
+/* Called when the process exits: charges finished work, and takes note of work that still runs. */
 void gl_meter_finish(void);
 
 /* ---- usage.c ---- */
 
 /* Adds to the GPU time spent by this process on the gpu. */
 void gl_spend(struct gl_meter *m, struct gl_gpu *gpu, uint64_t ns);
-/* The GPU reached the process's mark at t, and all that is left is what is outstanding. */
+/* The GPU reached the process's mark at t; the work that remains is account->outstanding_ns. */
 void gl_queue_reached(const struct gl_gpu *gpu, uint64_t t);
-/* The program has waited for the GPU: the daemon is told of its end where others wait for it. */
+/* The program has waited for the GPU: tells the daemon so if other tenants wait for it. */
 void gl_queue_waited(struct gl_meter *m, const struct gl_gpu *gpu);
-/* Puts an earlier charge right, of which nothing is outstanding any more. */
+/* Replaces an earlier charge by the measured time; nothing of it is outstanding any more. */
 void gl_spend_correct(struct gl_meter *m, struct gl_gpu *gpu, uint64_t charged_ns, uint64_t measured_ns);
 
 #pragma GCC visibility pop
