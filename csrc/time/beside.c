@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Whose work may have been on the GPU beside this process's.
+ * Finds out whether other processes' work may have been on the GPU beside this process's.
  */
 #include "time/types.h"
 
-enum { MANY_SLOTS = 64, /* more are not looked at one by one */
-       SLICES = 4,      /* what is queued may last so much longer beside others' work */
+enum { MANY_SLOTS = 64, /* further ones are not examined one by one */
+       SLICES = 4,      /* queued work may take this many times longer beside other processes' work */
        LATE_NS = 10000000 };
 
-/* What a daemon that is away said last counts no more.  Without it, or alone on the GPU, no other tenant can be known
- * of. */
+/* Figures of a daemon that is away do not count.  Without a daemon, or alone on the GPU, other tenants cannot be
+ * known. */
 bool gl_exclusive(const struct gl_gpu *gpu, uint64_t since_ns)
 {
 	const struct gl_policy_device *p = gl_policy_of(gpu);
@@ -19,8 +19,8 @@ bool gl_exclusive(const struct gl_gpu *gpu, uint64_t since_ns)
 	return from && since_ns >= from && !gl_load_relaxed(&gl_self.daemon.away);
 }
 
-/* Whether another process of the tenant has work of which it has not seen the end, and which may have been on the GPU
- * since then.  One that has gone leaves such work in its account. */
+/* True if another process of the tenant has unfinished work that may have been on the GPU since then.  A process that
+ * has ended leaves such work in its account. */
 static bool siblings_work(const struct gl_gpu *gpu, uint64_t since_ns)
 {
 	uint32_t used = gl_load_relaxed(&gl_self.usage->header.slots_used);

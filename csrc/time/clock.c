@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A context's clock.  The driver only tells the time between two events, as a float of milliseconds; and what a charge
- * needs is where an interval lies against host times.  So each context has a base event, moved forward before the
- * float loses precision, and the base's place on the host's clock is kept between two bounds that every mark gives:
- * an event was reached after it was recorded, and before it was seen done.
+ * A context's clock.  The driver only tells the time between two events, as a float of milliseconds, but a charge needs
+ * the interval on the host's clock.  So each context has a base event, which is moved forward before the float loses
+ * precision.  The base's host time is kept between two bounds that every mark gives: an event was reached after it was
+ * recorded, and before it was seen done.
  */
 #include "time/types.h"
 
@@ -90,7 +90,7 @@ static bool record_row(struct gl_clock *clock, CUstream stream, CUevent event[RO
 	return reached_soon(event[ROW - 1]);
 }
 
-/* The smallest distance: the first few records wait for the host, not for the GPU. */
+/* The smallest distance counts: the first few records wait for the host, not for the GPU. */
 static bool smallest_distance(CUevent event[ROW], uint64_t *ns)
 {
 	*ns = UINT64_MAX;
@@ -104,8 +104,9 @@ static bool smallest_distance(CUevent event[ROW], uint64_t *ns)
 	return true;
 }
 
-/* Records a few events: the base, and what recording costs the GPU, which has to come off every sample.  In a stream
- * of its own: the program's may stand still until the program goes on.  The context is current. */
+/* Records a few events: the base, and the time of recording itself, which is deducted from every sample.  They go into
+ * a stream of their own, because the program's streams may not advance until the program continues.  The context is
+ * current. */
 static bool calibrate(struct gl_clock *clock)
 {
 	CUstreamCaptureMode mode = gl_capture_relax();
@@ -127,7 +128,7 @@ static bool calibrate(struct gl_clock *clock)
 		clock->offset_ns = (int64_t)now;
 		clock->window_ns = now;
 		gl_unlock(&clock->lock);
-		event[0] = old; /* of before it was coarse */
+		event[0] = old; /* from the time before the clock was coarse */
 	}
 	for (int i = 0; i < ROW; i++)
 		if (event[i])
@@ -216,13 +217,14 @@ void gl_clock_retry(struct gl_meter *m, struct gl_clock *clock)
 	gl_unlock(&m->lock);
 }
 
-/* A bound carried on to a later raw time. */
+/* A bound, adjusted to a later raw time. */
 static int64_t carried(const struct gl_clock *clock, const struct gl_bound *bound, uint64_t raw_ns)
 {
 	return bound->offset_ns + ((int64_t)(raw_ns - bound->raw_ns) / 1000 * clock->drift_ppb) / 1000000;
 }
 
-/* The two clocks drift apart by some microseconds a second, steadily.  Told by lower bounds at least a second apart. */
+/* The two clocks drift apart steadily by some microseconds a second.  The drift is derived from lower bounds at least a
+ * second apart. */
 static void follow_drift(struct gl_clock *clock)
 {
 	const struct gl_bound *seen = &clock->least[0];
@@ -258,9 +260,9 @@ static void next_window(struct gl_clock *clock, uint64_t now)
 	clock->window_ns = now;
 }
 
-/* Every mark gives two bounds.  One recorded on an empty stream is reached within microseconds: then the lower bound
- * is the truth.  In a stream that never runs empty it is early by the length of the queue, and only errors beyond
- * either bound are put right. */
+/* Every mark gives two bounds.  A mark on an empty stream is reached within microseconds, so its lower bound is exact.
+ * In a stream that never runs empty, the lower bound is too early by the length of the queue; then only an offset
+ * beyond either bound is corrected. */
 static void adjust(struct gl_clock *clock, int64_t least, int64_t most, uint64_t raw, uint64_t now)
 {
 	next_window(clock, now);
@@ -293,7 +295,7 @@ bool gl_clock_read(struct gl_clock *clock, CUevent event, uint64_t before_ns, ui
 	bool good = between(clock->base, event, &since);
 	if (good) {
 		*raw_ns = clock->base_raw_ns + since;
-		/* The GPU is told at the end of the call, which takes at least record_ns. */
+		/* The GPU learns of the event at the end of the call, which takes at least record_ns. */
 		adjust(clock, (int64_t)(before_ns + gl_load_relaxed(&clock->record_ns) - *raw_ns),
 		       (int64_t)(seen_ns - *raw_ns), *raw_ns, seen_ns);
 		*host_ns = (uint64_t)((int64_t)*raw_ns + clock->offset_ns);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Buckets that the wall clock fills.  A bucket that ran dry goes on when it has resume_ns in hand, so that small launches
- * run in bursts and not one by one; time not used is kept up to keep_ns.
+ * Buckets that the wall clock fills.  An empty bucket continues when it holds resume_ns, so that small launches run in
+ * bursts and not one by one.  Unused time is kept up to keep_ns.
  */
 #include "time/gate.h"
 #include "time/types.h"

@@ -2,18 +2,18 @@
  *
  * Measuring without events, where the driver refuses them: by the wall clock.  A stream has worked from its first launch,
  * or from the last look, for as long as it is found at work; once it is found idle, for as long as its launches are
- * thought to take.  So every look may count time in which the GPU stood still, never less than it worked.
+ * thought to take.  So a look may charge time in which the GPU was idle, but never less than the GPU worked.
  *
- * What launches take is learned from single ones: the stream is idle before, and is waited for after.  Where launches are
- * held back this is done as often as events would be recorded for it; a program that needs its launches to overlap is
- * slowed down then.
+ * Costs are learned from single launches: the stream is idle before, and the thread waits for it after.  Where launches
+ * are held back this is done as often as events would be recorded for it; a program that needs its launches to overlap
+ * runs slower then.
  */
 #include "time/types.h"
 
-#define DRAIN_NS UINT64_C(100000000) /* most that a launch is waited for */
+#define DRAIN_NS UINT64_C(100000000) /* longest wait for a launch */
 enum { MIN_NAP_NS = 20000, MAX_NAP_NS = 500000 };
 
-/* Found idle, at work, or the driver does not say. */
+/* The stream is idle, at work, or the driver does not tell. */
 enum found { IDLE, WORKING, UNSAID };
 
 static enum found find(const struct gl_stream *s)
@@ -32,7 +32,8 @@ static enum found look(struct gl_meter *m, struct gl_stream *s)
 		return IDLE;
 	if (!gl_stream_markable(s, &thread))
 		return UNSAID;
-	/* First what was launched, then whether it is done: what is launched in between is not taken for done. */
+	/* Reads what was launched before asking whether it is done, so that a launch in between is not taken for
+	 * done. */
 	uint32_t launches = __atomic_exchange_n(&s->launches, 0, __ATOMIC_ACQ_REL);
 	enum found found = find(s);
 	uint64_t now = gl_now_ns(), since = gl_remains_since(s), span = now > since ? now - since : 0;

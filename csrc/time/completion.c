@@ -1,22 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Where work ends: the program waits for the GPU, or a stream or context goes away with what was under way in it.
+ * The end of work: the program waits for the GPU, or a stream or context is destroyed with unfinished work in it.
  *
- * A mark is put before the program waits, behind all that it waits for: then the GPU tells when that was done, while one
- * put afterwards would tell when the program came back.
+ * The mark is recorded before the program waits, behind the work that it waits for.  So its time is the end of that
+ * work. A mark recorded after the wait would give the time at which the program continued.
  */
 #include "time/launch.h"
 #include "process/limits.h"
 #include "time/gate.h"
 #include "time/types.h"
 
-#define FINISH_NS UINT64_C(50000) /* most that measuring finished work may take */
-#define END_NS UINT64_C(10000000000) /* most that the end of a context waits for its work, which the driver does anyway */
+#define FINISH_NS UINT64_C(50000) /* longest time for measuring finished work */
+#define END_NS UINT64_C(10000000000) /* longest wait for the work of a context that ends; the driver waits anyway */
 enum { END_NAP_NS = 50000 };
 
 /* ---- waiting ---- */
 
-/* There is enough to be measured: as much as between two marks otherwise, or something of which nothing is known. */
+/* True if there is enough to measure: as much as between two marks otherwise, or launches of unknown cost. */
 static bool is_due(const struct gl_stream *s)
 {
 	uint64_t every = gl_bucket_mark_ns(s->clock->gpu);
@@ -24,8 +24,8 @@ static bool is_due(const struct gl_stream *s)
 	       gl_now_ns() - gl_load_relaxed(&s->marked_ns) >= every;
 }
 
-/* An event in the legacy stream makes other streams wait for each other: not for the sake of one that the program
- * waits for elsewhere. */
+/* An event in the legacy stream makes other streams wait for each other.  So none is recorded there if the program
+ * waits for another stream. */
 static bool is_awaited(const struct gl_stream *s, enum gl_wait what, CUcontext context, CUstream stream, bool per_thread)
 {
 	CUstream handle = gl_load_relaxed(&s->handle);
@@ -41,7 +41,7 @@ static bool is_awaited(const struct gl_stream *s, enum gl_wait what, CUcontext c
 	return gl_load_relaxed(&s->context) == context;
 }
 
-/* Of an event it is not known in which stream it was recorded: mostly in the one used last. */
+/* The stream in which an event was recorded is not known.  Mostly it is the one used last. */
 static void mark_last(struct gl_meter *m, CUcontext context)
 {
 	struct gl_stream *s = gl_stream_last(m);
@@ -69,7 +69,7 @@ void gl_meter_waits(enum gl_wait what, CUcontext context, CUstream stream, bool 
 	__atomic_fetch_sub(&gl_self.marking, 1, __ATOMIC_SEQ_CST);
 }
 
-/* The stream has probably run dry: a mark put now is reached at once. */
+/* The stream is probably empty, so a mark recorded now is reached at once. */
 static void finish(struct gl_meter *m, struct gl_stream *s)
 {
 	uint64_t start = gl_now_ns();
@@ -89,7 +89,7 @@ static bool has_unfinished(const struct gl_stream *s)
 	return gl_has_launches(s) || gl_has_marks(s);
 }
 
-/* Other contexts' default streams are left alone. */
+/* Default streams of other contexts are not marked. */
 static void finish_all(struct gl_meter *m, const struct gl_gpu *gpu, CUcontext context)
 {
 	uint64_t thread = 0;
@@ -100,7 +100,7 @@ static void finish_all(struct gl_meter *m, const struct gl_gpu *gpu, CUcontext c
 			finish(m, s);
 }
 
-/* Others wait for this process: what it has done is no longer outstanding. */
+/* Other tenants wait for this process to finish: its finished work must not count as outstanding. */
 static void tell_others(struct gl_meter *m)
 {
 	CUcontext context;
@@ -130,7 +130,7 @@ CUresult gl_meter_waited(CUresult result)
 
 /* ---- streams ---- */
 
-/* Its work goes on without it, and so do its marks. */
+/* The stream's work and its marks continue without the handle. */
 static void leave(struct gl_meter *m, struct gl_stream *s)
 {
 	gl_lock(&s->lock);
@@ -162,7 +162,8 @@ void gl_meter_stream_gone(CUstream stream)
 
 /* ---- contexts ---- */
 
-/* Waits so that marks tell what the work took: the end of the call would tell what ending a context takes. */
+/* Waits so that marks give the work's time.  The end of the driver's call would include the time for ending the
+ * context. */
 static void finish_before_end(struct gl_meter *m, struct gl_stream *s, uint64_t deadline_ns)
 {
 	struct timespec nap = {0, END_NAP_NS};
@@ -200,7 +201,8 @@ void gl_meter_context_stays(CUcontext context)
 			gl_store_relaxed(&s->left, 0);
 }
 
-/* What was under way when its context began to end was at work then, and not after it had ended. */
+/* Work that was unfinished when its context began to end ran until then at least, and until the context had ended at
+ * most. */
 static void end_stream(struct gl_meter *m, struct gl_stream *s)
 {
 	gl_lock(&s->lock);
@@ -229,7 +231,7 @@ void gl_meter_context_gone(CUcontext context)
 			continue;
 		gl_store_release(&c->ready, 0u);
 		gl_sub_relaxed(&m->clocks, 1);
-		c->spares = 0; /* the events died with the context */
+		c->spares = 0; /* the events ended with the context */
 		c->base = NULL;
 		c->context = NULL;
 	}

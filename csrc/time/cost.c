@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What launches cost.  A fixed table without locks: an entry is claimed by its key and never moves, so that any
+ * The costs of launches.  A fixed table without locks: an entry is claimed by its key and never moves, so that any
  * thread may hold a pointer to it.
  */
 #include "time/types.h"
@@ -29,7 +29,7 @@ static void learned(struct gl_cost *cost, uint64_t ns)
 	gl_store_relaxed(&cost->unsampled, 0);
 }
 
-/* The launches have become others, by their arguments: the mean would take long to follow. */
+/* True if the launches now take a different time, by their arguments.  The mean would take long to follow. */
 static bool is_another(struct gl_cost *cost, uint64_t ns)
 {
 	uint64_t old = gl_load_relaxed(&cost->cost_ns);
@@ -51,8 +51,8 @@ uint64_t gl_cost_learn(struct gl_cost *cost, uint64_t ns)
 {
 	uint16_t samples = is_another(cost, ns) ? 0 : gl_load_relaxed(&cost->sure);
 	uint64_t old = gl_load_relaxed(&cost->cost_ns);
-	/* A plain mean at first, later one that follows slow changes.  The weight is small, because arguments may make
-	 * every launch differ and it is the mean that counts. */
+	/* A plain mean at first, later a moving one that follows slow changes.  Its weight is small, because arguments
+	 * may make every launch differ, and charges depend on the mean. */
 	int64_t weight = samples < MAX_SAMPLE_WEIGHT ? samples + 1 : MAX_SAMPLE_WEIGHT;
 	gl_store_relaxed(&cost->sure, (uint16_t)weight);
 	learned(cost, samples == 0 ? ns : (uint64_t)((int64_t)old + ((int64_t)ns - (int64_t)old) / weight));
@@ -66,8 +66,8 @@ uint64_t gl_cost_learn_most(struct gl_cost *cost, uint64_t ns)
 	return now;
 }
 
-/* Without a sure sample the truth is near the lower end of what was seen.  Once there are sure ones, the others say
- * nothing new: a short one may be of a launch with other arguments. */
+/* Before the first sure sample, the true cost is near the lower end of what was measured.  After it, unsure samples are
+ * ignored: a short one may be of a launch with other arguments. */
 uint64_t gl_cost_learn_unsure(struct gl_cost *cost, uint64_t ns)
 {
 	uint64_t old = gl_load_relaxed(&cost->cost_ns), now = old;
@@ -90,8 +90,8 @@ static uint32_t random_below(uint32_t limit)
 	return state % limit;
 }
 
-/* A sample costs the host some us (two events to record, query and read), so the cheaper the launch and the better
- * known its cost, the rarer; at random, so as not to fall in step with a program that repeats itself. */
+/* A sample costs the host some us (two events to record, query and read).  So samples are rarer for cheap launches and
+ * for well-known costs.  They come at random, so as not to fall in step with a program that repeats itself. */
 static uint32_t interval(const struct gl_cost *cost)
 {
 	uint32_t samples = gl_load_relaxed(&cost->samples);

@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Which time on the GPU has been counted: work that overlaps counts once, whichever of it is looked at first.  That may
- * be long after the GPU did it, when the others' later work has been counted already: so it is not enough to know where
- * on the clock the counting has got to.
+ * Records the GPU time that has been counted, so that overlapping work counts once, in whatever order it is looked at.
+ * Work may be looked at long after it ran, when later work has been counted already.  So a single time up to which
+ * everything is counted is not enough.
  *
- * The clock is cut into parts, of which the last ones are remembered: a quarter of a second in parts of a millisecond, and
- * four seconds in parts of 17 ms, for what is looked at later or lasts longer.  Of each part it is known between which two
- * points of it work has been, and how much of that is counted: what lies outside is free, and inside so much as is not
- * counted.  Where in its interval work was is not known; it is put as early as there is room, which leaves the most for
- * what ends later.  A part is one word, changed by compare-and-swap: a process may stop or die anywhere.
+ * The clock is divided into parts, and two tables hold the latest ones: a quarter of a second in parts of a
+ * millisecond, and four seconds in parts of 17 ms for work that is looked at later or lasts longer.  A part records the
+ * two points between which work has been, and how much time of that is counted.  The time outside the points is free,
+ * and so is the time inside that is not counted.  The place of work in its interval is not known.  It is put as early
+ * as there is room, which leaves the most room for work that ends later.  A part is one word, changed by
+ * compare-and-swap: a process may stop or die anywhere.
  */
 #include "time/types.h"
 
@@ -17,7 +18,7 @@ enum { PARTS = sizeof((struct gl_cover *)0)->fine / sizeof(uint64_t), FINE = 20,
 
 /* Points in 4096ths of the part. */
 struct part {
-	uint32_t turn;         /* which time round the table; a quarter's worth */
+	uint32_t turn;         /* number of times round the table, of which the low bits are kept */
 	uint32_t from, to;     /* work has been in between */
 	uint32_t counted;
 };
@@ -48,14 +49,14 @@ static uint32_t more(uint32_t a, uint32_t b)
 	return a > b ? a : b;
 }
 
-/* Before the first point that is remembered; 0: all is. */
+/* The first point that the table still holds; 0: it holds all. */
 static uint64_t horizon(struct table t, uint64_t now)
 {
 	uint64_t parts = (now >> t.bits) + AHEAD;
 	return parts > PARTS ? (parts - PARTS) << t.bits : 0;
 }
 
-/* Stretches the part over [from, to), which lies in it; returns how many ns of that may still be counted. */
+/* Extends the part to cover [from, to), which lies in it; returns how many ns of that may still be counted. */
 static uint64_t stretch(struct table t, struct part *p, uint64_t from, uint64_t to)
 {
 	uint32_t unit = t.bits - UNIT, turn = (uint32_t)((from >> t.bits) / PARTS) & ((1u << (64 - 3 * FIELD)) - 1);
@@ -103,7 +104,7 @@ static uint64_t take(struct table t, uint64_t from, uint64_t to, uint64_t want)
 	return got;
 }
 
-/* How much room there is before what is remembered.  That is thought to be as full as what follows it in the interval. */
+/* The free time before what the table holds.  That time is assumed to be as full as the rest of the interval. */
 static uint64_t room_before(struct table t, uint64_t from, uint64_t remembered, uint64_t to)
 {
 	uint64_t room = 0;
@@ -117,7 +118,7 @@ static uint64_t room_before(struct table t, uint64_t from, uint64_t remembered, 
 	return (remembered - from) / 1024 * (share < 1024 ? share : 1024);
 }
 
-/* From the coarse table, what the fine one remembers nothing of. */
+/* Takes from the coarse table the time that the fine one no longer holds. */
 static uint64_t take_old(struct table t, uint64_t from, uint64_t to, uint64_t want, uint64_t now)
 {
 	uint64_t remembered = horizon(t, now), got = 0;
@@ -134,7 +135,7 @@ uint64_t gl_cover_take(struct gl_cover *cover, uint64_t from, uint64_t to, uint6
 	struct table fine = {cover->fine, FINE}, coarse = {cover->coarse, COARSE};
 	uint64_t remembered = horizon(fine, now), old = 0;
 	if (to >> FINE >= (now >> FINE) + AHEAD || from >= to)
-		return want; /* nonsense, or the clocks are far apart */
+		return want; /* invalid, or the clocks are far apart */
 	if (from < remembered) {
 		uint64_t until = to < remembered ? to : remembered;
 		old = take_old(coarse, from, until, want, now);

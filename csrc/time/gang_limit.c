@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * One limit for a gang's processes, without a daemon or while the tenant is alone on its GPUs.  Each of them holds back its
- * own launches, but all by one bucket in the tenant's segment: it is open or closed for all at the same moments, so that
- * none waits on the GPU for one that is held back.  What is spent is time in which at least one of the gang's GPUs works,
- * so a limit of P percent gives P percent of the speed, however the work is spread.
+ * One limit for a gang's processes, without a daemon or while the tenant is alone on its GPUs.  Each process holds back
+ * its own launches, but all use one bucket in the tenant's segment.  It is open or closed for all at the same moments,
+ * so no process waits on the GPU for one that is held back.  The bucket counts time in which at least one of the gang's
+ * GPUs works, so a limit of P percent gives P percent of the speed, however the work is spread.
  *
- * Windows are long beside a collective: at the end of each, ranks that are behind catch up (waited_for.c).
+ * Windows are much longer than a collective, because at the end of each one the ranks that are behind catch up
+ * (waited_for.c).
  */
 #include "process/gang.h"
 #include "process/limits.h"
@@ -14,7 +15,7 @@
 
 #define WINDOW_NS UINT64_C(100000000)    /* of GPU time in a window, at a limit of 100 percent */
 #define MIN_WINDOW_NS UINT64_C(25000000)
-#define AHEAD_NS UINT64_C(6000000)       /* GPU time that a process may have unfinished: no window ends later by more */
+#define AHEAD_NS UINT64_C(6000000)       /* most unfinished GPU time of a process: no window ends later by more */
 
 static struct gl_clocked bucket(uint32_t percent)
 {
@@ -25,7 +26,7 @@ static struct gl_clocked bucket(uint32_t percent)
 	return (struct gl_clocked){&g->granted_ns, &g->granted_at_ns, &g->spent_ns, NULL, percent, window, window};
 }
 
-/* The gang goes as slow as on the GPU where it may do least. */
+/* The gang's limit is that of the GPU with the lowest one. */
 uint32_t gl_gang_percent(uint32_t percent)
 {
 	uint32_t devices = gl_load_relaxed(&gl_self.usage->gang.devices);

@@ -1,23 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Work that the program does not come back to: it has nothing more to launch, or it exits.  With a daemon the library's
- * thread looks after it once a second; when the process exits it is looked at a last time, while the driver still answers,
- * and what is at work even then is charged up to the end of the process.  A process that is killed leaves what it was
- * charged when it launched.
+ * Measures work after which the program makes no further call: it has nothing more to launch, or it exits.  With a
+ * daemon the library's thread looks at such work once a second.  When the process exits, the work is looked at a last
+ * time, while the driver still answers; work that still runs then is charged up to the end of the process.  A process
+ * that is killed keeps the charges of its launches.
  */
 #include "time/launch.h"
 #include "time/types.h"
 
-#define IDLE_NS UINT64_C(500000000)   /* no thread has looked at it for so long */
-#define LOCK_NS UINT64_C(100000000)   /* an exit waits no longer for the other look */
-#define FINISH_NS UINT64_C(500000)    /* nor for marks on idle streams */
+#define IDLE_NS UINT64_C(500000000)   /* no thread has looked at the stream for so long */
+#define LOCK_NS UINT64_C(100000000)   /* longest wait of an exit for another thread's look */
+#define FINISH_NS UINT64_C(500000)    /* and for marks on idle streams */
 
 static bool has_unfinished(const struct gl_stream *s)
 {
 	return gl_has_launches(s) || gl_has_marks(s);
 }
 
-/* A default stream is not marked by a thread that has nothing to do with it: others would wait for that. */
+/* Only a thread that uses a default stream marks it, because other streams would wait for the mark. */
 static void look_at(struct gl_meter *m, struct gl_stream *s)
 {
 	uint64_t thread = 0;
@@ -91,7 +91,8 @@ void gl_meter_finish(void)
 	errno = kept;
 }
 
-/* The last of this process, after the program's own and other libraries' cleaning up: no driver may be asked any more. */
+/* This process's last handler, after those of the program and of other libraries: the driver must not be called any
+ * more. */
 __attribute__((destructor)) static void end_of_process(void)
 {
 	struct gl_meter *m = gl_load_acquire(&gl_self.meter);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Metering a launch: who it is charged to, whether it may go now, and whether it is measured.  The usual launch costs
- * the host some tens of ns: no lock, no event, one look at the clock at most.
+ * Metering a launch: finds the account to charge, waits until the launch may go, and decides whether to measure it.
+ * The usual launch costs the host some tens of ns: no lock, no event, one look at the clock at most.
  */
 #include "time/gate.h"
 #include "time/types.h"
@@ -11,12 +11,12 @@
 #include "time/launch.h"
 
 #define LOOK_NS UINT64_C(200000)       /* between looks at the marks under way */
-#define FREE_LOOK_NS UINT64_C(4000000) /* the same where launches are not held back */
+#define FREE_LOOK_NS UINT64_C(4000000) /* the same while launches are not held back */
 enum { CLOCK_EVERY = 8, LIGHT_EVERY = 16, UNKNOWN_AHEAD = 2, UNKNOWN_WAIT_NS = 100000000 };
 
-#define LIGHT_NS UINT64_C(100000)      /* dearer launches, and such a sum of cheaper ones, are charged at once */
-/* So many launches in a stream are charged one by one before any is charged with its neighbours: then what is missing
- * in the sums at any time, less than LIGHT_EVERY launches and LIGHT_NS, is little. */
+#define LIGHT_NS UINT64_C(100000)      /* dearer launches, and this sum of cheaper ones, are charged at once */
+/* The first launches in a stream are charged one by one; later ones are charged several at a time.  So the part that
+ * the sums lack at any time, less than LIGHT_EVERY launches and LIGHT_NS, is small in comparison. */
 enum { MANY = 1024 };
 
 /* What this thread used last, valid while `epoch` is the process's. */
@@ -41,21 +41,21 @@ bool gl_meter_start(void)
 			m->epoch = ((uint64_t)gl_self.pid << 32) ^ gl_now_ns();
 			gl_store_release(&gl_self.meter, m);
 			gl_store_release(&gl_self.look, gl_meter_look);
-			(void)atexit(gl_meter_finish); /* after libcuda's own, so it runs before that */
+			(void)atexit(gl_meter_finish); /* after libcuda's own handler, so it runs before that */
 		}
 	}
 	gl_unlock(&gl_self.setup_lock);
 	return gl_self.meter != NULL;
 }
 
-/* The twin only differs for the default stream. */
+/* The _ptsz twin only differs for the default stream. */
 static bool is_per_thread(CUstream handle, bool per_thread)
 {
 	return handle == CU_STREAM_PER_THREAD || (handle == NULL && per_thread);
 }
 
-/* The stream that this thread used last, if that is the one and still exists; for a default stream the current context
- * may be another by now. */
+/* The stream that this thread used last, if it is this one and still exists.  For a default stream the current context
+ * may have changed since. */
 static struct gl_stream *same_stream(const struct gl_meter *m, CUstream handle, bool per_thread)
 {
 	bool same = last.epoch == m->epoch && last.handle == handle && last.per_thread == per_thread && last.stream &&
@@ -86,7 +86,7 @@ static struct gl_stream *find_stream(struct gl_meter *m, CUcontext context, CUst
 	return s;
 }
 
-/* A stream that is known already is not asked whose it is. */
+/* A known stream's context is not asked for again. */
 static CUresult context_for(const struct gl_meter *m, CUstream handle, bool per_thread, CUcontext *context)
 {
 	const struct gl_stream *s = gl_is_default_stream(handle) ? NULL : same_stream(m, handle, is_per_thread(handle, per_thread));
@@ -104,8 +104,8 @@ static void look(struct gl_meter *m, struct gl_stream *s)
 	gl_unlock(&s->lock);
 }
 
-/* A burst ends here: it is to be measured to its end in every stream, and not together with the pause to come.  A
- * capture that another thread begins meanwhile waits until this is done (hook_capture.c). */
+/* The end of a burst: every stream is marked now, so that the burst is not measured together with the pause that
+ * follows. A capture that another thread begins meanwhile waits until this is done (hook_capture.c). */
 static void mark_all(struct gl_meter *m, CUcontext context)
 {
 	struct gl_stream *s;
@@ -117,8 +117,8 @@ static void mark_all(struct gl_meter *m, CUcontext context)
 	__atomic_fetch_sub(&gl_self.marking, 1, __ATOMIC_SEQ_CST);
 }
 
-/* Under a limit a program must not run far ahead on launches of unknown length: it could owe seconds before the first
- * measurement comes back. */
+/* Under a limit a program must not run far ahead with launches of unknown length: its debt could be seconds before the
+ * first measurement is read. */
 static void wait_for_first_sample(struct gl_meter *m, struct gl_launch *l)
 {
 	uint64_t start = gl_now_ns();
@@ -157,8 +157,9 @@ static void begin_interval(struct gl_stream *s, uint64_t now)
 		gl_store_relaxed(&s->first_ns, now ? now : gl_now_ns());
 }
 
-/* Asking for the current context costs a tenth of what all of this may cost.  While the process has only one, the
- * answer is relied on for a few launches: if the thread turns to a new one in between, they are charged to the old. */
+/* Asking for the current context takes a tenth of the time that a launch may cost.  While the process has only one
+ * context, the answer is reused for a few launches.  If the thread switches to a new context in between, they are
+ * charged to the old one. */
 static bool is_current(const struct gl_meter *m, CUcontext context)
 {
 	CUcontext now;
@@ -172,8 +173,8 @@ static bool is_current(const struct gl_meter *m, CUcontext context)
 	return true;
 }
 
-/* The launch that host-bound programs do most: cheap, its cost known, nothing to hold it back and no sample due.  False:
- * it is another one. */
+/* The fast path of host-bound programs: a cheap launch of known cost, nothing that holds it back, and no sample due.
+ * False: the launch needs the slow path. */
 static bool begin_light(struct gl_meter *m, struct gl_launch *l, uint64_t key, CUstream stream, bool per_thread)
 {
 	struct gl_stream *s = same_stream(m, stream, is_per_thread(stream, per_thread));
@@ -211,7 +212,7 @@ static CUresult gpu_for(const struct gl_stream *s, CUcontext context, struct gl_
 	return r != CUDA_SUCCESS ? r : *gpu ? CUDA_SUCCESS : GL_FAILED_RESULT;
 }
 
-/* Neither events nor the stream itself tell when work ends: what cannot be limited does not go. */
+/* Neither events nor the stream itself tell when work ends.  A launch that cannot be limited is refused. */
 static bool is_blind(struct gl_meter *m, const struct gl_launch *l)
 {
 	const struct gl_stream *s = l->stream;
@@ -223,7 +224,7 @@ static void charge(struct gl_meter *m, struct gl_launch *l)
 {
 	bool known = gl_load_relaxed(&l->cost->samples) != 0;
 	if (GL_UNLIKELY(!known))
-		gl_overhead_mark(l->gpu); /* its code may only now be loaded onto the card */
+		gl_overhead_mark(l->gpu); /* the driver may load its code onto the card only now */
 	l->charged_ns = charge_of(m, l->gpu, known ? gl_load_relaxed(&l->cost->cost_ns) : GL_UNKNOWN_NS);
 	l->unknown = !known;
 	gl_spend(m, l->gpu, l->charged_ns);
@@ -249,7 +250,7 @@ CUresult gl_launch_begin(struct gl_launch *l, enum gl_launch_kind kind, uint64_t
 		return CUDA_SUCCESS;
 	CUresult r = context_for(m, stream, per_thread, &context);
 	if (r != CUDA_SUCCESS || !context)
-		return r; /* without a context the driver has the right answer */
+		return r; /* without a context the driver returns the right error */
 	bool capturing = gl_captures(stream, per_thread);
 	l->stream = capturing ? NULL : find_stream(m, context, stream, per_thread, true);
 	r = gpu_for(l->stream, context, &gpu);
@@ -273,7 +274,7 @@ CUresult gl_launch_begin(struct gl_launch *l, enum gl_launch_kind kind, uint64_t
 	return CUDA_SUCCESS;
 }
 
-/* Puts a mark if it is time for one. */
+/* Records a mark if one is due. */
 static void go_on(struct gl_meter *m, const struct gl_launch *l, uint64_t estimate, uint64_t every)
 {
 	struct gl_stream *s = l->stream;

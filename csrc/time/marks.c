@@ -1,32 +1,33 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Marks: what the GPU really took.  An interval is the launches between two marks of a stream.  Let T be when the GPU
+ * Marks: the measured GPU time.  An interval is the launches between two marks of a stream.  Let T be when the GPU
  * reached its mark, P when it reached the mark before, F when the host made the interval's first launch and H when it
  * recorded the mark (all on the host's clock).  Then the GPU worked for
  *
  *     at most   T - max(P, F)    nothing of the interval existed before
  *     at least  T - max(P, H)    from H on all of it was queued, so the stream never ran dry until T
  *
- * With a backlog (P after H) both are T - P and the measurement is exact, whatever the costs.  When the host is the
- * slow side they are far apart and the sum of the learned costs, held between them, decides: so gaps are not charged.
- * A stream that waited for another's event may have stood still; then only the upper bound holds.  The same where other
- * tenants' work may have been on the GPU in between: the lower bound would charge us for it.  The daemon says when it
- * was not.
+ * With a backlog (P after H) both are T - P and the measurement is exact, whatever the costs.  If the host is slower
+ * than the GPU, the bounds are far apart.  Then the sum of the learned costs, limited to the bounds, is charged, so
+ * gaps are not.  A stream that waited for another stream's event may have been idle, so only the upper bound holds.
+ * The same if other tenants' work may have been on the GPU in between, which the lower bound would charge to this
+ * tenant.  The daemon publishes since when there was none.
  */
 #include "time/gate.h"
 #include "time/types.h"
 
-#define BESIDE_NS INT64_C(8000000)    /* a few slices */
+#define BESIDE_NS INT64_C(8000000)    /* a few time slices */
 #define OVERLAP_NS UINT64_C(20000000) /* of launches, between looks at how much they overlap */
 
-/* The sum of costs behind a sum of charges.  Not exact where the overlap has changed meanwhile, which it does slowly. */
+/* The sum of costs from which a sum of charges was made.  Not exact if the overlap has changed meanwhile, but it
+ * changes slowly. */
 static uint64_t costs_of(const struct gl_gpu_meter *gpu, uint64_t charged_ns)
 {
 	uint32_t overlap = gl_load_relaxed(&gpu->overlap);
 	return overlap ? charged_ns * 1024 / overlap : charged_ns;
 }
 
-/* The launches since the last mark become the mark's. */
+/* Moves the launches since the last mark to the new mark. */
 static void take_launches(struct gl_mark *m, struct gl_stream *stream)
 {
 	gl_stream_settle(gl_self.meter, stream);
@@ -56,7 +57,7 @@ static bool record(struct gl_stream *stream, struct gl_mark *m)
 	return true;
 }
 
-/* The last mark is recorded once more, behind the launches made since: an event keeps its last place. */
+/* Records the last mark again, behind the launches made since: an event keeps only its last place. */
 static bool move_last(struct gl_stream *stream)
 {
 	struct gl_mark *m = &stream->mark[(stream->head - 1) % GL_MARKS];
@@ -74,7 +75,7 @@ static uint64_t later(uint64_t a, uint64_t b)
 	return a > b ? a : b;
 }
 
-/* By when the GPU should reach the stream's next mark, for siblings that look whether it waits for them. */
+/* The expected time of the stream's next mark.  Siblings read it to find out whether this process waits for them. */
 static void note_due(struct gl_stream *stream)
 {
 	const struct gl_mark *m = &stream->mark[stream->tail % GL_MARKS];
@@ -115,7 +116,7 @@ static uint64_t lesser(uint64_t a, uint64_t b)
 	return a < b ? a : b;
 }
 
-/* Learns a launch's cost from the interval between its two marks, of which a part is not the kernel's.  `pair` is the
+/* Learns a launch's cost from the interval between its two marks, of which the kernel is only a part.  `pair` is the
  * time between two events recorded back to back.  Measured against the profiler with kernels of 1 to 52 us
  * (bench/event_timing.py), on two cards whose hosts differ; what is used lies between:
  *
@@ -123,8 +124,8 @@ static uint64_t lesser(uint64_t a, uint64_t b)
  *     empty when the first mark came between the marks: the launch call, the kernel and 1.15 or 0.93 pairs
  *     emptied in between             from the end of the launch call to the second mark: the kernel and 1 pair
  *
- * Where the second mark came so late that it was reached as soon as the GPU had it, the kernel had already ended and
- * all of this is only the most that it can have taken: *at_most. */
+ * If the second mark was reached as soon as the GPU received it, the kernel had ended before.  Then the result is only
+ * an upper bound: *at_most. */
 static bool sample(const struct gl_stream *stream, const struct gl_mark *m, uint64_t raw, uint64_t t, uint64_t *ns,
 		   bool *at_most)
 {
@@ -153,8 +154,9 @@ static void reach(struct gl_meter *m, const struct gl_gpu *gpu, uint64_t t)
 	gl_queue_reached(gpu, t);
 }
 
-/* Streams that overlap take less together than the sum of their costs.  Charging the sum at submission and giving the
- * rest back at the mark would be right too, but it would end every burst early and so break up the overlap. */
+/* Streams that overlap take less time together than the sum of their costs.  Charging the sum at submission and
+ * correcting it at the mark would give the right total too, but it would end every burst early and so reduce the
+ * overlap. */
 static void follow_overlap(struct gl_meter *m, uint32_t gpu, uint64_t busy, uint64_t costs)
 {
 	uint64_t all_busy = gl_add_relaxed(&m->gpu[gpu].busy_sum_ns, busy) + busy;
@@ -167,10 +169,10 @@ static void follow_overlap(struct gl_meter *m, uint32_t gpu, uint64_t busy, uint
 	gl_store_relaxed(&m->gpu[gpu].cost_sum_ns, all_costs / 2);
 }
 
-/* Contexts with work get equal slices of a GPU.  So a process whose queue never ran empty beside other processes has had
- * its part of the time, whatever the learned costs of its launches say.  These may have risen meanwhile, and samples beside
- * other processes are unreliable.  Slices last some ms, so the sum over intervals counts.  Returns the GPU time to charge
- * in addition. */
+/* Contexts with work get equal slices of a GPU.  So a process whose queue never ran empty beside other processes has
+ * had its share of the time, whatever its launches' learned costs are.  The real costs may have risen meanwhile, and
+ * samples beside other processes are unreliable.  Slices last some ms, so only the sum over intervals counts.  Returns
+ * the GPU time to charge in addition. */
 static uint64_t owed_beside(struct gl_meter *m, const struct gl_gpu *gpu, uint64_t least, uint64_t busy)
 {
 	const struct gl_policy_device *p = gl_policy_of(gpu);
@@ -183,17 +185,17 @@ static uint64_t owed_beside(struct gl_meter *m, const struct gl_gpu *gpu, uint64
 	return sum > BESIDE_NS ? (uint64_t)(sum - BESIDE_NS) : 0;
 }
 
-/* Length of the interval, and the part that certainly belongs to this process.  If no other tenant was on the GPU, all of it
- * belongs to the tenant, but other processes of the tenant may have had a part. */
+/* Length of the interval, and the part that certainly belongs to this process.  If no other tenant was on the GPU, all
+ * of it belongs to the tenant, but other processes of the tenant may have used a part. */
 struct taken {
 	uint64_t busy_ns, own_ns;
-	uint64_t forgiven_ns; /* waiting for launches that were held back, not in busy_ns */
-	uint64_t least_ns; /* for so long at least the queue did not run dry */
-	bool beside;       /* others' work may have been on the GPU meanwhile */
+	uint64_t forgiven_ns; /* time that work waited for held launches, not in busy_ns */
+	uint64_t least_ns; /* time for which the queue certainly did not run empty */
+	bool beside;       /* other work may have been on the GPU meanwhile */
 };
 
-/* The sum of costs, with what has become known since of launches that nothing was known of.  Where that is nothing
- * still, they took all of the time that there was. */
+/* The sum of costs, with the costs that have become known since.  If a cost is still unknown, the
+ * whole interval counts. */
 static uint64_t known_costs(const struct gl_meter *m, const struct gl_gpu *gpu, uint64_t costs_ns,
 			    const struct gl_unknown *unknown, uint64_t span_ns)
 {
@@ -216,7 +218,7 @@ static struct taken taken(struct gl_meter *m, struct gl_stream *stream, const st
 	if (gl_has_waited(gpu, since, t, mark->charged_ns, alone)) {
 		if (mark->cost)
 			gl_store_relaxed(&mark->cost->unsampled, 0);
-		took.busy_ns = took.own_ns = mark->charged_ns; /* what such launches take on the whole */
+		took.busy_ns = took.own_ns = mark->charged_ns; /* average cost of such launches */
 		took.forgiven_ns = after(span, mark->charged_ns);
 	} else if (mark->kind == GL_MARK_AFTER && sample(stream, mark, raw, t, &measured, &at_most)) {
 		took.own_ns = !lonely ? gl_cost_learn_unsure(mark->cost, measured)
@@ -256,7 +258,7 @@ void gl_marks_collect(struct gl_meter *m, struct gl_stream *stream)
 {
 	if (gl_load_relaxed(&stream->left))
 		return;
-	CUstreamCaptureMode before = gl_capture_relax(); /* always: another thread may begin a capture at any moment */
+	CUstreamCaptureMode before = gl_capture_relax(); /* always: another thread may begin a capture at any time */
 	while (stream->tail != stream->head && !gl_load_relaxed(&stream->clock->coarse)) {
 		struct gl_mark *mark = &stream->mark[stream->tail % GL_MARKS];
 		uint64_t raw, host;

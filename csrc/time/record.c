@@ -22,7 +22,7 @@ void gl_leave(bool pushed)
 		(void)REAL(cuCtxPopCurrent_v2)(&popped);
 }
 
-/* A driver before CUDA 9.2 cannot say whose a stream is; there it is taken for the current context's. */
+/* A driver before CUDA 9.2 cannot tell a stream's context; the current one is assumed there. */
 CUresult gl_context_of(CUstream handle, CUcontext *context)
 {
 	*context = NULL;
@@ -31,7 +31,7 @@ CUresult gl_context_of(CUstream handle, CUcontext *context)
 	return REAL(cuCtxGetCurrent)(context);
 }
 
-/* Calls one of two twins, of which the second is for the calling thread's default stream. */
+/* Calls one of two twins; the second one is for the calling thread's default stream. */
 #define ON_STREAM(stream, call, twin)                                                                        \
 	do {                                                                                                 \
 		bool pushed = false;                                                                         \

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Work whose end no mark will tell of: its context ends, the process exits, or the driver has no events.  It is charged
- * by what is known of its costs, between what it surely took and what it can have taken.
+ * Work whose end no mark reports: its context ends, the process exits, or the driver has no events.  It is charged by
+ * its known costs, within the minimum and maximum of time that it can have taken.
  */
 #include "time/types.h"
 
-/* Launches of several costs that are all unknown are taken for those of the most frequent. */
+/* Launches of several unknown costs are all counted as the most frequent kind. */
 void gl_unknown_add(struct gl_unknown *to, const struct gl_unknown *more)
 {
 	uint32_t before = gl_load_relaxed(&to->launches);
@@ -51,7 +51,7 @@ uint64_t gl_remains_since(const struct gl_stream *s)
 	return first > s->finished_ns ? first : s->finished_ns;
 }
 
-/* Of what was charged, what it comes to now that costs are known; false: they are not. */
+/* Replaces the provisional charges in *ns by the costs that are known now.  False: they are still unknown. */
 static bool thought(const struct gl_unknown *unknown, uint64_t *ns)
 {
 	if (!unknown->launches)

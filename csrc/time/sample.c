@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Single launches that are measured.
+ * Measures single launches.
  */
 #include "time/launch.h"
 #include "time/gate.h"
@@ -9,7 +9,7 @@
 #define FREE_SAMPLE_NS UINT64_C(4000000) /* between samples, as between marks, where launches are not held back */
 enum { KNOWN = 4 };
 
-/* Where no launch is held back, costs serve statistics alone: then samples of known launches are rare in time, too. */
+/* While no launch is held back, only statistics use costs.  So samples of known launches are also rare in time. */
 static bool is_too_soon(struct gl_meter *m, const struct gl_launch *l)
 {
 	if (gl_bucket_mark_ns(l->gpu) < FREE_SAMPLE_NS || gl_load_relaxed(&l->cost->samples) < KNOWN)
@@ -21,7 +21,7 @@ static bool is_too_soon(struct gl_meter *m, const struct gl_launch *l)
 	return false;
 }
 
-/* Without events: the launch begins on an idle stream, and is waited for. */
+/* Without events: the launch begins on an idle stream, and the thread waits for its end. */
 static void start_coarse_sample(struct gl_meter *m, struct gl_launch *l)
 {
 	uint64_t thread = 0;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The table of measured streams.  A stream with a handle of its own is found by that alone, whichever context is
- * current; a default stream by its context, and its thread if it is one's own.
+ * The table of measured streams.  A stream with a handle of its own is found by the handle alone, whichever context is
+ * current.  A default stream is found by its context, and a per-thread one by its thread too.
  */
 #include "time/types.h"
 
@@ -14,7 +14,7 @@ static bool matches(const struct gl_stream *s, CUcontext context, CUstream handl
 	       (!gl_is_default_stream(handle) || gl_load_relaxed(&s->context) == context);
 }
 
-/* Field by field, under the lock: another thread may still be looking at what the entry was before. */
+/* Field by field, under the lock: another thread may still be reading the entry's previous use. */
 static void begin(struct gl_meter *m, struct gl_stream *s, CUcontext context, CUstream handle, uint64_t thread,
 		  struct gl_clock *clock)
 {
@@ -114,8 +114,8 @@ struct gl_stream *gl_stream_of(struct gl_meter *m, CUcontext context, CUstream h
 	return s;
 }
 
-/* Where the driver does not answer, it is asked by its other call; if that fails too the stream counts as capturing
- * for those who would touch it, and as running for those who charge. */
+/* If the driver does not answer, its other call is used.  If that fails too, the stream counts as capturing for code
+ * that would mark it, and as running for code that charges. */
 static bool asks_capturing(CUstream stream, bool per_thread, bool otherwise)
 {
 	CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;

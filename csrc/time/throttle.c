@@ -42,7 +42,7 @@
 #define FREE_MARK_NS UINT64_C(4000000) /* and where not: only statistics depend on them */
 #define MIN_MARK_NS UINT64_C(250000)
 #define MAX_START_AHEAD_NS UINT64_C(1000000000) /* further off is nonsense */
-#define STUCK_NS UINT64_C(200000000)   /* unfinished work that does not get less for so long is not waited for */
+#define STUCK_NS UINT64_C(200000000)   /* a wait for unfinished work ends if the work has not decreased for so long */
 enum { MAX_SLEEP_NS = 50000000, MIN_LOOK_NS = 50000, MAX_LOOK_NS = 500000,
        OWN_LOOK_NS = 2000000, SIBLING_LOOK_NS = 500000 };
 
@@ -84,7 +84,7 @@ static bool clocked_open(struct gl_meter *m, struct gl_gpu *gpu, struct gl_clock
 {
 	gl_clocked_refill(b);
 	int64_t hand = gl_clocked_in_hand(b);
-	/* Those already waiting come first: a newcomer does not live on what they are waiting for. */
+	/* Threads that already wait come first: a new launch must not use what they are waiting for. */
 	return gl_load_relaxed(&m->gpu[gpu->index].waiting) ? hand >= (int64_t)b.resume_ns : hand > 0;
 }
 
@@ -94,7 +94,7 @@ static void goes_unpaced(struct gl_meter *m, struct gl_gpu *gpu)
 		gl_store_relaxed(&m->gpu[gpu->index].unpaced, 1);
 }
 
-/* The wall clock takes over: it begins with an even account. */
+/* The wall clock takes over: the bucket begins with neither credit nor debt. */
 static void begin_pacing(struct gl_meter *m, struct gl_gpu *gpu)
 {
 	if (GL_LIKELY(!gl_load_relaxed(&m->gpu[gpu->index].unpaced)) ||
@@ -104,7 +104,8 @@ static void begin_pacing(struct gl_meter *m, struct gl_gpu *gpu)
 	gl_gang_settle();
 }
 
-/* The gang's bucket paces the gpu; the device's begins with an even account when it is its turn again. */
+/* The gang's bucket paces the gpu.  The device's bucket begins with neither credit nor debt when it takes over
+ * again. */
 static bool is_of_gang(struct gl_meter *m, const struct gl_gpu *gpu)
 {
 	uint32_t *in_gang = &m->gpu[gpu->index].in_gang;
@@ -146,7 +147,7 @@ static bool within_run_ahead(struct gl_meter *m, const struct gl_gpu *gpu, const
 	return true;
 }
 
-/* How long until what is granted may be used. */
+/* The time until the grant may be used. */
 static uint64_t until_start(const struct gl_policy_device *p, uint64_t now)
 {
 	uint64_t start = gl_load_relaxed(&p->start_ns);
@@ -188,7 +189,7 @@ bool gl_bucket_open(struct gl_meter *m, struct gl_gpu *gpu)
 			goes_unpaced(m, gpu);
 		if (go || gl_policy_fresh(gl_now_ns()))
 			return go;
-		percent = gl_limit_percent(gpu, p); /* the daemon may have been found away just now */
+		percent = gl_limit_percent(gpu, p); /* the first check may just have found the daemon away */
 	}
 	if (percent == 100) {
 		goes_unpaced(m, gpu);
@@ -200,10 +201,10 @@ bool gl_bucket_open(struct gl_meter *m, struct gl_gpu *gpu)
 
 struct wait {
 	uint64_t start_ns, outstanding_ns, progress_ns;
-	bool throttled; /* for want of GPU time, not only for its own work to finish */
+	bool throttled; /* it waits for GPU time, not only for its own work to finish */
 };
 
-/* Looks at the marks; tells the daemon when the last work is done. */
+/* Looks at the marks; tells the daemon when the last work has finished. */
 static void collect(struct gl_meter *m, struct gl_gpu *gpu, CUcontext context, struct wait *w)
 {
 	uint64_t before = gl_load_relaxed(&gpu->account->outstanding_ns);
@@ -224,7 +225,7 @@ static uint64_t policy_sleep(struct gl_meter *m, const struct gl_gpu *gpu, const
 	uint64_t outstanding = w->outstanding_ns, half = gl_load_relaxed(&p->run_ahead_ns) / 2, left;
 	if (!granted(gpu, p)) {
 		if (!w->throttled)
-			gl_doorbell_ring(); /* the daemon can do something about it, which it cannot about our own work */
+			gl_doorbell_ring(); /* the daemon can grant time, but cannot hasten this process's own work */
 		w->throttled = true;
 		return outstanding ? look_again(outstanding / 2) : MAX_SLEEP_NS;
 	}
@@ -242,7 +243,7 @@ static uint64_t policy_sleep(struct gl_meter *m, const struct gl_gpu *gpu, const
 	return 0;
 }
 
-/* How long to sleep before looking again; 0: the launch may go. */
+/* The time to sleep before the next look; 0: the launch may go. */
 static uint64_t sleep_for(struct gl_meter *m, struct gl_gpu *gpu, const struct gl_policy_device *p, struct wait *w)
 {
 	uint64_t now = gl_now_ns(), ns = gl_suspended(gpu, p) ? MAX_SLEEP_NS : 0;
@@ -277,10 +278,10 @@ void gl_bucket_wait(struct gl_meter *m, struct gl_gpu *gpu, const struct gl_stre
 		if (ns == 0 || gl_is_waited_for(m, gpu, stream))
 			break;
 		if (w.outstanding_ns && ns > OWN_LOOK_NS)
-			ns = OWN_LOOK_NS; /* it may turn out to have taken less than was charged */
+			ns = OWN_LOOK_NS; /* its measured time may be less than its charge */
 		if (ns > SIBLING_LOOK_NS && gl_is_sibling_at_work(gpu))
 			ns = SIBLING_LOOK_NS;
-		gl_futex_wait(word, seen, ns); /* a signal handler runs, and we look again */
+		gl_futex_wait(word, seen, ns); /* the signal handler runs, then the loop looks again */
 	}
 	gl_sub_relaxed(&gpu->account->waiting, 1);
 	gl_sub_relaxed(&m->gpu[gpu->index].waiting, 1);

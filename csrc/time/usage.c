@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What was spent, what of it is unfinished, and telling the daemon of work that begins and ends.
+ * Counts GPU time that is spent or outstanding, and tells the daemon when work begins and ends.
  */
 #include <limits.h>
 
@@ -8,9 +8,10 @@
 #include "time/types.h"
 
 #define RING_NS UINT64_C(1000000)
-#define PAUSE_NS UINT64_C(1000000) /* without a launch: the daemon is told of the next */
+#define PAUSE_NS UINT64_C(1000000) /* after so long without a launch, the daemon is told of the next */
 
-/* If no tenant has to make room, only observers use this value: then the clock is read for the first work only. */
+/* If no tenant has to make room, only tools that display usage read this value.  Then the clock is only read for the
+ * first work. */
 static void lengthen_queue(struct gl_gpu *gpu, bool had_none, uint64_t ns)
 {
 	uint64_t now = had_none ? gl_now_ns() : 0, end = gl_load_relaxed(&gpu->account->queue_end_ns);
@@ -25,7 +26,7 @@ static void note_work(struct gl_meter *m, struct gl_gpu *gpu, bool had_none, uin
 	bool paused = now - gl_load_relaxed(&meter->launched_ns) >= PAUSE_NS;
 	gl_store_relaxed(&meter->launched_ns, now);
 	gl_store_relaxed(&gpu->account->queue_end_ns, (end > now ? end : now) + ns);
-	/* In our turn work is what the daemon expects. */
+	/* During its turn the daemon expects the tenant to have work. */
 	if ((!had_none && !paused) || gl_load_relaxed(&p->exclusive_from_ns) ||
 	    now - gl_load_relaxed(&meter->rang_ns) < RING_NS)
 		return;
@@ -51,7 +52,7 @@ void gl_queue_waited(struct gl_meter *m, const struct gl_gpu *gpu)
 	gl_doorbell_ring();
 }
 
-/* What of the ns is to be added to the time spent; the rest comes off the refund. */
+/* The part of the ns that is added to the time spent; the rest is deducted from the refund. */
 static uint64_t beyond(uint64_t *refund_ns, uint64_t ns)
 {
 	uint64_t refund = gl_load_relaxed(refund_ns), used;
@@ -73,7 +74,7 @@ void gl_spend(struct gl_meter *m, struct gl_gpu *gpu, uint64_t ns)
 	bool had_none = gl_add_relaxed(&gpu->account->outstanding_ns, ns) == 0;
 	spend(m, gpu, ns);
 	if (gl_self.daemon.registered && gl_gpu_shared(gpu))
-		note_work(m, gpu, had_none, ns); /* last: who is woken finds it spent */
+		note_work(m, gpu, had_none, ns); /* last, so that a woken thread sees the time as spent */
 	else
 		lengthen_queue(gpu, had_none, ns);
 }

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Launches that work on the GPU waits for.  Such work does not end before the launch has come, so the launch goes, whatever
- * the limit, the debt and the turn.  Who waits is seen by its end: work that is late, by what its launches are known to
- * cost, may be waiting.  A launch can only be what it waits for
+ * Finds launches for which running work waits on the GPU.  Such work cannot end before the launch is made, so the
+ * launch goes, whatever the limit, the debt and the turn.  Work that ends later than the known costs of its launches
+ * may be waiting.  A launch of this process can only be the one that it waits for
  *
  *   - if the process has nothing late itself, while another process of the gang, or another GPU of this one, has: it is
  *     behind its siblings, and goes on until it has caught up with them;
  *   - or if it goes into another stream than the work that is late.  That is rarer, and work may be late for other reasons,
  *     so the launch waits longer, and one goes at a time.
  *
- * What waited is charged its usual cost and teaches nothing: it lasted as long as we made it last.
+ * Work that waited is charged its usual cost, and nothing is learned from it: its length was that of the delay.
  */
 #include "process/gang.h"
 #include "time/gate.h"
@@ -17,12 +17,12 @@
 
 #define RANK_LATE_NS UINT64_C(1000000)
 #define STREAM_LATE_NS UINT64_C(20000000)
-#define CATCH_UP_NS UINT64_C(10000000) /* of GPU time, in which a rank goes on freely; then a launch each STREAM_LATE_NS */
+#define CATCH_UP_NS UINT64_C(10000000) /* of GPU time, in which a rank goes freely; then one each STREAM_LATE_NS */
 #define CATCH_UP_AHEAD_NS UINT64_C(1000000)
 #define ENDED_SOON_NS UINT64_C(3000000)
-#define WAITED_NS UINT64_C(500000)     /* more than its cost, at least: shorter is not told from work */
+#define WAITED_NS UINT64_C(500000)     /* minimum delay beyond its cost: a shorter one may be plain work */
 
-/* By how much the next mark, or without one the end of all that is unfinished, is later than it should be. */
+/* The delay of the next mark beyond its expected time; without a mark, the delay of the end of all unfinished work. */
 static uint64_t lateness(const struct gl_account *account, uint64_t now)
 {
 	uint32_t due_us = gl_load_relaxed(&account->due_us);
@@ -88,7 +88,7 @@ bool gl_is_sibling_at_work(const struct gl_gpu *gpu)
 	return false;
 }
 
-/* What it launches while it catches up is bounded: no sibling can be ahead by more than it may have unfinished. */
+/* Launches while catching up are bounded: no sibling can be ahead by more than it may have unfinished. */
 static bool has_caught_up(struct gl_gpu_meter *meter, const struct gl_gpu *gpu)
 {
 	uint64_t spent = gl_load_relaxed(&gpu->account->spent_ns), *from = &meter->behind_from_ns;
@@ -141,6 +141,6 @@ bool gl_has_waited(const struct gl_gpu *gpu, uint64_t from_ns, uint64_t to_ns, u
 	if (GL_LIKELY(!released) || to_ns - from_ns < cost_ns + WAITED_NS)
 		return false;
 	if (alone && gl_gang_has(gpu) && was_closed_at(to_ns))
-		return true; /* siblings are held back then, so what it waits for does not come by itself */
+		return true; /* siblings are held back then, so the launch that it waits for is not made otherwise */
 	return released > from_ns && released <= to_ns && to_ns - released <= ENDED_SOON_NS + 2 * cost_ns;
 }
