@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * One change of the tenant's memory account, and giving back.
+ * One change of the tenant's memory account, and uncharging.
  */
 #include "shim.h"
 

@@ -89,7 +89,7 @@ uint64_t gl_array_bytes(const CUDA_ARRAY3D_DESCRIPTOR *d)
 		bits *= d->NumChannels ? d->NumChannels : 1;
 	else
 		bits = bits_per_pixel(d->Format);
-	if (!bits) /* a format of the future: a guess, put right by what the card shows */
+	if (!bits) /* a newer format: a guess, corrected by the card's overhead */
 		bits = 32 * (uint64_t)(d->NumChannels ? d->NumChannels : 1);
 	if (__builtin_mul_overflow(extent(d->Width, d->Format), extent(d->Height, d->Format), &pixels) ||
 	    __builtin_mul_overflow(pixels, d->Depth ? d->Depth : 1, &pixels) ||

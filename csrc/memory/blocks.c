@@ -32,7 +32,7 @@ static void *map(size_t bytes)
 	return p == MAP_FAILED ? NULL : p;
 }
 
-/* NULL: no block was ever put (or no memory for the first). */
+/* NULL: no block was recorded yet, or there was no memory for the table. */
 static struct gl_blocks *table(bool make)
 {
 	struct gl_blocks *blocks = gl_load_acquire(&gl_self.blocks), *none = NULL;
@@ -193,7 +193,7 @@ bool gl_block_take(enum gl_space space, uint64_t key, struct gl_block *out)
 	return gl_block_update(space, key, copy_and_drop, out);
 }
 
-/* Starts behind an empty cell, so that no run goes round the end: closing a cell then only moves blocks that are
+/* Starts behind an empty cell, so that no run wraps round the end.  Removing a cell then only moves blocks that are
  * still to come, and each block is seen once. */
 static void each_in(struct shard *shard, bool (*fn)(struct gl_block *block, void *arg), void *arg)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The steps that every allocation hook takes, in one place so that no path can forget one: reserve, ask the driver,
- * then commit (the block is written down) or cancel (the reservation goes back).  Called by hooks only.
+ * The steps that every allocation hook takes, in one place so that no hook omits one: reserve, ask the driver, then
+ * commit (record the block) or cancel (uncharge the reservation).  Called by hooks only.
  */
 #include "shim.h"
 
@@ -12,7 +12,7 @@ bool gl_device_barred(CUdevice dev)
 	       REAL(cuDeviceGetCount)(&count) == CUDA_SUCCESS && dev < count;
 }
 
-/* The gpu of the current context.  False: there is a context, but on a device that cannot be put under quota. */
+/* The gpu of the current context.  False: the context's device cannot be put under quota. */
 static bool current(struct gl_gpu **gpu, CUcontext *context)
 {
 	CUdevice dev;
@@ -80,7 +80,7 @@ static void give_back(struct gl_charge *charge)
 
 bool gl_charge_commit(struct gl_charge *charge, enum gl_space space, uint64_t key)
 {
-	/* The driver made a context of its own accord: charge what now exists. */
+	/* The driver made a context by itself: charges the memory that it takes. */
 	if (!charge->gpu && (!current(&charge->gpu, &charge->context) ||
 			     (charge->gpu && !reserve(charge)))) {
 		(void)gl_charge_refused(charge, CUDA_SUCCESS);
@@ -97,7 +97,7 @@ bool gl_charge_commit(struct gl_charge *charge, enum gl_space space, uint64_t ke
 		.ordinal = (uint32_t)charge->gpu->ordinal,
 		.kind = charge->kind,
 	};
-	settled(charge); /* the driver has given it, so books and card agree */
+	settled(charge); /* the driver has allocated, so account and card agree */
 	bool fits = gl_overhead_fits_rounded(charge->gpu);
 	if (!fits)
 		gl_count_refusal(charge->gpu, charge->bytes);
@@ -105,7 +105,7 @@ bool gl_charge_commit(struct gl_charge *charge, enum gl_space space, uint64_t ke
 		give_back(charge);
 		return false;
 	}
-	/* The driver gave the address out again, so whatever was there is gone. */
+	/* The driver returned the address again, so the old block was freed by a call that the hooks did not see. */
 	if (old.space)
 		gl_uncharge_block(&old);
 	return true;

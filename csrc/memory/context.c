@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The beginning and end of contexts, for the hooks.  Making and ending them is done one at a time per gpu
- * (context_lock), so that a context's handle is not given out again before its memory has been taken off the books,
- * and two threads that retain the primary context at once are not both charged for it.  The lock is held across
- * the driver's call, which takes one of its own there.
+ * (context_lock), so that a context's handle is not reused before its memory is uncharged, and two threads that retain
+ * the primary context at once are not both charged for it.  The lock is held across the driver's call, which takes the
+ * driver's own lock.
  *
- * What dies with a context is found by walking the blocks.  Memory of pools, of cuMemCreate and of graphs belongs to the device and
- * outlives contexts (seen on a card: it survives even the reset of the primary one), so those blocks name none.
+ * The blocks that end with a context are found by walking the table.  Memory of pools, of cuMemCreate and of graphs
+ * belongs to the device and outlives contexts (seen on a card: it survives even the reset of the primary one), so those
+ * blocks name none.
  */
 #include "shim.h"
 #include "time/launch.h"
@@ -68,14 +69,14 @@ void gl_context_too_large(struct gl_gpu *gpu, uint64_t bytes)
 {
 	static uint32_t told;
 	uint64_t limit = gl_limit_bytes(gpu), mib = UINT64_C(1) << 20;
-	if (gl_load_relaxed(&gpu->overhead_blind)) { /* what it takes is a guess */
+	if (gl_load_relaxed(&gpu->overhead_blind)) { /* the cost is still a guess */
 		gl_log(GL_WARN, "device %d: what a context takes cannot be seen here%s; taken for %llu bytes, it passes the quota of "
 		       "%llu bytes", gpu->ordinal, gl_no_descriptors() ? ", for want of a file descriptor" : "",
 		       (unsigned long long)bytes, (unsigned long long)limit);
 		return;
 	}
 	gl_log(GL_WARN, "device %d: a context does not fit the quota of %llu bytes", gpu->ordinal, (unsigned long long)limit);
-	/* Nothing works then, and CUDA says no more than "out of memory". */
+	/* No allocation can work then, and CUDA only returns "out of memory". */
 	if (limit < bytes && gl_add_relaxed(&told, 1) == 0)
 		gl_log(GL_ERROR, "device %d: a context alone takes %llu MiB of memory, and the quota is %llu MiB: "
 		       "no program can use this GPU with it; give it %llu MiB and what the program needs",

@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What a context costs.  The size is the card's and the driver's business, so it is learned: the smallest growth
- * seen when a context was made, shared by the tenant's processes.  That much is reserved before the next one is
- * made; the truth is charged after.
+ * The memory that a context costs.  It depends on card and driver, so it is learned: the smallest growth measured when
+ * a context was made, shared by the tenant's processes.  That much is reserved before the next context is made; the
+ * measured cost is charged afterwards.
  */
 #include "process/limits.h"
 #include "memory/nvml_usage.h"
 
 #define MIB (UINT64_C(1) << 20)
-/* Sane figures where this process's own use cannot be seen and the growth of the whole card stands in for it. */
+/* Bounds of a plausible cost, for processes whose own use cannot be measured: there the growth of the whole card is
+ * used. */
 #define MIN_CONTEXT_BYTES (64 * MIB)
 #define MAX_CONTEXT_BYTES (1024 * MIB)
 
@@ -32,7 +33,7 @@ bool gl_overhead_context_begin(struct gl_gpu *gpu, struct gl_context_cost *cost)
 		return false;
 	gl_lock(&gpu->overhead_lock);
 	gl_store_relaxed(&gpu->overhead_bytes, gpu->overhead_bytes + cost->reserved);
-	gl_add_relaxed(&gpu->account->contexts, 1); /* a measurement meanwhile leaves the reservation alone */
+	gl_add_relaxed(&gpu->account->contexts, 1); /* so a measurement meanwhile keeps the reservation */
 	gl_unlock(&gpu->overhead_lock);
 	cost->card_before = UINT64_MAX;
 	cost->listing.count = UINT32_MAX;
@@ -54,7 +55,8 @@ void gl_overhead_context_cancel(struct gl_gpu *gpu, struct gl_context_cost *cost
 	gl_unlock(&gpu->overhead_lock);
 }
 
-/* Free memory as the new context sees it: an upper bound of its cost, as others' memory is in it. */
+/* Free memory as the new context reports it: gives an upper bound of the cost, as it lacks other processes' memory
+ * too. */
 static uint64_t taken_as_seen_by(CUcontext context)
 {
 	size_t free = 0, total = 0;
@@ -90,7 +92,8 @@ bool gl_overhead_context_end(struct gl_gpu *gpu, struct gl_context_cost *cost, C
 	} else {
 		learn_unseen(gpu, cost, context);
 	}
-	/* The first figure charged the reservation at least; now it is the truth, and what was learned is known. */
+	/* The first charge may have been the reservation; now it is the measured cost, and the learned cost is
+	 * known. */
 	(void)gl_overhead_measure(gpu);
 	return !gl_over_limit(gpu);
 }

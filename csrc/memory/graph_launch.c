@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Launches and uploads of graphs with memory nodes: what they may take from the card is reserved before.
+ * Launches and uploads of graphs with memory nodes: reserves beforehand what they may take from the card.
  */
 #include "memory/graph_memory.h"
 
@@ -11,9 +11,10 @@ static bool upload(struct gl_block *block, void *before)
 	return false;
 }
 
-/* The pool grows by what does not fit into its unused memory.  What an earlier launch of the same graph has left is
- * freed by the launch itself, or the driver refuses it.  The driver counts what a graph has freed itself as used until
- * it trims (seen on an H200), although another graph may take it: so this may be too much before a trim. */
+/* The pool grows by the memory that does not fit into its unused part.  Memory that an earlier launch of the same graph
+ * has left is freed by the launch itself, or the driver refuses the launch.  Until a trim, the driver counts memory
+ * that a graph has freed itself as used (seen on an H200), although another graph may take it.  So before a trim the
+ * result may be too high. */
 static uint64_t growth(struct gl_gpu *gpu, const struct gl_block *exec)
 {
 	cuuint64_t used = 0;
@@ -34,7 +35,7 @@ static uint64_t growth(struct gl_gpu *gpu, const struct gl_block *exec)
 	return want > charged ? want - charged : 0;
 }
 
-/* A refusal has trimmed the pool: then what is left in use is known, and less may do. */
+/* The refusal has trimmed the pool, so the used memory is known now, and a smaller reservation may suffice. */
 static int reserve_growth(struct gl_gpu *gpu, const struct gl_block *exec, uint64_t *need)
 {
 	uint64_t first = *need = growth(gpu, exec);
@@ -67,7 +68,7 @@ bool gl_graph_memory_launch_begin(CUgraphExec exec, struct gl_graph_launch *laun
 			return false;
 		}
 		if (need)
-			gl_in_flight_begin(gpu); /* until the end */
+			gl_in_flight_begin(gpu); /* until gl_graph_launch_end */
 		launch->need[i] = need;
 		launch->any = true;
 	}

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Memory nodes of graphs.  The driver has one pool per device for them.  It takes a graph's memory from the card when
- * the graph is first uploaded or launched, into that pool, and keeps it until it is asked to trim (seen on a card: not
- * even destroying the graph gives it back).  Graphs that run one after the other, and free what they allocate, share
- * it.  So per gpu the larger of two figures is charged: what the driver holds for graphs, and the largest peak among
- * the graphs that have not run yet, which are going to take it.  A node that does not fit is not added, and a launch or
- * an upload first reserves what it may make the pool grow by, and is refused if that does not fit.
+ * Memory nodes of graphs.  The driver has one pool per device for them.  When a graph is first uploaded or launched,
+ * the driver takes its memory from the card into that pool, and keeps it until a trim (seen on a card: not even
+ * destroying the graph gives it back).  Graphs that run one after the other, and free what they allocate, share it.  So
+ * per gpu the larger of two figures is charged: what the driver holds for graphs, and the largest peak among the graphs
+ * that have not run yet and will still take it.  A node that does not fit the quota is not added.  A launch or an
+ * upload first reserves the pool's possible growth, and is refused if that does not fit.
  *
  * A peak is counted in the order in which nodes are added; branches that run at the same time may need more, which the
  * driver's figure then shows.
@@ -30,7 +30,7 @@ static bool largest(struct gl_block *block, void *arg)
 	return false;
 }
 
-/* Looks through the graphs that are still to run.  Call with books_lock held. */
+/* Computes the figures of the graphs that have not run yet.  Call with books_lock held. */
 static void plan_again(struct gl_gpu *gpu)
 {
 	struct plan plan = {.ordinal = (uint32_t)gpu->ordinal};
@@ -111,7 +111,7 @@ void gl_graph_memory_add(struct gl_gpu *gpu, CUgraph graph, CUdeviceptr pointer,
 	struct gl_block block = {.key = pointer, .bytes = bytes, .space = GL_SPACE_POINTER, .kind = GL_MEM_GRAPH,
 				 .ordinal = (uint32_t)gpu->ordinal, .other = key};
 	struct gl_block old = {.space = 0};
-	/* Without a block its free node is not seen, and the peak is counted too high. */
+	/* Without a block the free node is not recorded, and the peak is counted too high. */
 	if (pointer && gl_block_put(&block, &old) == 0 && old.space)
 		gl_uncharge_block(&old);
 	(void)gl_block_update(GL_SPACE_GRAPH, key, change, &more);
@@ -123,7 +123,7 @@ void gl_graph_memory_freed(CUgraph graph, CUdeviceptr pointer)
 	struct gl_block block;
 	if (!gl_block_get(GL_SPACE_POINTER, pointer, &block) || block.kind != GL_MEM_GRAPH ||
 	    block.other != gl_graph_key(graph, block.ordinal))
-		return; /* freed by another graph than the one that allocates it: it stays that one's */
+		return; /* freed by another graph: the block stays with the one that allocates it */
 	struct change less = {.less = block.bytes};
 	(void)gl_block_update(GL_SPACE_GRAPH, block.other, change, &less);
 }
@@ -131,10 +131,10 @@ void gl_graph_memory_freed(CUgraph graph, CUdeviceptr pointer)
 /* ---- graphs that are made executable, run and end ---- */
 
 struct heir {
-	uint64_t graph, to; /* to: 0, or the graph that the pointers belong to from now on */
+	uint64_t graph, to; /* to: 0, or the graph that owns the pointers from now on */
 };
 
-/* The pointers of a graph that is gone are forgotten or moved. */
+/* Drops or moves the pointers of a graph that was destroyed. */
 static bool inherit(struct gl_block *block, void *arg)
 {
 	struct heir *heir = arg;
@@ -165,7 +165,7 @@ bool gl_graph_spend(struct gl_block *block, void *before)
 	return false;
 }
 
-/* What the graph plans, its executable one plans from now on. */
+/* Moves the graph's planned memory to its executable graph. */
 void gl_graph_memory_instantiated(CUgraph graph, CUgraphExec exec, unsigned long long flags)
 {
 	for (int i = 0; graph && exec && i < gl_self.gpu_count; i++) {
@@ -200,7 +200,8 @@ void gl_graph_memory_moved(CUgraph child, CUgraph parent)
 		if (!gl_load_acquire(&gpu->graph_memory) || gl_graph_memory_prepare(gpu, parent, false) != 0 ||
 		    !gl_block_take(GL_SPACE_GRAPH, gl_graph_key(child, (uint32_t)i), &block))
 			continue;
-		/* The child's peak is live in the parent for good: its nodes run at one point of the parent's order. */
+		/* The child's peak counts as live in the parent from now on, because all its nodes run at one point of
+		 * the parent's order. */
 		struct heir heir = {.graph = block.key, .to = gl_graph_key(parent, (uint32_t)i)};
 		struct change more = {.more = block.bytes};
 		gl_block_each(inherit, &heir);
@@ -238,7 +239,8 @@ void gl_graph_memory_captured(CUgraph graph)
 		if (graph && gl_load_acquire(&gl_self.gpu[i].graph_memory))
 			(void)gl_block_update(GL_SPACE_GRAPH, gl_graph_key(graph, (uint32_t)i), not_capturing, NULL);
 	}
-	/* A failed capture does not say which graph it destroyed; once none is open, all that were open are gone. */
+	/* A failed capture does not tell which graph it destroyed.  Once no capture is open, all captured graphs have
+	 * ended. */
 	if (graph || !any || gl_load_acquire(&gl_self.capturing))
 		return;
 	struct lost lost = {.on = {false}};

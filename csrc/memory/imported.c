@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Memory of processes outside the tenant.  The process that imports it is charged, whether another tenant is charged
- * or not, so that it is never charged to none; what another is charged for comes off where quotas are checked
+ * Memory of processes outside the tenant.  The process that imports it is charged, even if another tenant is charged
+ * too, so that some process always is.  Bytes that another tenant is charged for are deducted where quotas are checked
  * (gl_lent_bytes).
  */
 #include "process/limits.h"

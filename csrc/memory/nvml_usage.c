@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What NVML says of the card: the memory that this process holds there, and what is used in all.  Only real NVML
+ * NVML's figures of the card: the memory that this process holds there, and the memory used in all.  Only real NVML
  * functions are called, never our hooks, and NVML is started once per process (7 ms).
  *
- * NVML names processes by pid: driver 580 by the pids of the caller's namespace, and lists none that cannot be seen
- * from there; others may name them by the host's, which the daemon knows.  So the process that appears in
- * the list while our first context is made is us; where that is not clear, ours is the row of our own pid, else of
- * the host's.
+ * NVML names processes by pid: driver 580 uses the pids of the caller's namespace, and lists no process that is
+ * invisible there.  Other drivers may use the host's pids, which the daemon knows.  So the process that appears in the
+ * list while our first context is made is this process.  If that is ambiguous, our row is the one of our own pid, else
+ * of our pid on the host.
  */
 #include <string.h>
 
@@ -29,14 +29,14 @@ static bool nvml_started(void)
 	if (!gl_self.nvml_started) {
 		bool there = gl_nvml_load();
 		nvmlReturn_t r = there ? REAL(nvmlInit_v2)() : NVML_SUCCESS;
-		bool starved = (!there || r != NVML_SUCCESS) && gl_no_descriptors(); /* that may pass */
+		bool starved = (!there || r != NVML_SUCCESS) && gl_no_descriptors(); /* this error may pass */
 		if (starved && !gl_self.nvml_starved)
 			gl_log(GL_WARN, "there is no file descriptor left for NVML: " ESTIMATED);
 		else if (!there && !starved)
 			gl_log(GL_INFO, "NVML is not there: " ESTIMATED);
 		else if (r != NVML_SUCCESS && !starved)
 			gl_log(GL_WARN, "NVML does not start (error %d): " ESTIMATED, r);
-		gl_self.nvml_starved |= starved; /* said once, tried again each time */
+		gl_self.nvml_starved |= starved; /* logged once, tried again each time */
 		if (!starved)
 			gl_store_release(&gl_self.nvml_started, there && r == NVML_SUCCESS ? 1u : 2u);
 	}
@@ -52,7 +52,7 @@ static nvmlDevice_t handle_of(struct gl_gpu *gpu)
 		return gl_load_relaxed(&gpu->nvml);
 	gl_uuid_text(gpu->uuid, text);
 	if (REAL(nvmlDeviceGetHandleByUUID)(text, &handle) != NVML_SUCCESS) {
-		memcpy(text, "MIG", 3); /* CUDA gives the instance's UUID without saying that it is one */
+		memcpy(text, "MIG", 3); /* CUDA gives the instance's UUID without telling that it is a MIG instance */
 		if (REAL(nvmlDeviceGetHandleByUUID)(text, &handle) != NVML_SUCCESS)
 			handle = NULL;
 	}
@@ -96,7 +96,7 @@ static bool list_compute(nvmlDevice_t device, struct list *list)
 		       device, list);
 }
 
-/* Clients of an MPS server are listed apart. */
+/* NVML lists clients of an MPS server in another list. */
 static bool list_mps(nvmlDevice_t device, struct list *list)
 {
 	return list_by(gl_has(GL_ID_nvmlDeviceGetMPSComputeRunningProcesses_v3)
@@ -181,7 +181,7 @@ static bool was_there(const struct gl_nvml_listing *listing, uint32_t pid)
 	return false;
 }
 
-/* Which of those that appeared is us: by either of our pids, else the only one. */
+/* Finds this process among the new rows: by either of its pids, else the only new one. */
 static uint32_t recognised(const struct list *list, const struct gl_nvml_listing *before)
 {
 	uint32_t appeared = 0, last = 0, host = host_pid();
@@ -207,7 +207,8 @@ void gl_nvml_listing_recognise(struct gl_gpu *gpu, const struct gl_nvml_listing 
 	if (!device || before->count == UINT32_MAX || !list_compute(device, &list))
 		return;
 	uint32_t pid = recognised(&list, before);
-	/* A stranger that appeared at the same time is not us as long as we are there by a pid of our own. */
+	/* Another process that appeared at the same time is not taken for this one as long as one of our own pids is
+	 * listed. */
 	if (pid && (pid == gl_self.pid || pid == host_pid() || !find_own(&list, &bytes)))
 		gl_store_relaxed(&gl_self.listed_pid, pid);
 	list_free(&list);

@@ -17,7 +17,7 @@
 #define MIB (UINT64_C(1) << 20)
 #define GROWTH (32 * MIB)
 #define NEARLY_FULL (64 * MIB)
-#define PIECE (2 * MIB) /* the driver takes memory from the card in pieces of this size */
+#define PIECE (2 * MIB) /* the driver takes device memory in pieces of this size */
 #define RESERVES 4096
 #define PAUSE_NS 1000000u /* between two measurements, unless rounding alone may have used up the quota by now */
 
@@ -32,12 +32,12 @@ static uint64_t charged(const struct gl_gpu *gpu)
 	return gl_ledger_account(gl_self.usage, gpu->index, (uint32_t)gl_self.slot);
 }
 
-/* What was asked for and shows in NVML's figure.  Call with overhead_lock held. */
+/* Requested memory that NVML's figure includes.  Call with overhead_lock held. */
 static uint64_t asked(const struct gl_gpu *gpu)
 {
 	uint64_t all = charged(gpu);
 	uint64_t rest = gpu->overhead_bytes + gl_load_relaxed(&gpu->account->kind_bytes[GL_MEM_MANAGED]);
-	rest += gl_load_relaxed(&gpu->graph_unused_bytes); /* charged, but the driver takes it at the first launch */
+	rest += gl_load_relaxed(&gpu->graph_unused_bytes); /* charged, but the driver only takes it at the first launch */
 	return all > rest ? all - rest : 0;
 }
 
@@ -70,7 +70,7 @@ static uint64_t apart(uint64_t a, uint64_t b)
 	return a > b ? a - b : b - a;
 }
 
-/* The figure less what was asked for; what was imported may be in the figure or not. */
+/* The figure less the requested memory; the figure may include imported memory or not. */
 static uint64_t beyond(const struct gl_gpu *gpu, uint64_t used, uint64_t asked_bytes)
 {
 	uint64_t with = used > asked_bytes ? used - asked_bytes : 0, imported = gl_imported_bytes(gpu);
@@ -81,7 +81,8 @@ static uint64_t beyond(const struct gl_gpu *gpu, uint64_t used, uint64_t asked_b
 	return apart(without, last) <= apart(with, last) ? without : with;
 }
 
-/* NVML's figure less what was asked for, with as little happening meanwhile as can be had.  False: not listed. */
+/* NVML's figure less the requested memory, read while as few calls as possible are running.  False: NVML does not list
+ * this process. */
 static bool look(struct gl_gpu *gpu, uint64_t *measured, bool *steady)
 {
 	uint64_t used = 0;
@@ -91,7 +92,7 @@ static bool look(struct gl_gpu *gpu, uint64_t *measured, bool *steady)
 		bool still = gl_load_acquire(&gpu->in_flight) == 0;
 		uint64_t before = asked(gpu);
 		seen = gl_nvml_own_bytes(gpu, &used);
-		gl_pools_refresh(gpu); /* growth since the first look is in NVML's figure, so it must be in ours */
+		gl_pools_refresh(gpu); /* NVML's figure includes growth since `before` */
 		uint64_t after = asked(gpu), most = after > before ? after : before;
 		*steady = before == after && still && gl_load_acquire(&gpu->in_flight) == 0;
 		*measured = beyond(gpu, used, most);
@@ -109,7 +110,7 @@ static bool measure(struct gl_gpu *gpu)
 	gl_store_relaxed(&gpu->overhead_blind, !seen && !none);
 	if (seen)
 		apply(gpu, measured, steady);
-	else /* not listed without a context, and then there is no overhead; else what contexts usually cost */
+	else /* not listed: no overhead without a context, else the usual cost of contexts */
 		apply(gpu, floor_bytes(gpu), true);
 	gl_store_relaxed(&gpu->overhead_with_bytes, charged(gpu));
 	gl_store_relaxed(&gpu->overhead_at_bytes, charged(gpu));
@@ -136,7 +137,7 @@ void gl_overhead_refresh(struct gl_gpu *gpu)
 	gl_store_relaxed(&gpu->overhead_reserves, reserves);
 	if (now < lowest)
 		gl_store_relaxed(&gpu->overhead_at_bytes, now);
-	uint64_t unseen = PIECE * reserves; /* rounding may have cost so much since last time */
+	uint64_t unseen = PIECE * reserves; /* possible rounding since the last measurement */
 	bool dirty = gl_load_relaxed(&gpu->overhead_dirty), near = left < NEARLY_FULL + unseen;
 	bool changed = now > lowest + GROWTH || now + GROWTH < gl_load_relaxed(&gpu->overhead_with_bytes);
 	if (GL_LIKELY(!dirty && !near && !changed && reserves < RESERVES))
@@ -153,7 +154,7 @@ void gl_overhead_refresh(struct gl_gpu *gpu)
 
 uint64_t gl_overhead_watch(struct gl_gpu *gpu)
 {
-	/* Far from the quota a stale figure does: if the call goes over it, it was large indeed. */
+	/* Far from the quota an old figure suffices: only a large call could exceed the quota from there. */
 	uint64_t limit = gl_limit_bytes(gpu), total = gl_charged_bytes(gpu->index);
 	if (total > limit || limit - total < 4 * NEARLY_FULL)
 		(void)gl_overhead_measure(gpu);
@@ -165,7 +166,7 @@ bool gl_overhead_fits_rounded(struct gl_gpu *gpu)
 	uint64_t limit = gl_limit_bytes(gpu), total = gl_charged_bytes(gpu->index);
 	if (GL_LIKELY(total <= limit && limit - total >= PIECE))
 		return true;
-	/* The figure is fresh: with so little left, the reservation measured. */
+	/* The figure is fresh: with so little left, gl_overhead_refresh measured before the reservation. */
 	bool fits = gl_load_relaxed(&gpu->overhead_blind) || gl_overhead_fits(gpu, gl_load_relaxed(&gpu->overhead_bytes));
 	if (!fits)
 		gl_overhead_mark(gpu);

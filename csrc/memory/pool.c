@@ -11,7 +11,7 @@
 
 #include <string.h>
 
-/* Should the driver not say, then what is charged: never less than the truth was. */
+/* If the driver does not report its figure, `charged` is returned, which was never less than the real size. */
 uint64_t gl_pool_attribute(const struct gl_pool *pool, CUmemPool_attribute which)
 {
 	cuuint64_t value = 0;
@@ -95,7 +95,8 @@ int gl_pool_add(CUmemoryPool handle, struct gl_gpu *gpu, enum gl_memory_kind kin
 	return r;
 }
 
-/* Finds the gpu of a pool that was not made through a hook: a device's default one, or one that a newer driver describes. */
+/* Finds the gpu of a pool that no hook has seen being made: a device's default pool, or one described by a newer
+ * driver. */
 static struct gl_gpu *recognise(CUmemoryPool handle)
 {
 	CUstreamCaptureMode mode = gl_capture_relax();
@@ -168,8 +169,8 @@ static bool renames(struct gl_block *block, void *arg)
 	return false;
 }
 
-/* Pointers outlive their pool (seen on a card), and its handle may be given out again meanwhile, so the entry takes
- * another name.  Odd, so that it is no handle. */
+/* Pointers outlive their pool (seen on a card), and the driver may reuse its handle meanwhile.  So the entry gets
+ * another name.  It is odd, so that it is no handle. */
 static void orphan(struct gl_gpu *gpu, struct gl_pool *pool)
 {
 	struct rename rename = {(uintptr_t)pool->handle, gl_add_relaxed(&gl_self.next_id, 1) * 2 + 1, 0};
@@ -178,7 +179,7 @@ static void orphan(struct gl_gpu *gpu, struct gl_pool *pool)
 	pool->orphans = rename.count;
 	if (rename.count == 0)
 		forget(gpu, pool);
-	gl_overhead_mark(gpu); /* frees under way may hold memory a little longer */
+	gl_overhead_mark(gpu); /* frees in stream order may hold memory a little longer */
 }
 
 CUresult gl_pool_destroy(CUmemoryPool handle)
@@ -191,7 +192,7 @@ CUresult gl_pool_destroy(CUmemoryPool handle)
 			(void)gl_block_take(GL_SPACE_POOL, (uintptr_t)handle, &block);
 		return result;
 	}
-	/* The lock is held across the driver's call, so that no thread queries a pool that is gone. */
+	/* The lock is held across the driver's call, so that no thread queries a destroyed pool. */
 	CUstreamCaptureMode mode = gl_capture_relax();
 	gl_lock(&gpu->books_lock);
 	struct gl_pool *pool = gl_pool_find(gpu, handle);

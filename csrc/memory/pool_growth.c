@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Letting a pool grow inside the quota.  Before an allocation what it may make the pool grow by is reserved: what does
- * not fit into its unused memory, in whole steps (32 MiB on the cards seen; learned).  Afterwards the pool is charged
- * what it really holds, which may be more (unused memory in pieces, or freed and not yet given back): if that passes
- * the quota, the hook undoes the allocation.
+ * Keeps the growth of pools inside the quota.  Before an allocation the pool's possible growth is reserved: the bytes
+ * that do not fit into its unused memory, in whole steps (32 MiB on the cards seen; learned).  Afterwards the pool is
+ * charged what it really holds.  That may be more, if its unused memory is in pieces or not released yet.  If it
+ * exceeds the quota, the hook undoes the allocation.
  *
  * Locks: pool_lock (hooks: one stream-ordered allocation per gpu at a time, so that each one's growth is its own),
- * then books_lock (pool.c).  While an allocation is under way its pool's `floor` keeps what was reserved for it from
- * being given back.
+ * then books_lock (pool.c).  During an allocation the pool's `floor` keeps the reservation from being uncharged.
  */
 #include "process/limits.h"
 #include "memory/pool.h"
@@ -27,7 +26,7 @@ static uint64_t whole_steps(const struct gl_gpu *gpu, uint64_t need)
 static uint64_t missing(struct gl_gpu *gpu, CUmemoryPool handle, uint64_t bytes, uint64_t reserved,
 			enum gl_memory_kind *kind)
 {
-	uint64_t need = UINT64_MAX, want; /* a pool that could not be written down gives nothing */
+	uint64_t need = UINT64_MAX, want; /* a pool that has no entry has no unused memory to offer */
 	CUstreamCaptureMode mode = gl_capture_relax();
 	gl_lock(&gpu->books_lock);
 	struct gl_pool *pool = gl_pool_find(gpu, handle);
@@ -72,7 +71,7 @@ bool gl_pool_reserve(struct gl_gpu *gpu, CUmemoryPool handle, uint64_t bytes)
 	enum gl_memory_kind kind = GL_MEM_POOL;
 	gl_store_relaxed(&gpu->account->pool_unused_bytes, 0);
 	uint64_t need = missing(gpu, handle, bytes, 0, &kind);
-	/* When the quota is short, reserving trims pools, this one too; then a little more is needed after all. */
+	/* Reserving trims pools when the quota is short, this pool too; then a little more is needed. */
 	for (int tries = 0; need && tries < 8; tries++) {
 		if (gl_reserve(gpu, kind, need) != 0) {
 			lower_floor(gpu, handle);
@@ -84,8 +83,8 @@ bool gl_pool_reserve(struct gl_gpu *gpu, CUmemoryPool handle, uint64_t bytes)
 	return true;
 }
 
-/* Trims and looks for a tenth of a second whether the pool comes back to what was allowed: memory freed in stream
- * order comes back when the card gets there, and a program may be a few frees ahead of it. */
+/* Trims and waits up to a tenth of a second for the pool to shrink to the allowed size.  Memory freed in stream order
+ * is released when the GPU gets there, and the program may be a few frees ahead of it. */
 static bool shrinks_to(struct gl_gpu *gpu, CUmemoryPool handle, uint64_t allowed)
 {
 	uint64_t deadline = gl_now_ns() + 100000000u;
@@ -106,8 +105,8 @@ static bool shrinks_to(struct gl_gpu *gpu, CUmemoryPool handle, uint64_t allowed
 	}
 }
 
-/* Learns the step by which pools grow: the least growth by more than was needed.  Other figures than powers of two are
- * chance: memory that was freed and not yet given back. */
+/* Learns the step by which pools grow: the smallest growth that exceeded the need.  Figures that are no powers of two
+ * are ignored, because they include memory that was freed and not released yet. */
 static void learn_step(struct gl_gpu *gpu, const struct gl_pool *pool)
 {
 	uint64_t grown = pool->charged > pool->base ? pool->charged - pool->base : 0;

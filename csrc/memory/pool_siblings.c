@@ -1,24 +1,25 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Memory that pools give back by themselves: it is off the card once the stream has been waited for, so the books are
- * looked at there and not only at the process's next allocation, which another process of the tenant would wait for.
+ * Memory that pools release by themselves: it is free on the card once the program has waited for the stream.  So it is
+ * uncharged there, and not only at the process's next allocation, for which another process of the tenant would have to
+ * wait.
  *
- * Memory that pools keep unused: the process that is about to be refused trims its own pools, and asks each other process
- * that has some by a word in that one's slot.  The other one answers at its next call of any kind, and where it is waiting
- * for the GPU when that ends.  If it is registered with a daemon, the library's thread answers within a second, and the
- * asking process waits for so long where it was seen to keep something.  Without a daemon, a process that makes no call
- * keeps what it has.  None answers while it captures a stream.
+ * Memory that pools keep unused: a process that is about to be refused trims its own pools.  Then it asks each sibling
+ * that has pools, by a word in the sibling's slot.  The sibling answers at its next call of any kind; if it is waiting
+ * for the GPU, when that wait ends.  If it is registered with a daemon, the library's thread answers within a second.
+ * The asking process waits for that only if the sibling's account shows unused memory.  Without a daemon, a process
+ * that makes no call keeps its unused memory.  No process answers while it captures a stream.
  */
 #include <limits.h>
 
 #include "memory/pool.h"
 #include "time/types.h"
 
-#define TRIM_PAUSE_NS 10000000u               /* between two trims for a process that waits for memory */
-#define ANSWER_NS UINT64_C(20000000)          /* how long the others may take until their next call */
-#define THREAD_ANSWER_NS UINT64_C(1300000000) /* how long their thread may take, which looks once a second */
+#define TRIM_PAUSE_NS 10000000u               /* between two trims for another process that waits for memory */
+#define ANSWER_NS UINT64_C(20000000)          /* time that siblings get until their next call */
+#define THREAD_ANSWER_NS UINT64_C(1300000000) /* time that their threads get, which look once a second */
 
-/* Call with books_lock held and captures relaxed.  *unused: how much, as far as that can be told. */
+/* Call with books_lock held and captures relaxed.  *unused: the unused bytes, as far as the driver tells them. */
 static bool keeps_unused(const struct gl_gpu *gpu, uint64_t *unused)
 {
 	bool any = false;
@@ -47,7 +48,7 @@ static void answer(bool (*trims)(struct gl_gpu *))
 			continue;
 		gl_store_relaxed(&gpu->account->pool_unused_bytes, 0);
 		(void)__atomic_fetch_and(word, ~(1u << gpu->index), __ATOMIC_ACQ_REL);
-		gl_futex_wake(&gpu->device->memory_change, INT_MAX); /* there is nothing more to wait for */
+		gl_futex_wake(&gpu->device->memory_change, INT_MAX); /* the asking process need not wait longer */
 	}
 	errno = kept;
 }
@@ -72,7 +73,7 @@ static void give(void)
 static void look(struct gl_gpu *gpu)
 {
 	uint64_t unused;
-	gl_store_relaxed(&gpu->pools_stale, 0u); /* before, so that a free meanwhile is not lost */
+	gl_store_relaxed(&gpu->pools_stale, 0u); /* before the look, so that a free meanwhile is not missed */
 	gl_pools_refresh(gpu);
 	CUstreamCaptureMode mode = gl_capture_relax();
 	gl_lock(&gpu->books_lock);
@@ -81,7 +82,7 @@ static void look(struct gl_gpu *gpu)
 	gl_store_release(&gl_self.give, give);
 	gl_unlock(&gpu->books_lock);
 	gl_capture_restore(mode);
-	if (more) /* another stream has still to be waited for, or the pool is told to keep it */
+	if (more) /* the program has not waited for another stream yet, or has told the pool to keep it */
 		gl_store_relaxed(&gpu->pools_stale, 1u);
 }
 
@@ -112,7 +113,7 @@ void gl_pools_waited(void)
 	}
 }
 
-/* Another process of the tenant that has memory in pools, from slot *at on; NULL: there is none. */
+/* Another process of the tenant that has memory in pools, searched from slot *at; NULL: there is none. */
 static struct gl_slot *next_with_pools(const struct gl_gpu *gpu, uint32_t *at)
 {
 	uint32_t used = gl_load_relaxed(&gl_self.usage->header.slots_used);
@@ -127,7 +128,7 @@ static struct gl_slot *next_with_pools(const struct gl_gpu *gpu, uint32_t *at)
 	return NULL;
 }
 
-/* Returns how long an answer may take; 0: no process has anything to give. */
+/* Returns how long an answer may take; 0: no process has anything to trim. */
 static uint64_t ask(struct gl_gpu *gpu)
 {
 	uint64_t bound = 0;
@@ -151,7 +152,7 @@ static bool some_are_to_answer(const struct gl_gpu *gpu)
 	return false;
 }
 
-/* Asks at the first call, and waits for an answer.  False: no more will come. */
+/* Asks at the first call, and waits for an answer.  False: no further answer will come. */
 bool gl_pools_ask_siblings(struct gl_gpu *gpu, struct gl_plea *plea)
 {
 	struct gl_device *d = gpu->device;
@@ -169,7 +170,7 @@ bool gl_pools_ask_siblings(struct gl_gpu *gpu, struct gl_plea *plea)
 		uint32_t change = gl_load_acquire(&d->memory_change);
 		if (change != plea->seen) {
 			plea->seen = change;
-			gl_store_release(&d->memory_wanted, 1u); /* the one that rang took it away */
+			gl_store_release(&d->memory_wanted, 1u); /* the process that rang took that memory */
 			return true;
 		}
 		if (last)
@@ -183,7 +184,7 @@ void gl_pools_ask_end(struct gl_gpu *gpu, const struct gl_plea *plea)
 {
 	if (!plea->until_ns)
 		return;
-	gl_store_relaxed(&gpu->device->memory_wanted, 0u); /* a thread that waits for memory says so again at its next try */
+	gl_store_relaxed(&gpu->device->memory_wanted, 0u); /* a thread that waits sets it again at its next try */
 	uint32_t used = gl_load_relaxed(&gl_self.usage->header.slots_used);
 	for (uint32_t i = 0; i < used && i < GL_MAX_SLOTS; i++)
 		if ((int)i != gl_self.slot && gl_load_relaxed(&gl_self.usage->slot[i].asked))

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Taking memory out of the tenant's quota and putting it back.  A reservation is one ledger operation; only when it
- * does not fit is more tried: what dead processes left, what this process's pools hold unused and then those of the
- * tenant's other processes, and a fresh look at what the card really holds.
+ * Taking memory out of the tenant's quota and putting it back.  A reservation is one ledger operation.  If it does not
+ * fit, the process reaps dead processes, measures the overhead again, trims its own pools, and then asks the tenant's
+ * other processes to trim theirs.
  */
 #include "shim.h"
 
-/* What another tenant is charged for does not count. */
+/* Bytes that another tenant is charged for do not count. */
 static int try_once(struct gl_gpu *gpu, enum gl_memory_kind kind, uint64_t bytes)
 {
 	uint64_t limit = gl_limit_bytes(gpu), lent;
@@ -37,7 +37,7 @@ static int change_trying_hard(struct gl_gpu *gpu, enum gl_memory_kind kind, uint
 	if (gl_segment_reap() > 0)
 		r = try_once(gpu, kind, bytes);
 	if (r == -ENOMEM) {
-		(void)gl_overhead_measure(gpu); /* refreshes the pools too */
+		(void)gl_overhead_measure(gpu); /* refreshes the pools' charges too */
 		r = try_once(gpu, kind, bytes);
 	}
 	if (r == -ENOMEM && gl_pools_trim(gpu))

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Memory handed from process to process.  Inside the tenant one of those that hold it is charged (shares.h), and the
- * importer finds the entry by a name that it can read where it gets the memory:
+ * Memory passed from process to process.  Inside the tenant one of its holders is charged (shares.h).  The importer
+ * finds the entry by a name that comes with the memory:
  *
  *   - opaque handles (cuIpcGetMemHandle, cuMemPoolExportPointer) are their own name;
  *   - a file descriptor has none: all descriptors of CUDA lead to one device node.  But what travels is the open file,
@@ -9,9 +9,10 @@
  *     which do nothing without O_ASYNC.  The exporter leaves its pid and a number of its own there; the kernel
  *     tells the importer that pid in the importer's namespace, and no pid once the exporter is dead.
  *
- * Memory that is found in no entry comes from outside the tenant, or from a process without the library.  The importer
- * makes an entry for it, is charged, and is relieved for as long as another tenant that holds it is charged (loans.h).
- * That name is the opaque handle's too, or says whose descriptor it was, with the pid that this namespace knows.
+ * Memory without an entry comes from outside the tenant, or from a process without the library.  The importer makes an
+ * entry for it and is charged.  While another tenant that holds the memory is charged, those bytes do not count against
+ * the importer's quota (loans.h).  The name among tenants is the opaque handle's too, or is made from the exporter's
+ * pid in this pid namespace.
  *
  * Lock: share_lock, then ledger_lock.  A block's shard may be locked when share_lock is taken, never the other way.
  */
@@ -56,7 +57,7 @@ static bool there(uint64_t name)
 	return false;
 }
 
-/* A name of this process's that no entry has; 0: there is none left. */
+/* A name of this process's that no entry uses; 0: all are used. */
 static uint64_t new_name(void)
 {
 	for (uint32_t tag = 1; tag <= TAGS; tag++) {
@@ -85,7 +86,8 @@ uint64_t gl_shared_name_of_fd(int fd)
 	return 0;
 }
 
-/* By which other tenants know what a process exported by descriptor.  Only those of its pid namespace can tell. */
+/* The name among tenants of memory that a process exported by descriptor.  Only processes of its pid namespace can
+ * compute it. */
 static uint64_t common_name(uint32_t tag, uint32_t pid, uint64_t start_ticks)
 {
 	uint64_t parts[8] = {gl_self.own->pid_namespace, pid, start_ticks, tag};
@@ -101,7 +103,8 @@ uint64_t gl_shared_common_name_of_fd(int fd)
 
 /* ---- entries ---- */
 
-/* All the devices' at once: an entry's is not known before it is looked at, and this is rare. */
+/* Locks the ledgers of all devices, because the entry's device is not known before it is read.  Exports and imports are
+ * rare. */
 static void lock(void)
 {
 	gl_lock(&gl_self.share_lock);
@@ -137,11 +140,11 @@ static int add(const struct gl_gpu *gpu, const struct gl_block *block, uint64_t 
 static bool mark(struct gl_block *block, void *entry)
 {
 	block->share = *(uint32_t *)entry;
-	block->imported = 0; /* the entry says it from now on */
+	block->imported = 0; /* from now on the entry tells it */
 	return false;
 }
 
-/* Writes the block's memory down under the name.  False: importers will be charged, too. */
+/* Records the block's memory in an entry with that name.  False: importers will be charged, too. */
 static bool export(const struct gl_block *block, uint64_t name, uint64_t common, uint64_t bytes)
 {
 	struct gl_gpu *gpu = gl_gpu_of((CUdevice)block->ordinal);
@@ -165,7 +168,7 @@ void gl_shared_export(enum gl_space space, uint64_t key, const void *opaque, uin
 	struct gl_block block;
 	if (!gl_block_get(space, key, &block))
 		return;
-	if (block.share) { /* should the driver give it another handle, that is the one to come */
+	if (block.share) { /* if the driver makes another handle, importers will receive that one */
 		gl_store_release(&gl_self.usage->share[block.share - 1].key, gl_shared_name(opaque));
 		return;
 	}
@@ -187,14 +190,14 @@ void gl_shared_export_fd(enum gl_space space, uint64_t key, int fd)
 	struct gl_share *share = &gl_self.usage->share[block.share - 1];
 	if (write_on(fd, gl_load_acquire(&share->key)))
 		return;
-	uint64_t name = new_name(); /* the one that exported it first is dead */
+	uint64_t name = new_name(); /* the process that exported it first is dead */
 	if (name) {
 		gl_store_release(&share->key, name);
 		(void)write_on(fd, name);
 	}
 }
 
-/* Processes that share memory may wait for each other by it. */
+/* Processes that share memory may wait for each other through it. */
 static void note_gang(uint32_t entry)
 {
 	const struct gl_gpu *gpu = gl_gpu_current();
@@ -240,7 +243,7 @@ bool gl_shared_import(struct gl_gpu *gpu, struct gl_block *block, uint64_t commo
 	return true;
 }
 
-/* The next tenant is charged before this one gives back. */
+/* The next tenant is charged before this one is uncharged. */
 static void leave(uint32_t entry)
 {
 	const struct gl_share *share = &gl_self.usage->share[entry];

@@ -16,7 +16,7 @@
 
 #include "shim.h"
 
-/* This thread's wait, or its try that may become one. */
+/* This thread's wait, or a try that may become one. */
 static __thread struct gl_memory_wait *current;
 
 static uint64_t bound_ns(const struct gl_gpu *gpu)
@@ -47,7 +47,7 @@ static void announce(struct gl_memory_wait *w)
 {
 	struct gl_device *d = w->gpu->device;
 	gl_store_release(&d->memory_wanted, 1u);
-	__atomic_thread_fence(__ATOMIC_SEQ_CST); /* said before the next try */
+	__atomic_thread_fence(__ATOMIC_SEQ_CST); /* read before the next try */
 	w->seen = gl_load_acquire(&d->memory_change);
 }
 
@@ -104,14 +104,14 @@ bool gl_memory_wait_again(struct gl_memory_wait *w)
 	if (!w->start_ns) {
 		if (w->bytes > gl_limit_bytes(w->gpu))
 			return give_up(w);
-		begin_waiting(w); /* and once more, for who gave back before it could know of us */
+		begin_waiting(w); /* and one more try: memory freed before this did not wake the thread */
 		return true;
 	}
 	uint64_t waited = gl_now_ns() - w->start_ns, bound = bound_ns(w->gpu);
 	if (waited >= bound || gl_load_relaxed(&gl_self.capturing))
 		return give_up(w);
 	uint64_t left = bound - waited;
-	/* A signal handler runs, and we try again. */
+	/* The signal handler runs, and the thread tries again. */
 	gl_futex_wait(&w->gpu->device->memory_change, w->seen, left < w->poll_ns ? left : w->poll_ns);
 	announce(w);
 	w->by_card = false;
@@ -132,10 +132,10 @@ void gl_memory_wait_end(struct gl_memory_wait *w)
 void gl_memory_freed(struct gl_gpu *gpu)
 {
 	if (current)
-		return; /* what a try took and gives back is no news */
+		return; /* memory that a failed try frees is no reason to wake other threads */
 	struct gl_device *d = gpu->device;
 	const struct gl_policy_device *p = gl_policy_of(gpu);
-	__atomic_thread_fence(__ATOMIC_SEQ_CST); /* given back before we look who wants it */
+	__atomic_thread_fence(__ATOMIC_SEQ_CST); /* frees before it reads who wants memory */
 	bool others = p && gl_load_relaxed(&p->memory_wanted);
 	if (GL_LIKELY(!gl_load_relaxed(&d->memory_wanted) && !others))
 		return;
