@@ -51,14 +51,14 @@ static inline void gl_close(int fd)
 	(void)gl_syscall(SYS_close, fd);
 }
 
-/* A copy of the descriptor, out of the way of programs that expect to get, or close, low numbers.  Or negative errno. */
+/* Duplicates the descriptor to a high number, which programs neither expect to get nor close.  Or negative errno. */
 static inline int gl_dup_high(int fd)
 {
 	enum { MIN_DESCRIPTOR = 200 };
 	return (int)gl_syscall(SYS_fcntl, fd, F_DUPFD_CLOEXEC, MIN_DESCRIPTOR);
 }
 
-/* Moves the descriptor there; without room it stays. */
+/* Moves the descriptor to a high number; without room it keeps its number. */
 static inline int gl_moved_up(int fd)
 {
 	int high = gl_dup_high(fd);
@@ -68,7 +68,7 @@ static inline int gl_moved_up(int fd)
 	return high;
 }
 
-/* No file can be opened now for want of descriptors: what else failed at this moment failed for that. */
+/* True if no file can be opened now for want of descriptors, so that other failures at this moment have that cause. */
 static inline bool gl_no_descriptors(void)
 {
 	int fd = gl_open("/dev/null", O_RDONLY, 0);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * dlsym and dlvsym.  A program that looks up a driver or NVML function which the hook table names, and would get
- * the driver's own, gets our hook instead; every other look-up goes to the real function untouched.
+ * dlsym and dlvsym.  If a program looks up a driver or NVML function of the hook table, and would get the driver's own,
+ * it gets our hook instead.  Every other look-up goes to the real function unchanged.
  *
  * The real dlsym tells RTLD_NEXT and RTLD_DEFAULT by its return address.  So the exported functions are assembly:
  * they ask gl_decide what to do and then *jump* to the real one with the caller's registers, whatever the compiler
@@ -23,7 +23,7 @@ typedef int dladdr_type(const void *, Dl_info *);
 
 __attribute__((used)) void *gl_real_dlsym, *gl_real_dlvsym;
 
-/* The driver's own libraries look their parts up by name too and must find their own. */
+/* The driver's libraries look up their own functions by name too and must find the driver's. */
 static bool is_driver(const void *caller)
 {
 	Dl_info info;
@@ -53,17 +53,18 @@ static struct answer look_up_hook(void *handle, const char *name, int id, const 
 		return pass;
 	bool there = gl_loaded(id) && gl_has((enum gl_hook_id)id);
 	void *found = handle == RTLD_NEXT ? hook.value : real(handle, name);
-	if (!found) /* dlerror() says why; RTLD_DEFAULT always finds us, unless we were loaded by other means than preloading */
+	if (!found) /* dlerror() has the reason; RTLD_DEFAULT always finds us, unless we were not loaded by preloading */
 		return there && handle == RTLD_DEFAULT ? hook : (struct answer){NULL, 1};
 	if (found != hook.value)
 		return there && found == gl_real[id] ? hook : (struct answer){found, 1}; /* else another library's */
 	if (there)
 		return hook;
-	/* The global scope, where we come first: what would be found without us, or dlerror() says why nothing is. */
+	/* The global scope, where we come first: the symbol that a program would find without us.  On failure dlerror()
+	 * has the reason. */
 	return (struct answer){real(RTLD_NEXT, name), 1};
 }
 
-/* The next library behind the caller's has a dlsym of its own: another preloaded one that takes it over. */
+/* The next library behind the caller's defines dlsym too: another preloaded library, which takes it over. */
 static bool another_is_next(const char *name, const void *caller, const void *ours)
 {
 	Dl_info info;
@@ -72,12 +73,12 @@ static bool another_is_next(const char *name, const void *caller, const void *ou
 }
 
 /* dlsym and dlvsym themselves, as foreign-function interfaces and other preloaded libraries ask for them: given
- * libc's own, their callers would get the driver's pointers.  Ours never calls on to another library's dlsym, so
- * however many stand in a row there is no endless chain. */
+ * libc's own, their callers would get the driver's pointers.  Ours never calls on to another library's dlsym, so a
+ * chain of such libraries cannot be endless. */
 static struct answer look_up_look_up(void *handle, const char *name, const void *caller, bool versioned)
 {
 	struct answer pass = {NULL, 0}, ours = {name[2] == 'v' ? (void *)dlvsym : (void *)dlsym, 1};
-	if (handle == RTLD_NEXT) /* ours has no version, so that one that asks for one would go past it */
+	if (handle == RTLD_NEXT) /* ours has no version, so a look-up with a version would miss it */
 		return !versioned && another_is_next(name, caller, ours.value) ? pass : ours;
 	void *found = ((dlsym_type *)gl_real_dlsym)(handle, name);
 	return found && (found == gl_real_dlsym || found == gl_real_dlvsym || found == ours.value) ? ours : pass;

@@ -10,8 +10,7 @@
 
 void *gl_real[GL_SYMBOLS];
 static uint32_t loaded_cuda, loaded_nvml;
-static struct gl_lock load_lock; /* not wiped by fork: a child of a process that forks inside a load waits in vain;
-				  * such a child could not use CUDA anyway */
+static struct gl_lock load_lock; /* not wiped by fork: the child of a process that forks during a load waits forever, */
 
 static const char *const names[GL_SYMBOLS] = {
 #define CU_HOOK(name, class, params, args) [GL_ID_##name] = #name,
@@ -80,7 +79,7 @@ static void fill(bool nvml, void *handle)
 		if (is_nvml(id) != nvml)
 			continue;
 		void *real = handle && find ? find(handle, names[id]) : NULL;
-		/* A library that finds our hook under its own handle would call itself for ever. */
+		/* If a library found our hook under its own handle, it would call itself forever. */
 		if (real && id < GL_HOOKS && real == gl_hook_address(id))
 			real = NULL;
 		gl_store_relaxed(&gl_real[id], real ? real : nvml ? (void *)absent_in_nvml : (void *)absent_in_driver);
@@ -100,7 +99,7 @@ static bool load(bool nvml, bool only_if_present)
 		handle = open(library, RTLD_LAZY);
 	errno = kept;
 	if (!handle && (only_if_present || gl_no_descriptors()))
-		return false; /* not for good */
+		return false; /* the library may be found later */
 	gl_lock(&load_lock);
 	if (!gl_load_acquire(done)) {
 		fill(nvml, handle);
@@ -125,7 +124,7 @@ bool gl_loaded(int id)
 	return load(is_nvml(id), true);
 }
 
-/* The driver has chosen the variant for the version and the flags; if it is one of ours, give ours. */
+/* The driver has chosen the variant for the version and the flags; if we hook that one, return our hook. */
 static void swap_for_hook(void **pointer)
 {
 	for (int id = 0; id < GL_HOOKS; id++)

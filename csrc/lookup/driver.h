@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * How calls are taken over, by file: dlsym.c gives programs our functions, driver.c has the driver's own.
+ * Interception of calls, by file: dlsym.c gives programs our functions, driver.c has the driver's own.
  */
 #ifndef GL_DRIVER_H
 #define GL_DRIVER_H
@@ -22,7 +22,8 @@ static inline bool gl_begins(const char *text, const char *with)
 	return true;
 }
 void *gl_elf_libc_symbol(const char *name);
-/* The first object behind the one loaded at `base` that defines the function is another library's than libc's and ours. */
+/* The first object behind the one loaded at `base` that defines the function belongs to a library other than libc and
+ * ours. */
 bool gl_elf_next_is_foreign(const void *base, const char *name, const void *ours);
 
 /* ---- driver.c: the real functions ---- */
@@ -83,7 +84,7 @@ bool gl_has(enum gl_hook_id id); /* the driver has it */
 /* Finds the real libraries: one already loaded, else loads it.  False: there is none. */
 bool gl_driver_load(void);
 bool gl_nvml_load(void);
-/* The library that id belongs to is in the process (it is not loaded for this), and its functions are known. */
+/* True if the library that id belongs to is already in the process and its functions are known.  Does not load it. */
 bool gl_loaded(int id);
 /* Id of the hook for a symbol name, or -1.  Calls no libc function. */
 int gl_hook_by_name(const char *name);

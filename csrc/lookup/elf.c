@@ -31,7 +31,7 @@ static const struct link_map *first_object(void)
 			base = (uintptr_t)headers - headers[i].p_vaddr;
 			placed = true;
 		}
-	if (!placed) /* musl's loader run as a command tells of itself here */
+	if (!placed) /* if musl's loader is run as a command, these are its own headers */
 		return NULL;
 	for (unsigned long i = 0; headers && i < count; i++)
 		if (headers[i].p_type == PT_DYNAMIC)
@@ -143,7 +143,7 @@ void *gl_elf_libc_symbol(const char *name)
 	}
 	if (first_object())
 		return NULL;
-	/* Where the list is not to be found by hand, libc is asked for it; not so on glibc, where that might be too early. */
+	/* If the list cannot be found by hand, libc is asked for it.  Not on glibc, where libc may not be ready yet. */
 	struct search search = {name, NULL};
 	(void)dl_iterate_phdr(look_in, &search);
 	return search.found;

@@ -10,9 +10,9 @@
 
 #pragma GCC visibility push(hidden)
 
-/* What is to become of one list.  Texts are bytes, in no encoding; none of them is changed. */
+/* The change requested for one list.  Texts are bytes, in no encoding; none of them is changed. */
 struct gp_edit {
-	const char *separators; /* that the reader of the list takes; the first is used where one is added */
+	const char *separators; /* accepted separators; the first one is used for new entries */
 	const char *front[2];   /* put first, in this order, and taken away from where they were; NULL: nothing */
 	const char *back[2];    /* added at the end, unless they are in the list already; NULL: nothing */
 };

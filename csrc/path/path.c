@@ -42,7 +42,7 @@ static const struct target targets[TARGETS] = {
 	  "TF_LD_LIBRARY_PATH"}},
 };
 
-/* New text, and a new array if the environment grows. */
+/* The page for new text, and for a new array if the environment grows. */
 struct page {
 	char *text;
 	char **array;
@@ -78,13 +78,13 @@ static struct gp_edit edit_of(const struct target *target, char **array)
 	};
 }
 
-/* Nothing is asked for: the usual case. */
+/* The usual case: no variable requests anything. */
 static bool is_idle(const struct gp_edit *edit)
 {
 	return !edit->front[0] && !edit->front[1] && !edit->back[0] && !edit->back[1];
 }
 
-/* Bytes for whatever one target may become: each string of its name (there can be several), or one more. */
+/* Bytes that one target may need: for each string of its name (there can be several), or for a new one. */
 static size_t room_of(const struct target *target, const struct gp_edit *edit, char **array)
 {
 	size_t name = strlen(target->name) + 1, room = name + gp_list_room(edit, NULL);
@@ -186,7 +186,7 @@ static void add_paths(void)
 		for (int i = 0; i < TARGETS; i++)
 			apply(&targets[i], &edits[i], &page);
 		if (page.text == begin)
-			munmap(page.array, page.bytes); /* all of it was there already */
+			munmap(page.array, page.bytes); /* all entries were present already */
 	}
 }
 
@@ -194,7 +194,7 @@ __attribute__((constructor)) static void on_load(void)
 {
 	int saved = errno;
 
-	/* A program with more rights than its caller must not be led by the caller's variables. */
+	/* A program with more rights than its caller must not follow the caller's variables. */
 	if (environ && !getauxval(AT_SECURE))
 		add_paths();
 	errno = saved;

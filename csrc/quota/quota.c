@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The variables that make a quota, in the order in which they count.  The highest variable that is set decides alone;
- * those below it are not looked at.  A value that cannot be read leaves a quota that allows nothing.
+ * The variables that make a quota, in the order in which they count.  The first variable that is set decides alone;
+ * later ones are not read.  A value that cannot be read leaves a quota that allows nothing.
  */
 #include "quota/quota.h"
 
@@ -43,7 +43,7 @@ static void set_source(struct kind *kind, const char *name)
 	gl_text_append(kind->source, kind->source_bytes, name);
 }
 
-/* On failure no rule stays, so that nothing can act on half a list. */
+/* On failure all rules are removed, so that half a list is never used. */
 static int parse(struct gl_quota *quota, struct kind *kind, const char *source, const char *value, gl_shape *shape,
 		 enum gl_amount_form form)
 {
@@ -157,7 +157,7 @@ static int read_number(struct gl_text *text, uint32_t most, bool percent, const 
 	return 0;
 }
 
-/* True if the rest of a text is this word, in any case. */
+/* True if the rest of a text is `word`, in any case. */
 static bool is_word(const struct gl_text *text, const char *word)
 {
 	size_t c = 0;

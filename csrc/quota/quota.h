@@ -14,7 +14,7 @@
 /* cffi: begin */
 #define GL_QUOTA_RULES 32
 #define GL_QUOTA_ERROR_BYTES 320
-#define GL_DEFAULT_WEIGHT 100 /* of every tenant that none is given, whatever its request */
+#define GL_DEFAULT_WEIGHT 100 /* of every tenant without one of its own, whatever its request */
 
 enum gl_select { GL_SELECT_ALL = 0, GL_SELECT_INDEX = 1, GL_SELECT_UUID = 2 };
 
@@ -50,7 +50,7 @@ struct gl_quota {
 	char error_reason[160];
 };
 
-/* Value of a variable, or NULL. */
+/* Returns the value of a variable, or NULL. */
 typedef const char *(*gl_lookup)(const char *name, void *arg);
 
 /* Reads all variables into *quota, which need not be initialised.  0, or -1 with quota->error set; such a quota
@@ -60,9 +60,9 @@ int gl_quota_read(struct gl_quota *quota, gl_lookup lookup, void *arg);
  * of *quota (zeroed before the first use), in place of those that it had.  source is named in errors. */
 int gl_quota_parse_memory(struct gl_quota *quota, const char *source, const char *text);
 int gl_quota_parse_compute(struct gl_quota *quota, const char *source, const char *text);
-/* Memory limit of a card: 1 and *bytes set (cut to the card); 0: no memory quota given at all; a card that no
- * rule names while others are named gets 0 bytes.  A rule for the UUID wins over one for the index, and that over
- * "*".  index may be -1 and uuid NULL: not known. */
+/* Memory limit of a card.  1 and *bytes set (at most the card's size); 0: no memory quota is given at all.  If rules
+ * name other cards but not this one, the limit is 0 bytes.  A rule for the UUID takes precedence over one for the
+ * index, and that over "*".  index may be -1 and uuid NULL: not known. */
 int gl_quota_memory_for(const struct gl_quota *quota, int index, const char *uuid, uint64_t card_bytes, uint64_t *bytes);
 /* Percent of GPU time for a card, 100 without a rule; a card that no rule names while others are named: 1. */
 uint32_t gl_quota_compute_for(const struct gl_quota *quota, int index, const char *uuid);

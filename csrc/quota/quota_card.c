@@ -23,7 +23,7 @@ static bool uuid_matches(const char *rule, const char *card)
 {
 	const char *want = uuid_digits(rule), *have = uuid_digits(card);
 
-	/* "MIG-GPU-<card>/7/0" is a part of the card and not the card. */
+	/* "MIG-GPU-<card>/7/0" names a part of the card, not the card. */
 	if (strchr(have, '/') && strncmp(rule, "MIG-", 4) != 0)
 		return false;
 	for (; *want; want++, have++) {

@@ -39,7 +39,7 @@ static void append_number(char *buffer, size_t size, uint32_t value)
 	gl_text_append(buffer, size, digits + at);
 }
 
-/* The value as it may be shown on a terminal or in a log: quoted, short, nothing but printable ASCII. */
+/* The value, safe for a terminal or a log: quoted, shortened, printable ASCII only. */
 static void append_value(char *buffer, size_t size, const char *value)
 {
 	static const char hex[] = "0123456789abcdef";

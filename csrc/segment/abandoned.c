@@ -23,7 +23,8 @@ struct sweep {
 	int looked_at, left;
 };
 
-/* The first slot says in which pid namespace its process is, or was: no segment that was made by other means does. */
+/* The first slot names the pid namespace of its process, dead or alive.  A file that this library has not made does
+ * not. */
 static bool made_by_library(int fd)
 {
 	struct gl_header header;
@@ -34,14 +35,15 @@ static bool made_by_library(int fd)
 	       space != 0;
 }
 
-/* A record lock on any byte: a process lives in it, joins it just now, or has it open as its daemon. */
+/* True if any byte has a record lock: a process lives in the segment, is joining it, or has it open as its daemon. */
 static bool in_use(int fd)
 {
 	struct flock range = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = 0, .l_len = 0};
 	return gl_syscall(SYS_fcntl, fd, F_GETLK, &range) != 0 || range.l_type != F_UNLCK;
 }
 
-/* Dead for long enough; else that is written down, where it is not: by the mode, with the time of the last change. */
+/* True if the segment was marked unused long enough ago.  Marks it if it is not marked: by the file's mode and the time
+ * of its last change. */
 static bool is_long_dead(int fd, const struct stat *st, const struct sweep *s)
 {
 	if (st->st_mode & GL_DEAD_MODE)
@@ -75,7 +77,7 @@ static void look_at_name(const char *name, struct sweep *s)
 	if (fd < 0)
 		return;
 	look_at(fd, path, s);
-	gl_close(fd); /* with its lock */
+	gl_close(fd); /* drops its lock too */
 }
 
 void gl_abandoned_remove(void)

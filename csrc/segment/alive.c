@@ -12,7 +12,7 @@
 #endif
 enum { PAGE = 4096, LOCK_TRIES = 100 };
 
-/* 0: a descriptor is the segment's; -EBADF: it is another file's, or closed; or negative errno. */
+/* 0: the descriptor refers to the segment; -EBADF: it refers to another file, or is closed; or negative errno. */
 static int check(int fd)
 {
 	struct stat st;
@@ -63,7 +63,7 @@ static bool lock_lastingly(int fd, uint64_t offset)
 	return false;
 }
 
-/* A reaper that tries the slot just now holds up nothing for long. */
+/* A reaper that tries the slot at this moment only holds it briefly. */
 static void lock_first_byte(void)
 {
 	struct timespec pause = {0, 1000000};
@@ -76,7 +76,7 @@ void gl_alive_keep(void)
 	uint64_t second = gl_slot_offset((uint32_t)gl_self.slot) + 1;
 	int apart = open_apart(gl_self.fd);
 	if (apart >= 0) {
-		(void)gl_record_lock(gl_self.fd, F_UNLCK, second); /* it would be in the way of the other kind */
+		(void)gl_record_lock(gl_self.fd, F_UNLCK, second); /* it would conflict with the other lock */
 		(void)lock_lastingly(apart, second);
 		gl_close(apart); /* drops this process's record locks on the file */
 	}
@@ -93,7 +93,7 @@ bool gl_alive_reopen(const char *path)
 	gl_close(fd);
 	if (high < 0)
 		return false;
-	gl_self.fd = high; /* the old number is the program's now */
+	gl_self.fd = high; /* the program uses the old number now */
 	lock_first_byte();
 	return true;
 }

@@ -43,7 +43,8 @@ int gl_segment_file_open(const char *path)
 	int given = take_handed_over();
 	if (given >= 0)
 		return given;
-	/* Without O_CREAT first: fs.protected_regular refuses O_CREAT on another's file in a sticky directory. */
+	/* Without O_CREAT first: in a sticky directory, fs.protected_regular refuses O_CREAT on a file of another
+	 * user. */
 	int fd = gl_open(path, O_RDWR | O_NOFOLLOW, 0);
 	if (fd == -ENOENT && !gl_segment_daemon_tenant())
 		fd = gl_open(path, O_RDWR | O_NOFOLLOW | O_CREAT, 0600);
@@ -65,8 +66,8 @@ static void write_header(struct gl_usage *usage, const char *path)
 	gl_header_begin(&usage->header, GL_USAGE_MAGIC, sizeof *usage, gl_segment_path_tenant(path), created_ns);
 }
 
-/* A tenant without living processes begins with clean books, and with the limits of the process that comes first.  The
- * file is not cut short, since a reader may have it mapped. */
+/* A tenant without living processes begins with empty accounts, and with the limits of the first process.  The file is
+ * not truncated, since a reader may have it mapped. */
 static void clear(int fd, struct gl_usage *usage)
 {
 	const long punch_hole_keep_size = 3;

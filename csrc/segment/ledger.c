@@ -59,7 +59,7 @@ static int finish(struct gl_usage *usage, uint32_t device, uint64_t busy)
 	uint64_t after = gl_load_relaxed(&op->op_target_new), total = gl_load_relaxed(&op->op_total);
 	__atomic_thread_fence(__ATOMIC_ACQUIRE);
 	if (gl_load_acquire(word) != busy)
-		return 0; /* finished by another, and op_* may be of a later operation */
+		return 0; /* another process finished it, and op_* may belong to a later operation */
 	if (target >= GL_MAX_SLOTS || total > VALUE_MASK)
 		return -EINVAL;
 	GL_TEST_POINT("ledger-announced");

@@ -12,7 +12,7 @@
  * time.  memory_bytes UINT64_MAX and percent 0 leave that limit as it is.  0, or -EINVAL: no such device entry,
  * more than 100 percent. */
 int gl_live_set(struct gl_usage *usage, uint32_t device, uint64_t memory_bytes, uint32_t percent);
-/* suspended 1: no launch goes until it is 0 again. */
+/* suspended 1: no launch may go until it is 0 again. */
 int gl_live_suspend(struct gl_usage *usage, uint32_t device, uint32_t suspended);
 /* cffi: end */
 

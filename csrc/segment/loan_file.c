@@ -9,7 +9,7 @@
 #include "segment/shares.h"
 #include "state/state.h"
 
-/* A program that closes all descriptors may have opened another file under the number, and has dropped the locks. */
+/* A program that closes all descriptors drops the locks, and may have opened another file under the number. */
 static bool is_open(void)
 {
 	struct stat st;
@@ -38,7 +38,7 @@ void gl_loan_file_keep(int fd)
 	gl_unlock(&gl_self.loan_lock);
 }
 
-/* What this process holds is locked again, after the program closed the file. */
+/* Takes the locks again for the memory that this process holds, after the program has closed the file. */
 static void hold_again(void)
 {
 	for (uint32_t i = 0; i < GL_MAX_SHARES; i++) {

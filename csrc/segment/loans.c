@@ -30,7 +30,8 @@ int gl_loan_end(int fd, uint64_t memory, uint32_t place)
 	return change(fd, F_UNLCK, memory, place);
 }
 
-/* A place from `from` up to `end` that another process has taken; GL_LOAN_PLACES: there is none, or that cannot be told. */
+/* A place in [from, end) that another process has taken; GL_LOAN_PLACES: there is none, or that cannot be
+ * determined. */
 static uint32_t taken(int fd, uint64_t memory, uint32_t from, uint32_t end)
 {
 	uint64_t first = first_byte(memory);

@@ -47,8 +47,8 @@ static void append_user(char path[GL_SEGMENT_PATH_BYTES])
 
 enum name_state { NAME_FREE, NAME_OWN, NAME_INHABITED, NAME_FOREIGN };
 
-/* Returns the name_state of a path, or negative errno if it cannot be told.  A call that fails for another reason must
- * not be taken for a foreign file: the tenant would get a second segment, and its quota twice. */
+/* Returns the name_state of a path, or negative errno if it cannot be determined.  A call that fails for another reason
+ * must not be taken for a foreign file: the tenant would get a second segment, and its quota twice. */
 static int state_of_name(const char *path)
 {
 	int fd = gl_open(path, O_RDWR | O_NOFOLLOW | O_NONBLOCK, 0), r = fd;
@@ -67,8 +67,8 @@ static int state_of_name(const char *path)
 	}
 }
 
-/* Names are per user: where another user's segment, or anything else, has the plain name, this user's has one with its
- * number.  Which of the two it is stays so while processes live in it. */
+/* Names are per user.  If another user's segment, or any other file, has the plain name, this user's segment has one
+ * with the uid.  The choice does not change while processes live in the segment. */
 static int choose_name(char path[GL_SEGMENT_PATH_BYTES])
 {
 	char own[GL_SEGMENT_PATH_BYTES];
@@ -100,7 +100,7 @@ bool gl_segment_exists(void)
 {
 	char path[GL_SEGMENT_PATH_BYTES];
 	if (gl_segment_path(path) != 0)
-		return true; /* joining it will say why not */
+		return true; /* joining it will report the reason */
 	int fd = gl_open(path, O_RDWR | O_NOFOLLOW, 0);
 	if (fd < 0)
 		return fd == -EMFILE || fd == -ENFILE;

@@ -33,7 +33,7 @@ static int claim_slot(void)
 	uint32_t used = gl_load_relaxed(&h->slots_used);
 	if (used > GL_MAX_SLOTS)
 		return -EPROTO;
-	/* Free slots first; the locks of the living are only tried when there is none, so joining stays cheap. */
+	/* Tries free slots first.  The locks of slots in use are only tried if none is free, so joining stays cheap. */
 	for (int pass = 0; pass < 2; pass++)
 		for (uint32_t i = 0; i < GL_MAX_SLOTS; i++) {
 			if (pass == 0 && i < used && (gl_load_relaxed(&gl_self.usage->slot[i].generation) & 1))
@@ -84,7 +84,7 @@ static int attach(const char *path)
 	if (!gl_segment_daemon_tenant())
 		gl_abandoned_remove();
 	int r = attach_once(path);
-	/* A daemon's is asked for again at the daemon. */
+	/* If a daemon makes the segment, the process asks the daemon for it again. */
 	for (int again = 0; r == -ESTALE && again < 20 && !gl_segment_daemon_tenant(); again++)
 		r = attach_once(path);
 	return r == -ENOENT && gl_segment_daemon_tenant() ? -ESTALE : r;
@@ -122,7 +122,7 @@ int gl_segment_attach(bool again)
 	return r;
 }
 
-/* Lets this process have the segment open: it still has, or it opens the file again after the program closed it. */
+/* Makes sure that this process has the segment open, and opens it again if the program has closed it. */
 static int take_file_again(void)
 {
 	char path[GL_SEGMENT_PATH_BYTES];
@@ -152,7 +152,8 @@ int gl_segment_room_for_shares(void)
 	return gl_segment_file_room(gl_self.fd, offsetof(struct gl_usage, share), sizeof gl_self.usage->share);
 }
 
-/* By who holds the slot's lock.  Without the segment's descriptor only those of the same namespace can be named. */
+/* The kernel reports the holder of the slot's lock.  Without the segment's descriptor, only processes of the same
+ * namespace can be named. */
 uint32_t gl_segment_pid(uint32_t slot)
 {
 	struct flock range = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = (off_t)gl_slot_offset(slot), .l_len = 1};

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * An entry's payer is changed by the payer alone, or by the process that buries it.  The next one is charged before it is
- * named, and the last before that gives back after: a process that is killed in between leaves a charge too many, which
- * ends with the process that has it, never one too few.
+ * Only an entry's payer changes the payer, or the process that reaps it.  The next payer is charged before it is named,
+ * and the previous one uncharges afterwards.  So a process that is killed in between leaves one charge too many, which
+ * ends with the charged process, and never one too few.
  */
 #include "segment/shares.h"
 
@@ -13,7 +13,8 @@
 #include "segment/ledger.h"
 #include "segment/loans.h"
 
-/* A process that takes very many locks makes each look slow.  What is not looked at counts as charged to the tenant itself. */
+/* A process with very many locks makes each look-up slow.  Entries beyond this number count as charged to the tenant
+ * itself. */
 #define MAX_LENT_NS UINT64_C(2000000)
 
 static uint32_t used(const struct gl_usage *usage)
@@ -47,7 +48,7 @@ int gl_share_add(struct gl_usage *usage, uint32_t slot, const struct gl_share *s
 	for (uint32_t i = 0; i < GL_MAX_SHARES; i++) {
 		struct gl_share *s = &usage->share[i];
 		uint32_t seen = gl_load_acquire(&usage->header.shares_used);
-		if (i >= seen) /* only grows; a lost race leaves it as large as the other made it */
+		if (i >= seen) /* only grows; if another process wins the race, its value is large enough */
 			(void)swap(&usage->header.shares_used, seen, i + 1);
 		if (!swap(&s->taken, 0, 1))
 			continue;
@@ -83,7 +84,7 @@ static void charge(struct gl_usage *usage, const struct gl_share *s, uint32_t ac
 			       (uint64_t)(more ? bytes : -bytes));
 }
 
-/* Another process that holds it; -1: none. */
+/* Another process that holds the memory; -1: none. */
 static int next_holder(const struct gl_usage *usage, const struct gl_share *s, uint32_t slot)
 {
 	for (uint32_t n = 1; n < GL_MAX_SLOTS; n++) {
@@ -100,7 +101,7 @@ static void end(struct gl_share *s)
 	gl_store_release(&s->taken, 0u);
 }
 
-/* Passes on what `slot` pays, acting as `actor`, or gives it back if no other process holds the memory. */
+/* Passes on the charge of `slot`, acting as `actor`, or uncharges it if no other process holds the memory. */
 static void pass_on(struct gl_usage *usage, struct gl_share *s, uint32_t slot, uint32_t actor)
 {
 	int next = next_holder(usage, s, slot);
@@ -110,7 +111,7 @@ static void pass_on(struct gl_usage *usage, struct gl_share *s, uint32_t slot, u
 		if (!swap(&s->payer, payer, 0))
 			return;
 		payer = 0;
-		next = next_holder(usage, s, slot); /* it joined at this moment */
+		next = next_holder(usage, s, slot); /* another process joined at this moment */
 	}
 	if (next < 0) {
 		if (pays_itself)
@@ -123,7 +124,7 @@ static void pass_on(struct gl_usage *usage, struct gl_share *s, uint32_t slot, u
 	gl_store_relaxed(&s->adopted, 1u);
 	if (swap(&s->payer, payer, (uint32_t)next + 1) && pays_itself)
 		charge(usage, s, actor, slot, false);
-	/* It let go meanwhile, when it was not yet the payer. */
+	/* The new payer released the memory before it became the payer. */
 	if (!holds(s, (uint32_t)next) && gl_load_acquire(&s->payer) == (uint32_t)next + 1)
 		pass_on(usage, s, (uint32_t)next, actor);
 }
@@ -147,7 +148,7 @@ int gl_share_join(struct gl_usage *usage, uint32_t slot, uint64_t key)
 		hold(s, slot);
 		if (__atomic_load_n(&s->payer, __ATOMIC_SEQ_CST) && gl_load_relaxed(&s->key) == key)
 			return (int)i;
-		gl_share_leave(usage, i, slot); /* the last one left at the same moment */
+		gl_share_leave(usage, i, slot); /* the last holder released it at the same moment */
 	}
 	return -ENOENT;
 }

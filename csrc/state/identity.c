@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Who this process is, read from /proc: for the slot, and for the tenant that it belongs to when none is named.
+ * The identity of this process, read from /proc: for its slot, and for its default tenant.
  */
 #include <string.h>
 
@@ -44,7 +44,7 @@ static int namespace_inode(const char *path, uint64_t *inode)
 	return r < 0 && r != -ENOENT ? (int)r : 0;
 }
 
-/* Field 22, after the name, which may hold anything. */
+/* Field 22, after the process name, which may contain any character. */
 static uint64_t start_ticks_in(const char *stat)
 {
 	const char *close = strrchr(stat, ')');
@@ -71,7 +71,7 @@ struct gl_identity gl_identity_read(void)
 	struct gl_identity id = {0};
 	char stat[1024];
 	(void)read_file("/proc/self/stat", stat, sizeof stat);
-	const char *open = strchr(stat, '('), *close = strrchr(stat, ')'); /* the name may hold both */
+	const char *open = strchr(stat, '('), *close = strrchr(stat, ')'); /* the name may contain both */
 	if (open && close && close > open) {
 		size_t length = (size_t)(close - open - 1);
 		memcpy(id.name, open + 1, length < sizeof id.name - 1 ? length : sizeof id.name - 1);
@@ -96,7 +96,7 @@ int gl_default_tenant(char out[GL_TENANT_NAME_BYTES])
 	long length = read_file("/proc/self/cgroup", cgroup, sizeof cgroup);
 	uint64_t space;
 	int r = namespace_inode("/proc/self/ns/cgroup", &space);
-	if (length < 0 || r != 0) /* without descriptors to spare, say: a wrong guess would be another tenant's quota */
+	if (length < 0 || r != 0) /* for example without free descriptors: a wrong guess would use another tenant's quota */
 		return length < 0 ? (int)length : r;
 	uint64_t uid = (uint64_t)gl_syscall(SYS_geteuid);
 	uint64_t h = hash(hash(UINT64_C(0xcbf29ce484222325), cgroup, (size_t)length), (const char *)&space, sizeof space);

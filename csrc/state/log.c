@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Lines on stderr.  Nothing is printed unless GPULIMIT_LOG asks for it (warn, info, debug), but for the one line
- * that says why nothing works: a refusal, or a quota that cannot hold a context.  At most LINES lines a process: a library that floods a log hides what it says.
+ * Lines on stderr.  Nothing is printed unless GPULIMIT_LOG asks for it (warn, info, debug), except for the one line
+ * with the reason why nothing works: a refusal, or a quota that cannot hold a context.  At most LINES lines a process:
+ * a library that floods a log hides what it says.
  */
 #include <stdarg.h>
 #include <stdio.h>
@@ -24,7 +25,7 @@ static enum gl_level read_level(void)
 	return strcmp(text, "warn") == 0 ? GL_WARN : GL_ERROR;
 }
 
-/* Read once: the program may be changing its environment while the shim's thread has something to say. */
+/* Read once: the program may be changing its environment while the shim's thread logs. */
 static enum gl_level wanted(void)
 {
 	uint32_t known = gl_load_relaxed(&gl_self.log_level);
