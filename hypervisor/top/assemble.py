@@ -23,7 +23,7 @@ IDLE_REASONS = frozenset({"gpu_idle", "applications_clocks"})
 
 
 def number_in(facts: Facts, name: str, most: float = math.inf) -> float | None:
-    """Return a field as a number; None if it is not a number in 0..most."""
+    """Return a field as a number. None if it is not a number from 0 to `most`."""
     value = facts.get(name)
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
@@ -46,7 +46,7 @@ def map_in(facts: Facts, name: str) -> Facts:
 
 
 def cards_of(observed: Facts) -> tuple[CardView, ...]:
-    """Return the cards with what is on them, in the node's order."""
+    """Return the cards with their tenants, vGPUs and MIG devices, in the node's order."""
     cards = {card.uuid: card for card in map(card_of, list_in(observed, "gpus"))}
     for host in list_in(observed, "vgpu_hosts"):
         card = card_with(cards, host)

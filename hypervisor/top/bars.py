@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The line of tabs, the line of keys, and the table of all keys, which the help shows. Pure."""
+"""The line of tabs, the line of keys, and the table of all keys for the help dialog. Pure."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from hypervisor.top.table import Line, Style
 from hypervisor.top.text import Glyphs, width_of
 
 OVERVIEW = ""
-"""The tab of all nodes; the others have their node's name."""
+"""Name of the tab of all nodes. Every other tab has its node's name."""
 SIGNS: dict[str, tuple[str, Style]] = {"stale": ("~", "warn"), "down": ("x", "bad"), "new": ("?", "dim")}
 
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """A key and what it does. `hint`: what the line of keys says; empty: it does not."""
+    """A key and its effect. `hint`: its text in the line of keys. If empty, the key is not in that line."""
 
     keys: str
     does: str
@@ -56,7 +56,7 @@ KEYS = (
 
 
 def shown_tabs(nodes: Sequence[NodeView], selected: str, width: int) -> list[tuple[str, Line]]:
-    """Return the tabs that fit, with those beside the selected one."""
+    """Return the tabs that fit the width: the selected one and its neighbours."""
     tabs = [(OVERVIEW, tab("all", None, is_selected=selected == OVERVIEW))]
     tabs += [(n.host, tab(n.host, n.health, is_selected=selected == n.host)) for n in nodes]
     at = next((i for i, (name, _) in enumerate(tabs) if name == selected), 0)
@@ -102,7 +102,9 @@ def tab_at(nodes: Sequence[NodeView], selected: str, width: int, x: int) -> str 
 def keys_line(
     width: int, glyphs: Glyphs, *, has_many: bool, may_change: bool, is_overview: bool = False
 ) -> Line:
-    """Return the keys that make sense here, as many as fit; help and quit always do."""
+    """Return the line of the keys that have an effect here. Keys that do not fit are left out, except help
+    and quit.
+    """
     wanted = [
         key
         for key in KEYS

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One look for scripts: as text, JSON or CSV, and an exit status that says how much of it was there. Pure."""
+"""One reading for scripts, as JSON or CSV, and an exit status that tells how much could be read. Pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hypervisor.top.model import CardView, NodeView, TenantView, totals_of
 
 SCHEMA = 1
 ALL_THERE, NOTHING_THERE, BAD_USE, PARTLY_THERE = 0, 1, 2, 3
-"""Exit statuses: everything asked for was read; nothing was; the command line is wrong; some was."""
+"""Exit statuses: everything was read; nothing was read; the command line is wrong; a part was read."""
 
 HEADINGS = (
     "kind",
@@ -55,7 +55,7 @@ def exit_status(nodes: Sequence[NodeView]) -> int:
 
 
 def as_json(nodes: Sequence[NodeView], *, at_s: float) -> str:
-    """Return one JSON object; `at_s` is the time of day. What is not known is null."""
+    """Return one JSON object. `at_s` is the time of day in Unix seconds. An unknown value is null."""
     data = {
         "schema": SCHEMA,
         "at_s": round(at_s, 3),
@@ -72,7 +72,7 @@ def node_data(node: NodeView) -> dict[str, Any]:
 
 
 def as_csv(nodes: Sequence[NodeView]) -> str:
-    """Return a line for each node, card, tenant, vGPU, MIG instance and process; unknown cells are empty."""
+    """Return a line per node, card, tenant, vGPU, MIG instance and process. Unknown cells are empty."""
     out = io.StringIO()
     writer = csv.DictWriter(out, HEADINGS, lineterminator="\n")
     writer.writeheader()

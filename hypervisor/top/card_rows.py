@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A card as lines: itself, and vGPUs and MIG instances on it where there are any. Pure."""
+"""Renders a card, its vGPUs and its MIG instances as lines. Pure."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hypervisor.top.text import Glyphs, duration, number, percent, size
 from hypervisor.top.view_state import ViewState
 
 RECENT_S = 24 * 3600.0
-"""An Xid is shown for a day."""
+"""Time for which the last Xid of a card is shown."""
 COMPACT_BAR = 8
 WIDE = 150
 SMALL_GRAPH = 8
@@ -34,7 +34,7 @@ SHORT_REASONS = {
 def card_rows(
     node: NodeView, card: CardView, view: ViewState, history: History, width: int, *, compact: bool
 ) -> list[Row]:
-    """Return a card's own lines: two, or one where it has to be compact."""
+    """Return a card's own rows: two lines, or one if `compact` is set."""
     is_folded = (node.host, card.uuid) in view.folded
     if compact:
         line = partial(compact_line, node, card, view, history, width, is_folded)
@@ -57,7 +57,7 @@ def index_of(card: CardView) -> str:
 
 
 def flags(card: CardView, now_s: float) -> list[Cell]:
-    """Return what is wrong with a card, worst first."""
+    """Return the cells of a card's faults and warnings, worst first."""
     cells: list[Cell] = []
     if card.is_lost:
         cells.append(("  LOST", "bad"))
@@ -97,14 +97,14 @@ def title_line(node: NodeView, card: CardView, view: ViewState, history: History
 
 
 def promise_cells(card: CardView) -> list[Cell]:
-    """Return what quotas have set aside."""
+    """Return the cell of the GPU time and memory that quotas reserve."""
     if card.requested is None and card.reserved_bytes is None:
         return []
     return [(f"promised {percent(card.requested)} {size(card.reserved_bytes)}   ", "dim")]
 
 
 def reading_cells(card: CardView, glyphs: Glyphs, power: str = "", heat: str = "") -> list[Cell]:
-    """Return power and temperature, each with a graph if there is one, and clock, in fixed places."""
+    """Return power and temperature, each with its graph if given, and the clock, at fixed columns."""
     clock = None if card.clock_hz is None else card.clock_hz / 1e6
     return [
         (f"{number(card.power_w)} W".rjust(7), "dim" if card.power_w is None else ""),
@@ -116,7 +116,7 @@ def reading_cells(card: CardView, glyphs: Glyphs, power: str = "", heat: str = "
 
 
 def figures_line(node: NodeView, card: CardView, view: ViewState, history: History, width: int) -> Line:
-    """Return utilisation and memory, each with a bar and a graph of what it was."""
+    """Return utilisation and memory, each with a bar and a graph of its history."""
     glyphs = view.glyphs
     fixed = len("  gpu 100% ") + len("  mem 34.2G/79.6G ") + 2
     room = max(0, width - fixed)
@@ -135,7 +135,7 @@ def figures_line(node: NodeView, card: CardView, view: ViewState, history: Histo
 def compact_line(
     node: NodeView, card: CardView, view: ViewState, history: History, width: int, is_folded: bool
 ) -> Line:
-    """Return everything in one line."""
+    """Return the only line of a compact card."""
     glyphs = view.glyphs
     util, mem = card.utilization, card.memory_ratio
     right = Line((percent(util).rjust(5) + " ", "" if util is not None else "dim"))
@@ -150,14 +150,14 @@ def compact_line(
     name: Cell = (f" {card.name.removeprefix('NVIDIA ')}", "bad" if card.is_bad else "strong")
     wrong = flags(card, time.time())
     is_roomy = left.width + Line(name, *wrong).width < width - right.width
-    # What is wrong is told before the name where both do not fit.
+    # If the name and all flags do not fit, the flags come before the name.
     first = [(text.removeprefix(" "), style) for text, style in wrong[:1]]
     left.extend([name, *wrong] if is_roomy else [*first, *wrong[1:], name])
     return beside(left, right, width, glyphs)
 
 
 def vgpu_rows(node: NodeView, card: CardView, view: ViewState, width: int) -> Iterator[Row]:
-    """Yield how the card hosts vGPUs, and a line for each; nothing on a card that hosts none."""
+    """Yield a line about the card's vGPU hosting and a line per vGPU. Yield nothing if it hosts no vGPUs."""
     if card.vgpu_host is None and not card.vgpus:
         return
     host = card.vgpu_host or VgpuHostView()
@@ -202,7 +202,7 @@ NO_MIG = Line((" " * INDENT, ""), ("MIG", "head"), ("  on, no instances", "dim")
 
 
 def mig_row(node: NodeView, card: CardView, mig: Mig, view: ViewState, width: int) -> Row:
-    """Return a MIG device's line."""
+    """Return the row of a MIG device."""
     return Row(partial(mig_line, mig, view.glyphs, width), "mig", node.host, card.uuid, mig.key)
 
 

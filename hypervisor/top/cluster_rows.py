@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Many nodes as lines: what they come to together, and a line for each. Pure."""
+"""Renders many nodes as lines: their totals, and a line per node. Pure."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MIN_NAME, SURE_NAME, MAX_NAME = 8, 20, 48
 
 
 def totals_lines(totals: ClusterTotals, history: History, view: ViewState, width: int) -> list[Line]:
-    """Return what all nodes come to, in two lines."""
+    """Return the totals of all nodes in two lines."""
     glyphs = view.glyphs
     first = Line((f" {totals.up} up", "good"))
     first.add(f"  {totals.stale} stale", "warn" if totals.stale else "dim")
@@ -54,7 +54,7 @@ def watts(totals: ClusterTotals) -> str:
 
 
 def strip(cards: Sequence[CardView], glyphs: Glyphs) -> list[Cell]:
-    """Return a sign for each card: how busy it is; x is one that is lost or does not answer."""
+    """Return a symbol per card: its utilisation, or x if the card is lost or does not answer."""
     cells: list[Cell] = []
     for card in cards[:MAX_STRIPS]:
         if card.is_bad:
@@ -139,14 +139,14 @@ def cluster_head(nodes: Sequence[NodeView], view: ViewState, width: int) -> Line
 
 
 def node_line(table: Table[NodeView], node: NodeView) -> Line:
-    """Return a node's line; where there is nothing to tell of its cards, it says why across their columns."""
+    """Return a node's line. If no cards are known, the reason is shown across their columns."""
     if node.cards or not node.problems:
         return table.row(node)
     return table.row(node, most=2).add("; ".join(node.problems), "warn")
 
 
 def cluster_rows(nodes: Sequence[NodeView], view: ViewState, *, width: int, now_s: float) -> list[Row]:
-    """Return a line for each node."""
+    """Return a row per node."""
     table = table_for(node_columns(nodes, view.glyphs, now_s), width, view.glyphs, indent=1)
     rows = [
         Row(node_line(table, node).fitted(width, view.glyphs), "node", node.host)

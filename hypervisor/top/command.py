@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`gpulimit top`: chooses where figures come from and how they are shown."""
+"""`gpulimit top`: chooses the source of the figures and the form of the output."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def width_of_terminal(options: TopOptions) -> int:
 
 
 async def read_once(source: NodeSource) -> tuple[NodeView, ...]:
-    """Return one look, with shares."""
+    """Return one reading with shares: the local node is read twice for them."""
     try:
         if isinstance(source, Fleet):
             return await source.read_once()
@@ -70,7 +70,7 @@ def show(nodes: Sequence[NodeView], options: TopOptions) -> str:
 
 
 async def print_for_ever(source: NodeSource, options: TopOptions) -> None:
-    """Print a page a period, for a terminal that cannot be drawn on."""
+    """Print a page per period. For terminals that cannot be redrawn."""
     try:
         while True:
             print(show(await source.read(), options) + "\n", flush=True)

@@ -15,11 +15,11 @@ from limiter.tenants import start_ticks
 
 MIG = "MIG-"
 WORKS = 0.001
-"""Smallest share that counts as work; less is the tail of earlier work."""
+"""Smallest share that counts as work. A smaller share is the end of earlier work."""
 
 
 def cards_in(state: Facts, shares: Mapping[tuple[str, str], float] | None = None) -> tuple[CardView, ...]:
-    """Return all cards: figures from the last metrics snapshot, states and settings as of now.
+    """Return all cards: figures as of the last metrics snapshot, states and settings as of now.
 
     `shares` maps tenant and UUID to the tenant's share. A tenant without an entry has the share from the
     metrics.
@@ -86,7 +86,9 @@ def plain_card(row: Facts) -> CardView:
 
 
 def now_known(tenant: TenantView, said: tuple[Facts, Facts] | None) -> TenantView:
-    """Return a tenant with its state from the daemon; `said` is None if the tenant limits itself."""
+    """Return a tenant with its state from the daemon. `said`: the daemon's data. None if the tenant limits
+    itself.
+    """
     if said is None:
         return tenant
     of, gpu = said
@@ -172,7 +174,7 @@ def problems_in(state: Facts) -> tuple[str, ...]:
 
 
 def is_in_sight(state: Facts) -> bool:
-    """True if the daemon's pids name the same processes here: both run in one pid namespace."""
+    """True if the daemon's pids are valid here: both programs run in one pid namespace."""
     daemon = map_in(state, "daemon")
     pid = whole(number_in(daemon, "pid"))
     return bool(pid) and start_ticks(pid or 0) == whole(number_in(daemon, "start_ticks"))

@@ -38,7 +38,7 @@ REASONS = {
 
 
 def pace_for(hosts: int) -> float:
-    """Return the seconds between two readings of so many hosts."""
+    """Return the seconds between two readings of `hosts` hosts."""
     return next((seconds for most, seconds in PACES if hosts <= most), SLOWEST_S)
 
 
@@ -50,7 +50,7 @@ class Kept:
     """Page that `node` was built from."""
     node: NodeView | None = None
     dropped: Counter[str] = field(default_factory=Counter)
-    """Samples that were left out, over all pages of the host, by reason."""
+    """Number of samples left out, over all pages of the host, by reason."""
 
 
 class Fleet:
@@ -83,7 +83,7 @@ class Fleet:
         return Scraper(self._get, pace=ScrapeTiming(period_s=self.interval_s))
 
     async def read(self) -> tuple[NodeView, ...]:
-        """Return all nodes as they are known now."""
+        """Return all nodes with the data known now."""
         if self._scraper is None:
             self._scraper = self._start()
             self._scraper.watch(self._hosts)
@@ -92,7 +92,7 @@ class Fleet:
         return await asyncio.to_thread(self._nodes, self._scraper)
 
     async def read_once(self) -> tuple[NodeView, ...]:
-        """Ask every host once, and return what they answered."""
+        """Scrape every host once and return the nodes."""
         self._scraper = self._start()
         await self._scraper.once(self._hosts)
         return self._nodes(self._scraper)
@@ -144,7 +144,7 @@ def losses(dropped: Counter[str]) -> tuple[str, ...]:
 
 
 def node_of(host: str, page: Page, before: NodeView | None) -> tuple[NodeView, Counter[str]]:
-    """Return the node of a page, and the counts of what was left out."""
+    """Return the node of a page, and the number of samples left out, by reason."""
     known = [card.uuid for card in before.cards] if before is not None else ()
     facts = facts_of(page, known)
     cards = cards_of(facts.observed)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The last figures of everything that has a graph."""
+"""Recent values of every figure that has a graph."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from hypervisor.top.model import ClusterTotals, NodeView
 
 LENGTH = 240
 HOT_C = 100.0
-"""Temperatures are kept as parts of this."""
+"""Temperatures are kept as fractions of this one."""
 Series = deque[float | None]
 
 
 class History:
-    """Keeps the last figures by what they are of; what is no longer there is forgotten."""
+    """Keeps the last values by host, card and figure. The series of a card that is gone is dropped."""
 
     def __init__(self, length: int = LENGTH) -> None:
         self._length = length
         self._series: dict[Hashable, Series] = {}
 
     def note(self, nodes: Iterable[NodeView], totals: ClusterTotals) -> None:
-        """Take a look in. A node that has not answered leaves a gap."""
+        """Record a reading. A node that has not answered leaves a gap."""
         fresh: dict[Hashable, float | None] = {
             ("", "util"): totals.utilization,
             ("", "mem"): ratio(totals.memory_bytes, totals.total_bytes),
@@ -47,7 +47,7 @@ class History:
         return self._series.get(key, ())
 
     def relative(self, *key: str) -> list[float | None]:
-        """Return figures as parts of the highest of them."""
+        """Return the values of a series as fractions of its maximum."""
         series = self.of(*key)
         top = max((value for value in series if value is not None), default=0.0)
         return [ratio(value, top) for value in series]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The local node: by the daemon's word where there is one, else by NVML and by tenants' own books."""
+"""The local node: from the daemon if there is one, else from NVML and the tenants' usage segments."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ MISSING = (
 
 
 def why_alone(error: daemon_client.NoDaemon) -> str:
-    """Return what is to be said of a daemon that does not answer."""
+    """Return the text that is shown if the daemon does not answer."""
     if error.kind == "missing" and not os.environ.get("GPULIMIT_SOCKET"):
         return MISSING
     return f"no daemon: {daemon_absence.meaning_of(error)}; {UNKNOWN}"
 
 
 class Local:
-    """Reads this node again and again."""
+    """Source of one node: the local one."""
 
     def __init__(self, *, is_simulated: bool = False, period_s: float = 1.0) -> None:
         self.host = clean(socket.gethostname())
@@ -44,7 +44,7 @@ class Local:
         self._spent: Spent[tuple[str, str]] = Spent()
 
     async def read(self) -> tuple[NodeView, ...]:
-        """Return this node, and nothing else."""
+        """Return the local node as the only one."""
         try:
             state = await asyncio.to_thread(daemon_client.ask, "GET", "/v1/state")
         except daemon_client.NoDaemon as error:

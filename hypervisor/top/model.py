@@ -48,7 +48,7 @@ class TenantView:
     command: str = ""
     processes: int | None = None
     gang: str = ""
-    """Name of the gang that it is in on this card; empty if it is in none."""
+    """Name of the tenant's gang on this card. Empty if the tenant is in no gang."""
 
     @property
     def has_used(self) -> bool:

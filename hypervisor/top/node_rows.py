@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A node as lines: cards with what is on them, and processes. Pure."""
+"""Renders a node as lines: cards with their tenants, vGPUs and MIG devices, and processes. Pure."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 def node_rows(node: NodeView, view: ViewState, history: History, *, width: int, height: int) -> list[Row]:
-    """Return cards, tenants, vGPUs and MIG instances; compact if they would not fit `height` otherwise."""
+    """Return the rows of cards, tenants, vGPUs and MIG instances, in compact form if `height` requires it."""
     if view.is_compact is not None:
         return rows_of(node, view, history, width, compact=view.is_compact)
     rows = rows_of(node, view, history, width, compact=False)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The lines around the lists, and a whole page of plain text for where nothing can be redrawn. Pure."""
+"""The lines around the lists, and a whole page of plain text for output that cannot be redrawn. Pure."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def counted(count: int, what: str) -> str:
 
 
 def status_line(node: NodeView, view: ViewState, width: int, right: str = "") -> Line:
-    """Return what a node comes to, in one line: as much as fits, the most important first."""
+    """Return a node's totals in one line: as many as fit, the most important first."""
     totals = totals_of((node,))
     line = Line((" gpulimit top ", "title"), (f" {node.host} ", "strong"))
     if node.health in ("stale", "down"):
@@ -51,7 +51,7 @@ def cluster_line(nodes: Sequence[NodeView], view: ViewState, width: int, right: 
 
 
 def problem_lines(node: NodeView, view: ViewState, width: int) -> list[Line]:
-    """Return what is missing or wrong, wrapped."""
+    """Return a node's problems, wrapped to the width."""
     return [line for problem in node.problems for line in wrapped(problem, view, width)]
 
 
@@ -73,7 +73,7 @@ def wrapped(problem: str, view: ViewState, width: int) -> list[Line]:
 def page(
     nodes: Sequence[NodeView], view: ViewState, history: History, *, width: int, now_s: float
 ) -> list[Line]:
-    """Return everything as lines: many nodes' overview first, then each node."""
+    """Return a whole page: the overview if there are many nodes, then each node."""
     lines: list[Line] = []
     if len(nodes) > 1:
         lines += [cluster_line(nodes, view, width)]
@@ -100,5 +100,5 @@ def node_page(node: NodeView, view: ViewState, history: History, width: int) -> 
 
 
 def plain(lines: Sequence[Line]) -> str:
-    """Return lines as text, without what only colour would show."""
+    """Return lines as plain text, without their styles."""
     return "\n".join(line.text.rstrip() for line in lines)

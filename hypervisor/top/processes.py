@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Identifies the processes on this node's cards by /proc, and computes each one's share of its card."""
+"""Identifies the processes on this node's cards by /proc, and computes the share of each on its card."""
 
 from __future__ import annotations
 

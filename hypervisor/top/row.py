@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A line of a list, and what it stands for. Pure."""
+"""A line of a list, and the object that it shows. Pure."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ HOT_C, WARM_C = 87.0, 80.0
 
 @dataclass(slots=True)
 class Row:
-    """One line; a note stands for nothing and cannot be chosen."""
+    """One line. A note shows no object and cannot be selected."""
 
     made: Line | Callable[[], Line]
-    """The line, or what makes it: of thousands, a screen shows a few."""
+    """The line, or a function that makes it at its first use: a screen shows only a few of thousands."""
     kind: Kind = "note"
     host: str = ""
     card: str = ""
     name: str = ""
-    """A tenant's key, a process's pid, or what tells instances apart."""
+    """A tenant's key, a process's pid, or the key of a vGPU or MIG instance."""
     part: str = ""
-    """UUID of the MIG device that a tenant is on; of the card where it is on that."""
+    """UUID of the MIG device or card that a tenant is on."""
     has_more: bool = False
-    """The next row belongs to the same thing."""
+    """True if the next row shows the same object."""
 
     @property
     def line(self) -> Line:
@@ -45,7 +45,7 @@ class Row:
 def bar_cells(
     ratio: float | None, width: int, style: Style, glyphs: Glyphs, *, mark: float | None = None
 ) -> list[Cell]:
-    """Return a bar; `mark` is a ratio that is marked in it."""
+    """Return the cells of a bar. `mark`: a ratio to mark in the bar. None for no mark."""
     full, rest = glyphs.bar(ratio, width)
     if ratio is None:
         return [(" " * width, "")]
@@ -71,7 +71,7 @@ def heat_style(celsius: float | None) -> Style:
 
 
 def of_text(part: float | None, whole: float | None) -> str:
-    """Return "34.2G/79.6G"."""
+    """Return two sizes in bytes as text, as in "34.2G/79.6G"."""
     return f"{size(part)}/{size(whole)}"
 
 

@@ -36,7 +36,7 @@ ALL_SMI_GPU = {
 
 
 def translations() -> list[dict[str, tuple[str, float]]]:
-    """Return tables from a foreign name to the catalogue's name and a factor, the preferred table first."""
+    """Return tables from an exporter's name to the catalogue's name and a factor, in order of preference."""
     own = {metric.full_name: (name, 1.0) for name, metric in CATALOGUE.items()}
     nvshare = {alias.name: (alias.source, 1 / alias.scale) for alias in ALIASES["nvshare"]}
     return [own, nvshare, ALL_SMI_GPU]
@@ -76,7 +76,7 @@ class Shelf:
         self._reason, self._dropped = reason, dropped
 
     def get(self, key: Key, fresh: Callable[[], dict[str, Any]]) -> dict[str, Any] | None:
-        """Return the value of a key; None, and count it as dropped, if there is no room for a new key."""
+        """Return the value of a key. If there is no room for it, count it as dropped and return None."""
         subject = self.things.get(key)
         if subject is None:
             if key not in self._before:
@@ -187,7 +187,7 @@ class PageReading:
             self._process(name, labels, value)
 
     def _process(self, name: str, labels: Labels, value: float) -> None:
-        """Add a process; only pages with debug labels have them."""
+        """Add a process. Only pages with debug labels contain processes."""
         pid = labels["host_pid"]
         uuid = uuid_in(labels)
         process = self._processes.get(
@@ -202,7 +202,7 @@ class PageReading:
         self._pods.append((name, labels, value))
 
     def _add_pods(self, mig_gpus: list[dict[str, Any]]) -> None:
-        """Add the pod view: it names cards by index, MIG devices by two indexes, and sums over containers."""
+        """Add the pod metrics: they name cards by index, MIG devices by two indexes, and sum containers."""
         uuids = {str(card["index"]): key[0] for key, card in self._cards.things.items()}
         uuids |= {f"{g['gpu_index']}:{m['index']}": m["uuid"] for g in mig_gpus for m in g["instances"]}
         clients: dict[Key, list[dict[str, Any]]] = {}
@@ -260,7 +260,7 @@ def fresh_card(uuid: str, labels: Labels) -> dict[str, Any]:
 
 
 def client_key(uuid: str, labels: Labels) -> Key:
-    """Return a client's card, namespace, pod, container and, where there is no pod, tenant."""
+    """Return a client's card, namespace, pod and container, and its tenant if it has no pod."""
     pod = labels.get("pod", "")
     tenant = "" if pod else labels.get("tenant", "")
     return uuid, labels.get("namespace", ""), pod, labels.get("container", ""), tenant

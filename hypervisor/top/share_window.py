@@ -11,8 +11,8 @@ T = TypeVar("T")
 K = TypeVar("K", bound=Hashable)
 
 APART_S = 1.0
-"""Shortest window. The holder of a turn has the whole card and work is charged when it ends, so a shorter
-window mostly shows noise."""
+"""Shortest window. A shorter one mostly shows noise: the holder of a turn has the whole card, and work is
+charged when it ends."""
 MIN_WINDOW_NS = 950_000_000
 """APART_S less the jitter of timers and answers, so that readings once a second qualify."""
 MAX_SAMPLES = 256
@@ -26,7 +26,9 @@ class ShareWindow(Generic[T]):
         self._looks: deque[tuple[int, T]] = deque(maxlen=MAX_SAMPLES)
 
     def swap(self, at_ns: int, look: T) -> tuple[int, T] | None:
-        """Keep a reading. Return the newest one that is a window older, with its time; None if none is."""
+        """Keep a reading. Return the newest earlier one that is at least a window older, with its time. None
+        if there is none.
+        """
         looks = self._looks
         while len(looks) > 1 and at_ns - looks[1][0] >= MIN_WINDOW_NS:
             looks.popleft()

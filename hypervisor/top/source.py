@@ -12,7 +12,7 @@ class NodeSource(Protocol):
     """A source of nodes: the local daemon, this node without a daemon, or scraped hosts."""
 
     interval_s: float
-    """Default seconds between two readings; raised if readings take too long."""
+    """Default seconds between two readings. The caller waits longer if readings take too long."""
 
     async def read(self) -> tuple[NodeView, ...]:
         """Return all nodes, including those with problems."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The local node without a daemon: cards by NVML, tenants by the books that programs keep."""
+"""The local node without a daemon: cards from NVML, tenants from their usage segments."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ FRESH_S = 5.0
 
 
 class Cards:
-    """Asks NVML in a child process, as the daemon does: a call that hangs must not hang the screen."""
+    """Calls NVML in a child process, as the daemon does: a call that hangs must not block the screen."""
 
     def __init__(self, *, is_simulated: bool, period_s: float) -> None:
         self._environment = {k: v for k, v in os.environ.items() if k != "LD_PRELOAD"}
@@ -51,7 +51,7 @@ class Cards:
             await asyncio.gather(task, return_exceptions=True)
 
     async def wait(self, seconds: float) -> None:
-        """Wait until NVML has said anything."""
+        """Wait until the child process has reported cards or a failure, at most `seconds`."""
         try:
             async with asyncio.timeout(seconds):
                 await self._answered.wait()
@@ -71,7 +71,10 @@ class Cards:
 
 
 class UsageReader:
-    """Reads tenants' books, and keeps looks for differences. `read_at_ns` is when the last was made."""
+    """Reads tenants' usage segments, and keeps readings to compute differences.
+
+    `read_at_ns`: time of the last reading.
+    """
 
     def __init__(self) -> None:
         self._looks: ShareWindow[tenants.TenantSnapshot] = ShareWindow()
@@ -79,7 +82,7 @@ class UsageReader:
         self._names = Names()
 
     def look(self) -> tuple[dict[str, list[TenantView]], list[ProcessUse], tuple[str, ...]]:
-        """Return living tenants by card, their processes, and what cannot be read."""
+        """Return live tenants by card, their processes, and a text per unreadable segment."""
         now = tenants.snapshot()
         self.read_at_ns = now.at_ns
         earlier = self._looks.swap(now.at_ns, now)
@@ -143,9 +146,9 @@ def held_by(usage: Usage) -> Iterator[ProcessUse]:
 def cards_with(
     samples: tuple[GpuSample, ...], by_card: Mapping[str, list[TenantView]], limited: Set[int]
 ) -> tuple[CardView, ...]:
-    """Return NVML's cards with tenants under them; a tenant's card that NVML does not list is there too.
+    """Return NVML's cards with their tenants, and cards of tenants that NVML does not list.
 
-    `limited` are the processes that are under a quota.
+    `limited`: pids of the processes under a quota.
     """
     cards = [card_of(sample, limited) for sample in samples if sample.gpu.mig is None]
     return in_order(placed(cards, by_card))
@@ -177,7 +180,7 @@ def card_of(sample: GpuSample, limited: Set[int]) -> CardView:
 
 
 def parts_of(sample: GpuSample) -> dict[str, Any]:
-    """Return a card's vGPUs and MIG devices, as `assemble` makes them of what a daemon says."""
+    """Return a card's vGPUs and MIG devices. `assemble` builds them, as from a daemon's data."""
     found: dict[str, Any] = {}
     if sample.vgpu is not None:
         host = asdict(sample.vgpu)
@@ -189,7 +192,7 @@ def parts_of(sample: GpuSample) -> dict[str, Any]:
 
 
 def held_on(samples: tuple[GpuSample, ...]) -> Iterator[ProcessUse]:
-    """Yield the processes that NVML knows; one on a MIG device is not on the card once more."""
+    """Yield the processes that NVML lists. A process on a MIG device is yielded only for that device."""
     good = [sample for sample in samples if not sample.error]
     on_parts = {(s.gpu.index, pid) for s in good if s.gpu.mig is not None for pid, _ in s.pids}
     for sample in good:

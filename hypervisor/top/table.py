@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Lines of cells with styles, and tables of them that fit a width. Pure.
 
-A style is a word: what it looks like is the screen's affair, and nothing is told by colour alone.
+A style is a name. The screen chooses its look. No information is shown by colour alone.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Line:
         return "".join(text for text, _ in self.cells)
 
     def fitted(self, width: int, glyphs: Glyphs) -> Line:
-        """Return the line at exactly this width, cut or filled up."""
+        """Return the line cut or padded to exactly this width."""
         fit, room = Line(), width
         for text, style in self.cells:
             short = glyphs.cut(text, room)
@@ -63,14 +63,14 @@ class Line:
 
 
 def beside(left: Line, right: Line, width: int, glyphs: Glyphs) -> Line:
-    """Return two lines as one of this width; the left one gives way."""
+    """Return two lines as one of this width. The left one is cut if they do not fit."""
     room = max(0, width - right.width - 1)
     return Line(*left.fitted(room, glyphs).cells).add(" ").extend(right.cells).fitted(width, glyphs)
 
 
 @dataclass(frozen=True)
 class Column(Generic[T]):
-    """One column. `width` is without the gap; `rank`: the higher, the sooner it is left out."""
+    """One column. `width`: cells without the gap. `rank`: columns of the highest rank are left out first."""
 
     title: str
     width: int
@@ -78,7 +78,7 @@ class Column(Generic[T]):
     rank: int = 0
     align: str = "<"
     grows: int = 0
-    """Into how many cells more it may grow where there is room."""
+    """Number of cells that may be added to the width if there is room."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ class Table(Generic[T]):
     gap: int = field(default=1)
 
     def head(self, marks: dict[str, str] | None = None) -> Line:
-        """Return the titles; `marks` are put behind some, to show what is sorted by."""
+        """Return the line of titles. `marks`: text behind a title, by title, to show the sort column."""
         line = Line((" " * self.indent, ""))
         for column, width in self.columns:
             title = column.title + (marks or {}).get(column.title, "")
@@ -99,7 +99,7 @@ class Table(Generic[T]):
         return line
 
     def row(self, of: T, most: int | None = None) -> Line:
-        """Return a line; `most`: only so many columns, from the left."""
+        """Return an object's line. `most`: number of columns from the left. None for all."""
         line = Line((" " * self.indent, ""))
         for column, width in self.columns[:most]:
             cell = Line(*column.cells(of))
@@ -118,7 +118,7 @@ class Table(Generic[T]):
 def table_for(
     columns: Sequence[Column[T]], width: int, glyphs: Glyphs, *, indent: int = 0, gap: int = 1
 ) -> Table[T]:
-    """Return a table of the columns that fit; what room is left goes to those that can grow, in order."""
+    """Return a table of the columns that fit. The remaining room goes to columns that can grow, in order."""
     room = width - indent
     chosen: list[Column[T]] = []
     for column in sorted(columns, key=lambda c: c.rank):

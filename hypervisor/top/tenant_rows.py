@@ -32,7 +32,7 @@ STATE_STYLES: dict[str, Style] = {"off": "bad", "degraded": "warn", "standalone"
 
 
 def now_cell(tenant: TenantView) -> Cell:
-    """Return the cell of a tenant's activity; limits that do not hold take precedence."""
+    """Return the cell of a tenant's activity. If its limits are not enforced, the cell shows that instead."""
     if tenant.enforcement == "off":
         return "UNLIMITED", "bad"
     if tenant.problem or tenant.enforcement == "degraded":
@@ -77,9 +77,9 @@ def share_bar(tenant: TenantView, width: int, glyphs: Glyphs) -> Sequence[Cell]:
 
 
 def columns(glyphs: Glyphs, longest: int, longest_gang: int) -> Sequence[Column[TenantView]]:
-    """Return all columns, from left to right; `longest` is the width of the longest name.
+    """Return all columns, from left to right. `longest`: width of the longest tenant name.
 
-    `longest_gang` is that of the longest name of a gang; 0 if no tenant is in one: then there is no column.
+    `longest_gang`: width of the longest gang name. If it is 0, no tenant is in a gang and there is no column.
     """
     name = min(MAX_NAME, max(MIN_NAME, longest))
     column = Column[TenantView]
@@ -120,7 +120,7 @@ def columns(glyphs: Glyphs, longest: int, longest_gang: int) -> Sequence[Column[
 
 
 def gang_columns(longest: int) -> Sequence[Column[TenantView]]:
-    """Return the column of gangs if there is one."""
+    """Return the column of gangs, or nothing if `longest` is 0."""
     if not longest:
         return ()
     width = min(GANG, longest)

@@ -20,7 +20,7 @@ def clean(text: object, most: int = MAX_CHARACTERS) -> str:
 
 
 def width_of(text: str) -> int:
-    """Return how many cells a text takes."""
+    """Return the number of cells that a text takes."""
     return len(text) if text.isascii() else sum(map(cells_of, text))
 
 
@@ -50,7 +50,7 @@ class Glyphs:
     degree: str
 
     def bar(self, ratio: float | None, width: int) -> tuple[str, str]:
-        """Return the full and the empty part of a bar; both together are `width` cells."""
+        """Return the full and the empty part of a bar of `width` cells."""
         steps = len(self.blocks) - 1
         part = min(1.0, max(0.0, ratio or 0.0))
         filled = round(part * width * steps)
@@ -68,7 +68,7 @@ class Glyphs:
         return text.rjust(max(0, width))
 
     def cut(self, text: str, width: int) -> str:
-        """Return a text of at most so many cells, with a mark where something is missing."""
+        """Return the text cut to `width` cells, with a mark where text is missing."""
         if width_of(text) <= width:
             return text
         kept, used = [], 0
@@ -80,7 +80,7 @@ class Glyphs:
         return "".join(kept) + self.ellipsis if width > 0 else ""
 
     def pad(self, text: str, width: int, align: str = "<") -> str:
-        """Return a text of exactly so many cells."""
+        """Return the text cut or padded to exactly `width` cells."""
         short = self.cut(text, width)
         space = " " * (width - width_of(short))
         return space + short if align == ">" else short + space

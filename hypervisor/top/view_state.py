@@ -46,7 +46,7 @@ EVERYTHING = Filter()
 
 
 def filter_of(text: str) -> Filter:
-    """Return a filter: words that must be somewhere, `field:word`, `field>number`; `!` negates.
+    """Return a filter: words that must occur in any field, `field:word`, `field>number`. `!` negates.
 
     Raises FilterError.
     """

@@ -1,4 +1,4 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The screen of `gpulimit top`, on textual. Nothing else imports it, so that nothing else needs textual."""
+"""The screen of `gpulimit top`, built on textual. No other package imports it, or needs textual."""
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ class Changes(Base):
         self.notify(text, severity="error", timeout=8, markup=False)
 
     def tenant_chosen(self) -> str | None:
-        """Return the tenant under the cursor; None, and show the reason, if it cannot be changed here."""
+        """Return the tenant under the cursor. If it cannot be changed, show the reason and return None."""
         row, node = self.query_one("#main", Rows).chosen, self.shown
         why = why_not(row, node, has_many=self.has_many)
         if why:
@@ -109,7 +109,7 @@ class Changes(Base):
 
 
 def why_not(row: Row | None, node: NodeView | None, *, has_many: bool) -> str:
-    """Return the reason that the row cannot be changed; empty if it can."""
+    """Return the reason that the row's tenant cannot be changed. Empty if it can."""
     if has_many:
         return "a node's tenants are changed on the node itself: run `gpulimit top` there"
     if row is None or row.kind != "tenant":
@@ -131,7 +131,7 @@ def said_in(answer: Any) -> dict[str, str]:
 
 
 def typed(text: str) -> str:
-    """Return an amount of bytes in the largest unit that says it exactly; anything else as it is."""
+    """Return a number of bytes in the largest unit that is exact. Return other text unchanged."""
     digits = text.removesuffix("B")
     if text == digits or not digits.isdecimal():
         return text

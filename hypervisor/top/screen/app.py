@@ -41,9 +41,10 @@ SCROLL_BAR = 1
 ENDING = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM)
 ENDING_S = 3.0
 QUIET_S = 0.2
-"""A size that does not change for this time is drawn."""
+"""The screen is drawn once the terminal's size has not changed for this time."""
 MAX_RESIZING_S = 10.0
-"""While the size keeps changing, one is drawn so often: each costs the CPU of some looks."""
+"""Time between two drawings while the size keeps changing. One drawing costs as much CPU as several readings.
+"""
 NODE_WAITING = NodeView(host="", health="new")
 
 
@@ -93,7 +94,7 @@ class TopApp(Changes, App[None]):
         self._usual_s = source.interval_s
         self._budget = CpuBudget()
         self._is_disturbed = False
-        """True if a key or another size of the terminal has cost CPU since the last look."""
+        """True if a key or a resize of the terminal has cost CPU time since the last reading."""
         self._resized_at_s = 0.0
         self._held: events.Resize | None = None
         self._release: Timer | None = None
@@ -129,7 +130,7 @@ class TopApp(Changes, App[None]):
         self.draw()
         self.watch_nodes()
 
-    # ---- looking ----
+    # ---- reading ----
 
     @work(exclusive=True, group="nodes")
     async def watch_nodes(self) -> None:
@@ -156,7 +157,7 @@ class TopApp(Changes, App[None]):
             await self.source.close()
 
     def look_now(self) -> None:
-        """Read the nodes at once, after a change."""
+        """Read the nodes now, after a change."""
         self._go.set()
 
     def take(self, nodes: tuple[NodeView, ...]) -> None:
@@ -255,7 +256,7 @@ class TopApp(Changes, App[None]):
         return "  ".join(words)
 
     async def on_event(self, event: events.Event) -> None:
-        """Keep resizes back while the size is changing: textual would lay out everything each time."""
+        """Hold resize events back while the size keeps changing: textual lays out everything at each one."""
         self._is_disturbed |= isinstance(event, events.Key | events.Resize)
         if not isinstance(event, events.Resize):
             await super().on_event(event)
@@ -264,7 +265,9 @@ class TopApp(Changes, App[None]):
             self.draw()
 
     def _may_resize(self, event: events.Resize) -> bool:
-        """Return True if this size is to be drawn now. Otherwise the last one is, once it is quiet."""
+        """Return True if this size is to be drawn now. If not, set a timer that posts the event again after
+        QUIET_S without a newer one.
+        """
         now_s = time.monotonic()
         left_s = self._resized_at_s + MAX_RESIZING_S - now_s
         is_first = self._release is None and now_s - self._resized_at_s > QUIET_S
@@ -283,7 +286,7 @@ class TopApp(Changes, App[None]):
         self._held = self._release = None
 
     def change(self, **changed: object) -> None:
-        """Change view settings, and draw."""
+        """Change view settings and draw the screen."""
         self.view = replace(self.view, **changed)  # type: ignore[arg-type]
         self.draw()
 

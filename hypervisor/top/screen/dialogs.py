@@ -28,7 +28,7 @@ EXAMPLES = {
 
 
 class Confirm(ModalScreen[bool]):
-    """Asks whether to do something; Escape and N mean no."""
+    """Asks for the confirmation of an action. Escape and N mean no."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("y", "answer(True)", show=False),
@@ -60,7 +60,7 @@ class Confirm(ModalScreen[bool]):
 
 
 class QuotaForm(ModalScreen[dict[str, str] | None]):
-    """Asks for a tenant's whole quota; the result is None if the user cancels."""
+    """Asks for a tenant's whole quota. The result is None if the user cancels."""
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "leave", show=False)]
 

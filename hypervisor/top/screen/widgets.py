@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Widgets that show lines: a few fixed ones, and a list that scrolls and has a cursor."""
+"""Widgets that show lines: a fixed block, and a scrolling list with a cursor."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from hypervisor.top.table import Line
 
 
 def strip_of(line: Line, width: int, theme: str, base: Style, over: Style | None = None) -> Strip:
-    """Return a line as textual draws it; `over` is what lies under its cells where they have no ground."""
+    """Return a line as a textual strip. `over`: style below the cells' own styles, for the cursor's line."""
     palette = PALETTES[theme]
     ground = base + over if over is not None else base
     segments = [Segment(text, ground + palette[style]) for text, style in line.cells]
@@ -30,7 +30,7 @@ def strip_of(line: Line, width: int, theme: str, base: Style, over: Style | None
 
 
 class Fixed(Widget):
-    """Lines that stay; as high as they are many."""
+    """Block of lines that does not scroll. Its height is the number of lines."""
 
     DEFAULT_CSS = "Fixed { height: auto; width: 1fr; }"
 
@@ -40,7 +40,7 @@ class Fixed(Widget):
         self._lines: list[Line] = []
 
     def show(self, lines: Sequence[Line], theme: str) -> None:
-        """Show these from now on; nothing is drawn where nothing has changed."""
+        """Replace the lines. Nothing is drawn if nothing has changed."""
         is_other_height = len(lines) != len(self._lines)
         if lines == self._lines and theme == self.theme:
             return
@@ -58,9 +58,9 @@ class Fixed(Widget):
 
 
 class Rows(ScrollView, can_focus=True):
-    """A list of rows with a cursor, which stays on its thing while rows come and go.
+    """A list of rows with a cursor. The cursor stays on its object while rows are added and removed.
 
-    Its last column is the scroll bar's, whether there is one or not.
+    The last column is reserved for the scroll bar, even if there is none.
     """
 
     DEFAULT_CSS = """
@@ -73,7 +73,7 @@ class Rows(ScrollView, can_focus=True):
         Binding("pagedown", "page(1)", show=False),
         Binding("home,g", "move(-1000000)", show=False),
         Binding("end,G", "move(1000000)", show=False),
-        # A binding as the others are, so that keys that come together are obeyed in their order.
+        # A binding, as for the other keys: keys typed at once then take effect in their order.
         Binding("enter", "open", show=False),
     ]
 
@@ -92,12 +92,12 @@ class Rows(ScrollView, can_focus=True):
 
     @property
     def chosen(self) -> Row | None:
-        """The row under the cursor, if it stands for something."""
+        """The row under the cursor. None if it is a note or there is no row."""
         row = self.rows[self.cursor] if 0 <= self.cursor < len(self.rows) else None
         return row if row is not None and row.kind != "note" else None
 
     def show(self, rows: Sequence[Row], theme: str) -> None:
-        """Show these from now on; only lines that have changed are drawn."""
+        """Replace the rows. Only lines that have changed are drawn."""
         before, shown, at, shade = self.chosen, self.rows, self.cursor, self.theme
         self.rows, self.theme = list(rows), theme
         self.virtual_size = Size(self.size.width, len(rows))
@@ -114,7 +114,7 @@ class Rows(ScrollView, can_focus=True):
                 self.refresh_lines(index)
 
     def choose(self, key: tuple[str, ...]) -> None:
-        """Put the cursor on a thing, if it is there."""
+        """Put the cursor on the row with this key, if there is one."""
         for index, row in enumerate(self.rows):
             if row.key == key:
                 self._go(index)
@@ -126,7 +126,7 @@ class Rows(ScrollView, can_focus=True):
         return index == 0 or not self.rows[index - 1].has_more
 
     def _nearest(self, index: int, way: int) -> int:
-        """Return the next row that the cursor can stand on, that way first."""
+        """Return the nearest row for the cursor from `index` on. Search in the direction `way` first."""
         index = max(0, min(len(self.rows) - 1, index))
         step = 1 if way >= 0 else -1
         for candidates in (range(index, len(self.rows) if step > 0 else -1, step), range(index, -1, -1)):
@@ -142,7 +142,7 @@ class Rows(ScrollView, can_focus=True):
             last += 1
         top, height = self.scroll_offset.y, self.size.height
         if index < top:
-            # At the first thing, what stands above it is seen too.
+            # With the cursor on the first object, also show the notes above it.
             is_first = not any(self._can_stand(i) for i in range(index))
             self.scroll_to(y=0 if is_first else index, animate=False)
         elif last >= top + height:
