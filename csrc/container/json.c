@@ -8,7 +8,7 @@ static const char *skip_blanks(const char *at)
 	return at;
 }
 
-/* From the opening quote to behind the closing one; NULL: there is none. */
+/* Skips a string, from the opening quote to behind the closing one; NULL: there is none. */
 static const char *skip_text(const char *at)
 {
 	for (at++; *at && *at != '"'; at++)
@@ -17,7 +17,7 @@ static const char *skip_text(const char *at)
 	return *at ? at + 1 : NULL;
 }
 
-/* To behind a value; NULL: the text ends before it does. */
+/* Skips a value; NULL: the text ends before it does. */
 static const char *skip_value(const char *at)
 {
 	size_t depth = 0;
@@ -90,7 +90,7 @@ static int hex(char digit)
 	return digit >= 'a' && digit <= 'f' ? digit - 'a' + 10 : -1;
 }
 
-/* The character of an escape behind its backslash, which is moved to its last; 0: not taken. */
+/* Decodes one escape.  The cursor moves from behind its backslash to its last character; 0: not supported. */
 static char escaped(const char **at)
 {
 	const char *from = *at;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A program without a C library: it runs on a node whatever that has, and where none is.  System calls return
+ * Support for a program without a C library, so that it runs on a node with any libc or none.  System calls return
  * negative errno.
  */
 #ifndef GL_NOLIBC_H
@@ -39,7 +39,7 @@ static inline long bare_call(long number, long a, long b, long c, long d, long e
 #error "for x86-64 and aarch64"
 #endif
 
-/* In the one file that defines bare_main. */
+/* To be used in the one file that defines bare_main. */
 #define BARE_PROGRAM __asm__(".globl _start\n.type _start, %function\n_start:\n " BARE_START)
 
 #define bare(number, a, b, c, d, e) \

@@ -2,14 +2,15 @@
  *
  * An OCI hook, createContainer: merges an image's own /etc/ld.so.preload with ours.
  *
- * A container has ours mounted over the image's, which would so be lost.  The runtime starts this in the
- * container's mount namespace, before the container has its root, with its state on standard input.  What the
- * image has is read below the mount; if it names libraries, a file with ours and then the image's is put into the
- * container's bundle, and mounted read-only over both.  An image without costs nothing and is left as it is.
+ * Our file is mounted over the image's, which would hide the image's libraries.  The runtime starts this program in the
+ * container's mount namespace, before the container has its root, with the container's state on standard input.  The
+ * program reads the image's file below the mount.  If that names libraries, it writes a file with the image's libraries
+ * and then ours into the container's bundle, and mounts it read-only over both.  An image without such a file is not
+ * changed.
  *
- * Anything that goes wrong then is said, and the container is not made: neither limits nor the image's libraries
- * are lost without a word.  What is in the image is not trusted: no link of it is followed here, where the node's
- * files can still be reached.
+ * After an error the program logs the reason, and the container is not created, so neither limits nor the image's
+ * libraries are lost silently.  The image is not trusted: the program follows no link in it, because the node's files
+ * can still be reached here.
  */
 #include "nolibc.h"
 #include "json.h"
@@ -23,7 +24,7 @@
 #endif
 #define ENOENT 2
 #define MAX_PATH_BYTES 4096
-#define MAX_PRELOAD_BYTES 16384 /* of an image's file */
+#define MAX_PRELOAD_BYTES 16384 /* limit of an image's file */
 
 static char state[1 << 16], config[1 << 22], ours[MAX_PRELOAD_BYTES], theirs[MAX_PRELOAD_BYTES], merged[2 * MAX_PRELOAD_BYTES + 1];
 static char bundle[MAX_PATH_BYTES], root[MAX_PATH_BYTES], path[MAX_PATH_BYTES];
@@ -57,7 +58,7 @@ static _Noreturn void fail(const char *what, const char *where, long error)
 	end(1);
 }
 
-/* Reads all, at most size - 1 bytes, and puts a null byte behind; -1: it is longer. */
+/* Reads the whole file, at most size - 1 bytes, and appends a null byte; -1: it is longer. */
 static long read_all(long fd, char *out, size_t size)
 {
 	size_t length = 0;
@@ -88,7 +89,7 @@ static long open_at(long folder, const char *name, long flags)
 	return bare(__NR_openat, folder, name, flags | O_CLOEXEC, 0644, 0);
 }
 
-/* The container's root, by its state and its configuration. */
+/* Finds the container's root, from its state and its configuration. */
 static void find_root(void)
 {
 	long length = read_all(0, state, sizeof state);
@@ -113,7 +114,7 @@ static void find_root(void)
 	add(root, found);
 }
 
-/* Opens etc/ld.so.preload below a folder without following links; what it is, is in *is.  -ENOENT: none. */
+/* Opens etc/ld.so.preload below a folder without following links; sets *is to its status.  -ENOENT: none. */
 static long open_preload(long folder, struct statx *is)
 {
 	long etc = open_at(folder, "etc", O_PATH | O_NOFOLLOW | O_DIRECTORY);
@@ -130,7 +131,7 @@ static long open_preload(long folder, struct statx *is)
 	return open_at(etc, "ld.so.preload", O_RDONLY | O_NOFOLLOW | O_NONBLOCK);
 }
 
-/* Whether a file names libraries: there is more in it than blanks and comments. */
+/* True if a file names libraries: it has more than blanks and comments. */
 static int names_any(const char *text)
 {
 	for (; *text; text++) {
@@ -143,8 +144,8 @@ static int names_any(const char *text)
 	return 0;
 }
 
-/* Puts theirs, and ours behind it, into the bundle; leaves that file's name in `path`.  A library of the image's that
- * takes over driver calls, too, would not be asked behind ours. */
+/* Writes the image's libraries and then ours into a file in the bundle; stores its name in `path`.  A library of the
+ * image that takes over driver calls too would never be called if it came after ours. */
 static void write_merged(void)
 {
 	size_t length = 0;
@@ -172,7 +173,7 @@ _Noreturn void bare_main(void)
 	long top = open_at(AT_FDCWD, root, O_PATH | O_DIRECTORY);
 	if (top < 0)
 		fail("cannot be opened", root, top);
-	/* A copy without what is mounted within: the image as it is below. */
+	/* Makes a copy of the mount without what is mounted inside: the image's own files. */
 	long below = bare(__NR_open_tree, top, "", AT_EMPTY_PATH | OPEN_TREE_CLONE | O_CLOEXEC, 0, 0);
 	if (below < 0)
 		fail("cannot be looked below", root, below);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Where the daemon is, by the first of:
+ * The daemon's address, from the first of these:
  *
  *   /usr/lib/gpulimit/daemon          a file that a container is handed together with the library, read-only: its first
  *                                     line is the socket's path.  The environment then has no say, nor has it in
@@ -10,7 +10,7 @@
  *   HYPERVISOR_IP, HYPERVISOR_PORT    TCP, on the same node; needs the token in GPULIMIT_TOKEN or in the file that
  *                                     GPULIMIT_TOKEN_FILE names
  *
- * None of them: there is no daemon.  What is set and cannot be used is an error, never "no daemon".
+ * If none is set, there is no daemon.  A setting that cannot be used is an error, never "no daemon".
  */
 #include <arpa/inet.h>
 #include <stdlib.h>
@@ -37,7 +37,7 @@ static int socket_address(struct gl_address *to, const char *path, const char *w
 	return GL_DAEMON_THERE;
 }
 
-/* What the node says, which holds whatever the program's environment says. */
+/* The address in the node's file, which takes precedence over the program's environment. */
 static int address_by_node(struct gl_address *to)
 {
 	char text[160];

@@ -27,7 +27,7 @@ static void nap(uint64_t ns)
 	(void)gl_syscall(SYS_nanosleep, &t, NULL);
 }
 
-/* The program's threads have all ended: its first one has called pthread_exit and no other is left but this. */
+/* True if all threads of the program have ended: its first one has called pthread_exit, and only this one is left. */
 static bool alone(void)
 {
 	char text[512];
@@ -129,7 +129,7 @@ static int report(uint64_t number, const char *failure, struct gl_answer *answer
 	return ask("POST", path, body, ANSWER_S, answer);
 }
 
-/* One round: a command, none, or trouble.  Returns how long to wait before the next. */
+/* One round: a command, none, or an error.  Returns how long to wait before the next. */
 static uint64_t step(struct gl_answer *answer)
 {
 	struct gl_daemon *d = &gl_self.daemon;
@@ -137,7 +137,7 @@ static uint64_t step(struct gl_answer *answer)
 	int r = next_command(answer);
 	if (r == 0 && answer->status == 404) {
 		r = gl_register_again(gl_now_ns() + ANSWER_S * GL_SECOND_NS);
-		/* By number: strerror takes locks of libc's. */
+		/* As a number, because strerror takes libc's locks. */
 		gl_log(r ? GL_WARN : GL_INFO, r ? "the daemon does not take this process back (%d); its last limits hold"
 						: "registered again (%d)", -r);
 		return r == 0 ? 0 : r == -EACCES ? 5 * GL_SECOND_NS : GL_SECOND_NS / 2;
@@ -154,7 +154,8 @@ static uint64_t step(struct gl_answer *answer)
 		d->command = number;
 		return 0;
 	}
-	/* An empty answer at once, or an unusable one: the daemon has a problem, so do not flood it with requests. */
+	/* An empty answer at once, or an unusable one: the daemon has a problem, so the thread waits before the next
+	 * request. */
 	return answer->status == 204 && gl_now_ns() - begin > GL_SECOND_NS / 2 ? 0 : GL_SECOND_NS / 2;
 }
 
@@ -177,7 +178,8 @@ struct threads {
 	int (*set_stack)(pthread_attr_t *, size_t);
 };
 
-/* Looked up, since their versions differ between libcs; the caller has a libc with them, or it could not load CUDA. */
+/* Looked up at run time, since their versions differ between libcs.  The program's libc has them, or it could not load
+ * CUDA. */
 static bool find_threads(struct threads *t)
 {
 	t->create = (__typeof__(t->create))gl_elf_libc_symbol("pthread_create");
@@ -195,7 +197,7 @@ static int create(const struct threads *t)
 		return EINVAL;
 	int r = t->create(&thread, &attr, agent, NULL);
 	if (r == EINVAL) {
-		/* The program's thread-local data does not fit; take what it takes for its own threads. */
+		/* The program's thread-local data does not fit: uses the default stack size. */
 		(void)t->attr_init(&attr);
 		(void)t->set_detached(&attr, PTHREAD_CREATE_DETACHED);
 		r = t->create(&thread, &attr, agent, NULL);
@@ -211,7 +213,7 @@ void gl_agent_start(void)
 	if (gl_self.daemon.agent)
 		return;
 	gl_self.daemon.agent = 1;
-	/* libc's calls leave out the signals that it needs itself, for setuid and for cancelling. */
+	/* libc leaves out the signals that it needs itself, for setuid and for cancelling. */
 	sigfillset(&all);
 	bool found = find_threads(&threads);
 	int r = found ? sigprocmask(SIG_SETMASK, &all, &before) : ENOSYS;

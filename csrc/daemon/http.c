@@ -77,7 +77,7 @@ static bool take_command(struct gl_answer *a, char *value)
 	return decimal(value, UINT64_MAX, &a->command_number) && take(a->command, sizeof a->command, space + 1, true);
 }
 
-/* One header that is kept; true if it is this one. */
+/* Reads one header that the client uses; true if it was this one. */
 static bool keep(struct gl_answer *a, const char *header, char *out, size_t size, bool name)
 {
 	char *value = value_of(a->line, header);
@@ -240,7 +240,7 @@ static void head_byte(struct gl_answer *a, char c)
 	}
 }
 
-/* Counts bytes of the body; returns how many of them there were. */
+/* Counts bytes of the body; returns how many of the input belong to it. */
 static size_t body_bytes(struct gl_answer *a, size_t size)
 {
 	bool until_end = a->state == GL_HTTP_UNTIL_END;

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * One HTTP exchange with the daemon on a connection of its own, never blocking but in ppoll, always with a deadline.
+ * One HTTP exchange with the daemon on a connection of its own.  It only blocks in ppoll, and always has a deadline.
  *
- * The descriptor is a guest in the program's table: it gets a high number, and since some programs close whatever is
- * open and then reuse the numbers, it is looked at again after every sleep and before it is closed: if it is not
- * our socket any more, it is left alone.
+ * The descriptor shares the program's table, so it gets a high number.  Some programs close all descriptors and then
+ * reuse the numbers.  So the descriptor is checked after every sleep and before it is closed.  If it no longer is our
+ * socket, it is not touched.
  *
  * The daemon may hand over files along with an interim answer.
  */
@@ -70,7 +70,7 @@ static void hang_up(struct connection *c)
 {
 	if (!still_ours(c))
 		return;
-	/* A forked child may hold a copy; the daemon is to see the end all the same. */
+	/* A forked child may hold a copy of the descriptor; shutdown lets the daemon see the end all the same. */
 	(void)gl_syscall(SYS_shutdown, c->fd, SHUT_RDWR);
 	gl_close(c->fd);
 }
@@ -83,11 +83,11 @@ static int open_socket(struct connection *c, int family)
 	c->fd = gl_moved_up(c->fd);
 	int r = inode_of(c->fd, &c->inode);
 	if (r != 0)
-		gl_close(c->fd); /* nothing ran since it was made */
+		gl_close(c->fd); /* the program has not run since the socket was made */
 	return r;
 }
 
-/* TCP goes on by itself, and says how it went when the socket can be written to. */
+/* TCP continues by itself; the result is known when the socket becomes writable. */
 static int connected(struct connection *c)
 {
 	int error = 0;
@@ -101,7 +101,8 @@ static int connected(struct connection *c)
 static int connect_until(struct connection *c, const struct gl_address *to)
 {
 	long r;
-	/* A Unix socket whose queue is full says EAGAIN and does not go on by itself; else it is connected at once. */
+	/* A Unix socket whose queue is full returns EAGAIN and does not continue by itself.  Otherwise it is connected
+	 * at once. */
 	while ((r = gl_syscall(SYS_connect, c->fd, &to->at, to->size)) == -EAGAIN && gl_now_ns() < c->deadline_ns) {
 		struct timespec nap = {0, BUSY_NS + (long)(gl_now_ns() % BUSY_NS)};
 		(void)gl_syscall(SYS_nanosleep, &nap, NULL);
@@ -160,7 +161,7 @@ static long receive_some(struct connection *c, char *data, size_t size, struct g
 	struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1};
 	if (files && files->wanted) {
 		message.msg_control = &control;
-		/* Not CMSG_SPACE, whose padding would let in one more than is wanted. */
+		/* Not CMSG_SPACE, whose padding would have room for one descriptor too many. */
 		message.msg_controllen = CMSG_LEN((size_t)files->wanted * sizeof(int));
 	}
 	long n = gl_syscall(SYS_recvmsg, c->fd, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
@@ -200,7 +201,7 @@ int gl_http_ask(const struct gl_address *to, const char *request, size_t length,
 	r = connect_until(&c, to);
 	if (r == 0)
 		r = send_all(&c, request, length);
-	/* It may have answered without reading all, and hung up. */
+	/* The daemon may have answered without reading the whole request, and hung up. */
 	if (r == 0 || r == -EPIPE || r == -ECONNRESET)
 		r = receive(&c, answer, files);
 	hang_up(&c);

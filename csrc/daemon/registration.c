@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Registering with the daemon, if there is to be one (address.c); else the environment is all there is.
+ * Registers with the daemon, if there is to be one (address.c).  Otherwise only the environment counts.
  *
  *   the daemon does not answer    tried again for GPULIMIT_WAIT seconds; then GPULIMIT_ON_LOSS decides: closed (the
  *                                 process gets no GPU) or open (the environment's quota alone)
@@ -8,10 +8,10 @@
  *   it refuses the process        final; but where GPULIMIT_WAIT is set and the reason is what other tenants hold now, tried
  *                                 again for so long
  *
- * What is not final is asked again, by one short try, when the process calls CUDA the next time (process.c).
+ * If the outcome is not final, the process tries once more, briefly, at its next CUDA call (process.c).
  *
  * A process that only calls NVML registers as a view: one short try, so that nvidia-smi never hangs; without an answer
- * it sees the card as it is, and a CUDA call later registers in earnest.  A view has no thread.
+ * it sees the whole card, and a later CUDA call registers it in full.  A view has no thread.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -82,7 +82,7 @@ static void member_number(struct gl_out *out, const char *name, uint64_t value)
 	gl_out_number(out, value);
 }
 
-/* The quota's parser asks for each variable that it knows, and so names them for us. */
+/* The quota's parser looks up each variable that it knows, and so lists them for the request. */
 static const char *note_variable(const char *name, void *out)
 {
 	const char *value = getenv(name);
@@ -123,7 +123,7 @@ static bool begins(const char *text, const char *prefix, const char *rest)
 	return strncmp(text, prefix, n) == 0 && strcmp(text + n, rest) == 0;
 }
 
-/* What is wrong with a registration's answer; NULL: nothing. */
+/* The reason why a registration's answer is unusable; NULL: it is usable. */
 static const char *fault_of(const struct gl_answer *a)
 {
 	if (a->status != 200)
@@ -140,13 +140,13 @@ static bool is_refusal(const struct gl_answer *a)
 	return a->status == 403 || a->status == 409 || a->status == 422;
 }
 
-/* Not an answer, or one that says that the daemon is not ready: worth another try. */
+/* True if there was no valid answer, or the daemon is not ready yet: worth another try. */
 static bool is_passing(int r, const struct gl_answer *a)
 {
 	return r ? r != -EPROTO : a->status >= 500;
 }
 
-/* Refused for what other tenants hold now, and their end is to be waited for. */
+/* True if the daemon refuses because of what other tenants hold now, and this process is to wait until they end. */
 static bool is_waited_for(int r, const struct gl_answer *a)
 {
 	const struct gl_daemon *d = &gl_self.daemon;
@@ -200,7 +200,7 @@ static const char *cause(int error)
 	return error == -ETIMEDOUT ? "it is silent" : error == -ECONNRESET ? "it hung up" : strerror(-error);
 }
 
-/* What came of asking. */
+/* Turns the result of a request into the outcome of the registration. */
 static int conclude(int r, const struct gl_answer *a, struct gl_files *files)
 {
 	char text[48];
@@ -229,8 +229,8 @@ static int conclude(int r, const struct gl_answer *a, struct gl_files *files)
 	return GL_DAEMON_THERE;
 }
 
-/* The time that is left to wait begins again where a daemon hangs up, since another is about to replace it, and where
- * this process was stopped over the deadline.  Returns false when that has been so too often. */
+/* Restarts the waiting time if the daemon hung up, since another daemon is about to replace it, and if this process was
+ * stopped beyond the deadline.  Returns false after too many restarts. */
 static bool begins_again(int r, uint64_t *deadline_ns, uint32_t *times)
 {
 	uint64_t now = gl_now_ns();
@@ -259,7 +259,7 @@ int gl_register(bool view)
 	uint32_t beginnings = 0;
 	bool told = false;
 	for (;;) {
-		/* Even GPULIMIT_WAIT=0 leaves a daemon that is there the time to answer. */
+		/* Even with GPULIMIT_WAIT=0, a running daemon gets the time to answer. */
 		uint64_t least = begin + GL_SECOND_NS, until = deadline > least ? deadline : least;
 		int r = ask(until, &answer, &files);
 		if (begins_again(r, &until, &beginnings))
@@ -285,7 +285,7 @@ static int take_back(const struct gl_answer *a, struct gl_files *files)
 	struct gl_daemon *d = &gl_self.daemon;
 	if (is_refusal(a) || fault_of(a))
 		return a->status >= 500 ? -EAGAIN : -EACCES;
-	/* A running process cannot change its tenant: its memory is in the books of the one that it joined. */
+	/* A running process cannot change its tenant: its memory is in the account of the tenant that it joined. */
 	if (strcmp(a->tenant, d->tenant) != 0)
 		return -EACCES;
 	bool proposed = d->proposed;

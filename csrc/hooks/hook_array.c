@@ -37,8 +37,8 @@ static CUDA_ARRAY3D_DESCRIPTOR widen_3d_v1(const CUDA_ARRAY3D_DESCRIPTOR_v1 *d)
 					 .Format = d->Format, .NumChannels = d->NumChannels, .Flags = d->Flags};
 }
 
-/* Whether the driver takes such a description at all: a format or number of channels that is not known here is shown to
- * it in the smallest size.  CUDA_SUCCESS: nothing is wrong with it. */
+/* The driver's answer to such a description in the smallest size, if its format or number of channels is not known
+ * here.  CUDA_SUCCESS: the description is valid. */
 static CUresult doubt(const CUDA_ARRAY3D_DESCRIPTOR *d)
 {
 	CUDA_ARRAY3D_DESCRIPTOR tiny = {.Width = 1, .Format = d->Format, .NumChannels = d->NumChannels};
@@ -53,7 +53,7 @@ static CUresult doubt(const CUDA_ARRAY3D_DESCRIPTOR *d)
 	return result;
 }
 
-/* The four ways to make an array differ in the description alone. */
+/* The four calls that make an array only differ in the description. */
 #define CREATING(name, description, widened)                                                                           \
 	static CUresult once_##name(CUarray *array, const description *desc)                                           \
 	{                                                                                                              \
@@ -106,7 +106,7 @@ GL_RETRY_ON_OOM_HOOK(cuMipmappedArrayCreate,
 		     (CUmipmappedArray *array, const CUDA_ARRAY3D_DESCRIPTOR *desc, unsigned int levels),
 		(array, desc, levels), gl_gpu_current(), 0)
 
-/* Taken before the driver frees it, as in cuMemFree: the handle may be given out again at once. */
+/* Removed before the driver frees it, as in cuMemFree: the handle may be reused at once. */
 static struct gl_block taken(void *array)
 {
 	struct gl_block block = {.space = 0};

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Contexts: each takes device memory.  context.c has the steps and the lock.
+ * Contexts, each of which takes device memory.  context.c has the steps and the lock.
  */
 #include "shim.h"
 #include "time/launch.h"
@@ -23,7 +23,7 @@ static uint64_t cost_on(const struct gl_gpu *gpu)
 	return gpu ? gl_load_acquire(&gpu->device->context_bytes) : 0;
 }
 
-/* To make one takes the driver a while, also where it then says that there is no memory. */
+/* Making a context takes the driver a while, even if it then reports that there is no memory. */
 #define CONTEXT_HOOK(name, params, args)                                                                        \
 	CUresult name params                                                                                    \
 	{                                                                                                       \
@@ -120,7 +120,7 @@ CUresult cuCtxAttach(CUcontext *ctx, unsigned int flags)
 	return result;
 }
 
-/* Ends the context with its last reference. */
+/* Ends the context when its last reference is released. */
 CUresult cuCtxDetach(CUcontext ctx)
 {
 	GL_ENTER(cuCtxDetach, (ctx));
@@ -161,7 +161,7 @@ PRIMARY_LEAVE_HOOK(cuDevicePrimaryCtxRelease)
 PRIMARY_LEAVE_HOOK(cuDevicePrimaryCtxReset_v2)
 PRIMARY_LEAVE_HOOK(cuDevicePrimaryCtxReset)
 
-/* Stacks, the kernels' heap and their print buffer: gigabytes, if a program likes. */
+/* Stacks, the kernels' heap and their print buffer, which may be gigabytes. */
 CUresult cuCtxSetLimit(CUlimit limit, size_t value)
 {
 	GL_ENTER(cuCtxSetLimit, (limit, value));

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Executable graphs: a launch of one is charged by what its launches were measured to take; an update may change that.
+ * Executable graphs.  A launch is charged by the measured time of the graph's earlier launches.  An update of the graph
+ * may change that time.
  */
 #include "shim.h"
 #include "time/launch.h"
@@ -8,7 +9,7 @@
 
 static uint64_t key_of(CUgraphExec exec)
 {
-	return gl_key_mix((uintptr_t)exec, UINT64_C(0x6772617068)); /* apart from functions */
+	return gl_key_mix((uintptr_t)exec, UINT64_C(0x6772617068)); /* distinguishes graphs from functions */
 }
 
 #define LAUNCH_HOOK(name, per_thread)                                                                        \

@@ -10,8 +10,8 @@ struct addition {
 	uint64_t bytes, need;
 };
 
-/* Takes pool_lock if gpu is set, until `added`.  False: the quota refuses.  A node that the driver does not take is
- * refused by the driver, not by the quota; should it take it after all, the launch is charged. */
+/* Takes pool_lock if gpu is set, until `added`.  False: the quota refuses.  For a node that the driver would refuse,
+ * the driver returns the error, not the quota.  If the driver accepts it after all, the launch is charged. */
 static bool before_adding(struct addition *add, CUgraph graph, const CUgraphNode *node,
 			  const CUDA_MEM_ALLOC_NODE_PARAMS *np)
 {

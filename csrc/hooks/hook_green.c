@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Green contexts: parts of a device's processors inside the primary context, which each of them retains.  One takes
- * a few MiB (4 on an H200), which are measured after; memory allocated under one survives it (seen on a card), so
+ * a few MiB (4 on an H200), which are measured afterwards.  Memory allocated under one survives it (seen on a card), so
  * it then belongs to the primary context.
  */
 #include "process/limits.h"
 #include "shim.h"
 #include "time/launch.h"
 
-/* Makes the primary context first where there is none, so that it is charged and undone like any other. */
+/* Makes the primary context first if there is none, so that it is charged, and undone on failure, like any other. */
 static CUresult with_primary(struct gl_gpu *gpu, CUgreenCtx *gctx, CUdevResourceDesc desc, unsigned int flags)
 {
 	CUcontext primary;
@@ -38,7 +38,7 @@ CUresult cuGreenCtxCreate(CUgreenCtx *gctx, CUdevResourceDesc desc, CUdevice dev
 		gl_add_relaxed(&gpu->device->refused, 1);
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	}
-	/* Remembered by handle, to know the device when it is destroyed. */
+	/* Recorded by handle, so that the device is known when it is destroyed. */
 	if (REAL(cuCtxFromGreenCtx)(&context, got) == CUDA_SUCCESS) {
 		struct gl_block block = {.key = (uintptr_t)got, .space = GL_SPACE_GREEN, .other = (uintptr_t)context,
 					 .ordinal = (uint32_t)gpu->ordinal, .kind = GL_MEM_OVERHEAD};

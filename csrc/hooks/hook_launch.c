@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Launches of kernels.  What a launch is expected to cost is looked up by function and launch shape.
+ * Launches of kernels.  The expected cost of a launch is looked up by function and launch shape.
  */
 #include "shim.h"
 #include "time/launch.h"
@@ -87,8 +87,8 @@ static uint64_t key_of_part(const CUDA_LAUNCH_PARAMS *p)
 	return key_of(p->function, p->gridDimX, p->gridDimY, p->gridDimZ, p->blockDimX, p->blockDimY, p->blockDimZ);
 }
 
-/* One launch on several devices, each charged for its part; deprecated since CUDA 11.3.  Of more devices than a tenant
- * can have the driver makes an error. */
+/* One launch on several devices, each charged for its part; deprecated since CUDA 11.3.  With more devices than a
+ * tenant can have, the driver returns an error. */
 CUresult cuLaunchCooperativeKernelMultiDevice(CUDA_LAUNCH_PARAMS *list, unsigned int ndev, unsigned int flags)
 {
 	GL_ENTER(cuLaunchCooperativeKernelMultiDevice, (list, ndev, flags));

@@ -8,14 +8,14 @@
  */
 #include "shim.h"
 
-/* A product that cannot exist is larger than any quota. */
+/* The size of an impossible allocation is larger than any quota. */
 static uint64_t times(uint64_t a, uint64_t b)
 {
 	uint64_t product;
 	return __builtin_mul_overflow(a, b, &product) ? UINT64_MAX : product;
 }
 
-/* The driver's answer to a call in a size that takes next to nothing. */
+/* The driver's answer to the same call with almost no memory. */
 #define TRIED(try, undo) (__extension__({                                                                              \
 	CUresult tried_ = (try);                                                                                       \
 	if (tried_ == CUDA_SUCCESS)                                                                                    \
@@ -30,7 +30,7 @@ static CUresult managed_doubt(unsigned int flags)
 					: TRIED(REAL(cuMemAllocManaged)(&got, 1, flags), REAL(cuMemFree_v2)(got));
 }
 
-/* A call that allocates `bytes`, which are among `params`; these and `args` are those behind the address. */
+/* A call that allocates `bytes`, which is one of `params`; these and `args` follow the address. */
 #define ALLOCATING(name, address, kind, undo, doubt, params, args)                                                     \
 	static CUresult once_##name(address *dptr, GL_REST params)                                                     \
 	{                                                                                                              \
@@ -132,7 +132,7 @@ static CUresult freed(CUresult result, const struct gl_block *block, bool stream
 	if (block->kind == GL_MEM_POOL) {
 		gl_pool_freed(block);
 		gl_pools_trim_if_asked(gl_gpu_of((CUdevice)block->ordinal));
-	} else if (stream_ordered) /* the card may hold it a little longer */
+	} else if (stream_ordered) /* the card may hold the memory a little longer */
 		gl_overhead_mark(gl_gpu_of((CUdevice)block->ordinal));
 	return result;
 }

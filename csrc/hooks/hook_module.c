@@ -8,7 +8,7 @@
 #include "shim.h"
 #include "time/types.h"
 
-/* A call that loads code: `params` and `args` are those behind the handle. */
+/* A call that loads code: `params` and `args` follow the handle. */
 #define LOADING(name, handle, undo, params, args)                                                                      \
 	CUresult name(handle *out, GL_REST params)                                                                     \
 	{                                                                                                              \
@@ -47,8 +47,9 @@ LOADING(cuLibraryLoadFromFile, CUlibrary, cuLibraryUnload,
 	 unsigned int nopts),
 	(path, jit, jit_values, njit, opts, values, nopts))
 
-/* The driver may now reuse a function's handle for another function.  That one must not inherit this one's cost, neither
- * from the table nor from marks that have been reached.  The costs of this code are not known apart, so all are dropped. */
+/* The driver may now reuse a function's handle for another function.  That function must not inherit the old cost,
+ * neither from the table nor from marks that have been reached.  The table does not tell which costs belong to this
+ * code, so all are dropped. */
 static CUresult unloaded(CUresult result)
 {
 	struct gl_meter *m = gl_load_acquire(&gl_self.meter);
@@ -85,7 +86,7 @@ CUresult cuLibraryUnload(CUlibrary library)
 		return result;                                                                                         \
 	}
 
-/* The same for a function by its name, which may tell what it is for. */
+/* The same for a function by its name, which may show that it belongs to a collective. */
 #define LOOKING_UP_NAME(call, params, args)                                                                            \
 	CUresult call params                                                                                           \
 	{                                                                                                              \

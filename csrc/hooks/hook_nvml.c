@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * NVML's memory view: the quota is the card.  nvidia-smi, framework and Go clients all come by here, most of them
- * without ever calling CUDA.  The real call goes first and its errors are returned as they are; only its answer is
- * replaced.  A process whose quota cannot be enforced keeps NVML: there is nothing to take with it.
+ * NVML's memory view: the quota is the card.  nvidia-smi, frameworks and Go clients call these hooks, most of them
+ * without ever calling CUDA.  The real call goes first and its errors are returned unchanged; only its answer is
+ * replaced.  A process whose quota cannot be enforced may still use NVML, since NVML allocates nothing.
  */
 #include "hooks/hook_nvml.h"
 
@@ -26,7 +26,7 @@ struct gl_card gl_card_of(nvmlDevice_t handle)
 	return card;
 }
 
-/* The CUDA side's record of the card, if this process has one. */
+/* The CUDA side's entry for the card, if this process has one. */
 static struct gl_gpu *gpu_of_entry(const struct gl_card *card)
 {
 	if (!card->device || !gl_load_acquire(&gl_self.gpus_ready))
@@ -37,8 +37,8 @@ static struct gl_gpu *gpu_of_entry(const struct gl_card *card)
 	return NULL;
 }
 
-/* What CUDA calls the size of a card: all but what the driver keeps for itself (equal to the byte on an H200).
- * Every view goes by it, so that a share of the card is one figure. */
+/* The size of a card as CUDA reports it: all but the memory that the driver keeps for itself (equal to the byte on an
+ * H200).  Every view uses it, so that a share of the card is the same number everywhere. */
 static uint64_t usable_bytes(nvmlDevice_t handle, uint64_t total)
 {
 	nvmlMemory_v2_t real = {.version = NVML_MEMORY_V2};
@@ -48,8 +48,8 @@ static uint64_t usable_bytes(nvmlDevice_t handle, uint64_t total)
 	return real.total - real.reserved;
 }
 
-/* A card that the tenant has not used has no entry, and asking about it makes none: entries are few, and nvidia-smi
- * asks about every card and MIG instance of the node. */
+/* A card that the tenant has not used has no entry, and a query adds none: entries are few, and nvidia-smi queries
+ * every card and MIG instance of the node. */
 static uint64_t limit_of(const struct gl_card *card, uint64_t card_bytes)
 {
 	const struct gl_device *device = card->device;
@@ -72,7 +72,7 @@ struct view {
 	uint64_t total, used, free;
 };
 
-/* What the tenant has of a card with so many bytes in all and free. */
+/* The tenant's part of a card with so many bytes in all and free. */
 static struct view view_of(nvmlDevice_t handle, uint64_t card_bytes, uint64_t card_free)
 {
 	struct gl_card card = gl_card_of(handle);
@@ -107,8 +107,8 @@ static struct view view_of(nvmlDevice_t handle, uint64_t card_bytes, uint64_t ca
 	return view;
 }
 
-/* Where others leave less free than the quota allows, v1, whose `used` is by definition all that is not free, counts
- * the difference as used, and v2 as reserved.  Else used is what the tenant uses, in both. */
+/* If other tenants leave less memory free than the quota allows, v1 counts the difference as used, because its `used`
+ * is by definition all that is not free, and v2 as reserved.  Otherwise `used` is the tenant's use, in both. */
 nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t device, nvmlMemory_t *memory)
 {
 	nvmlMemory_t real;

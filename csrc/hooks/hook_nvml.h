@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What the NVML hooks share: a card as NVML and the tenant's segment know it.
+ * Shared by the NVML hooks: a card as NVML and the tenant's segment know it.
  */
 #ifndef GL_HOOK_NVML_H
 #define GL_HOOK_NVML_H

@@ -12,13 +12,13 @@
 
 /* ---- compute lists ---- */
 
-/* The real call has answered a question for the number of rows: is there such a list? */
+/* The real call has answered a query for the number of rows.  True if it has such a list. */
 static bool has_list(nvmlReturn_t result)
 {
 	return result == NVML_SUCCESS || result == NVML_ERROR_INSUFFICIENT_SIZE;
 }
 
-/* Room without an address: the driver's answer, or an error where it accepts that. */
+/* Room without an address: the driver's answer, or an error if the driver accepts that. */
 static nvmlReturn_t no_rows(nvmlReturn_t result)
 {
 	return has_list(result) ? NVML_ERROR_INVALID_ARGUMENT : result;
@@ -40,14 +40,14 @@ COMPUTE_LIST(nvmlDeviceGetComputeRunningProcesses, nvmlProcessInfo_v1_t, GL_PROC
 COMPUTE_LIST(nvmlDeviceGetComputeRunningProcesses_v2, nvmlProcessInfo_v2_t, GL_PROCESS_V2)
 COMPUTE_LIST(nvmlDeviceGetComputeRunningProcesses_v3, nvmlProcessInfo_v2_t, GL_PROCESS_V2)
 
-/* ---- real lists with the rows of others taken out ---- */
+/* ---- real lists without the rows of other tenants ---- */
 
 /* The real call: *count is the room, then the number. */
 struct question {
 	nvmlReturn_t (*ask)(const struct question *question, unsigned int *count, void *rows);
 	nvmlDevice_t device;
 	void *call;               /* the real function, where one `ask` serves several */
-	unsigned long long since; /* and what else it is given */
+	unsigned long long since; /* and its further arguments */
 	unsigned int version, mode;
 	size_t size, pid_at; /* of a row */
 };
@@ -106,7 +106,7 @@ static nvmlReturn_t fetch(const struct question *question, struct rows *rows)
 	}
 }
 
-/* Moves the rows that are the tenant's to the front, with the pids to show. */
+/* Moves the tenant's rows to the front, and sets the pids to show. */
 static unsigned int keep_own(const struct question *question, struct rows *rows)
 {
 	unsigned int kept = 0;
@@ -126,7 +126,7 @@ static unsigned int keep_own(const struct question *question, struct rows *rows)
 	return kept;
 }
 
-/* NVML's protocol with the tenant's rows alone.  empty: the answer where there is none. */
+/* NVML's protocol, with the tenant's rows only.  empty: the answer if there is none. */
 static nvmlReturn_t filtered(const struct question *question, unsigned int *count, void *out, nvmlReturn_t empty)
 {
 	struct rows rows;

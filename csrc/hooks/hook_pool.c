@@ -51,7 +51,7 @@ static void free_again(struct gl_gpu *gpu, const struct request *request, CUdevi
 	(void)gl_pools_trim(gpu);
 }
 
-/* The device of the stream, which need not be the current one. */
+/* The device of the stream, which may differ from the current one. */
 static struct gl_gpu *stream_gpu(CUstream stream)
 {
 	struct gl_gpu *gpu = gl_gpu_current();

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What a tenant is told about memory: the quota as the total, the tenant's own use as what is taken.  Free never
- * wraps, and never passes what the card really has free.  The driver takes either address to be missing (seen on a
- * card: 0), so each output is written by itself.
+ * Queries of memory: a tenant sees the quota as the total, and its own use as used memory.  Free memory never wraps,
+ * and never exceeds the free memory of the card.  The driver accepts that either address is NULL (seen on a card), so
+ * each output is written separately.
  */
 #include "shim.h"
 
@@ -42,7 +42,7 @@ static uint64_t at_most(uint64_t bytes, uint64_t max_bytes)
 		return result;                                                \
 	}
 
-/* The old calls tell 32 bits. */
+/* The old calls have 32-bit results. */
 MEM_GET_INFO_HOOK(cuMemGetInfo_v2, size_t)
 MEM_GET_INFO_HOOK(cuMemGetInfo, unsigned int)
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Memory handed to another process by an opaque handle: plain memory, and pointers of pools.  (By a descriptor:
+ * Memory passed to another process by an opaque handle: plain memory, and pointers of pools.  (By a descriptor:
  * hook_vmm.c.)  Memory of another process that is not the tenant's is charged to the process that opens it.
  */
 #include "shim.h"
@@ -17,7 +17,7 @@ CUresult cuIpcGetMemHandle(CUipcMemHandle *name, CUdeviceptr dptr)
 	GL_ENTER(cuIpcGetMemHandle, (name, dptr));
 	CUresult result = REAL(cuIpcGetMemHandle)(name, dptr);
 	CUdeviceptr base;
-	if (result == CUDA_SUCCESS && name) { /* it is of the whole allocation */
+	if (result == CUDA_SUCCESS && name) { /* the handle is of the whole allocation */
 		uint64_t bytes = size_at(dptr, &base);
 		gl_shared_export(GL_SPACE_POINTER, base, name, bytes);
 	}
@@ -36,7 +36,7 @@ CUresult cuMemPoolExportPointer(CUmemPoolPtrExportData *data, CUdeviceptr ptr)
 	return result;
 }
 
-/* Writes down what was opened at the address.  False: the quota refuses it, or there is no room. */
+/* Records the opened memory at the address.  False: the quota refuses it, or there is no room. */
 static bool opened(enum gl_space space, CUdeviceptr at, uint64_t name)
 {
 	struct gl_block block = {.key = at, .space = space, .kind = GL_MEM_PLAIN, .count = 1}, old = {.space = 0};
@@ -57,7 +57,7 @@ static bool opened(enum gl_space space, CUdeviceptr at, uint64_t name)
 	return true;
 }
 
-/* A handle that is open is given the same address again, and is closed as often. */
+/* Opening a handle again returns the same address, which must be closed as often as it was opened. */
 #define OPENING(name_)                                                                                                 \
 	CUresult name_(CUdeviceptr *dptr, CUipcMemHandle name, unsigned int flags)                                     \
 	{                                                                                                              \
@@ -84,7 +84,7 @@ CUresult cuIpcCloseMemHandle(CUdeviceptr dptr)
 {
 	GL_ENTER(cuIpcCloseMemHandle, (dptr));
 	struct gl_block block = {.space = 0};
-	/* Taken before the driver is called, as in cuMemFree. */
+	/* Removed before the driver is called, as in cuMemFree. */
 	bool known = gl_block_drop_reference(GL_SPACE_OPENED, dptr, &block);
 	CUresult result = REAL(cuIpcCloseMemHandle)(dptr);
 	if (!known)
@@ -96,7 +96,7 @@ CUresult cuIpcCloseMemHandle(CUdeviceptr dptr)
 	return result;
 }
 
-/* It is freed like memory of this process's own. */
+/* Such a pointer is freed like memory of this process's own. */
 CUresult cuMemPoolImportPointer(CUdeviceptr *ptr, CUmemoryPool pool, CUmemPoolPtrExportData *data)
 {
 	GL_ENTER(cuMemPoolImportPointer, (ptr, pool, data));

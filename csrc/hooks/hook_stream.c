@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Streams, as far as measuring GPU time has to know that one goes away, stands still, or has been waited for.
+ * Streams: tells the meter when a stream is destroyed, will wait for an event, or has been waited for.
  */
 #include "shim.h"
 #include "time/launch.h"

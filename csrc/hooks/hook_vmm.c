@@ -3,7 +3,8 @@
  * Virtual memory management.  Memory made by cuMemCreate lives until its last handle is released and its last mapping
  * undone, and is charged exactly as long.  Three kinds of blocks keep that: the memory, by an id of ours, counts its
  * references; a handle and a mapping each name the memory and are one reference.  The id is needed because a handle may
- * be released long before its mapping, its value be given out again, and the memory asked for a new handle.
+ * be released long before its mapping, the driver may reuse its value, and the program may request a new handle for the
+ * memory.
  *
  * Imported memory is charged to one of the processes that hold it where it is the tenant's (sharing.c).  Where it is
  * not, the driver does not tell its size either, so it is charged here as far as it is mapped.
@@ -16,14 +17,14 @@
 #define GRANULE ((size_t)2 << 20)
 #define FOREIGN 1 /* in `other` of memory: imported from outside the tenant; or its common name, which is another number */
 
-/* One reference to the memory is gone; with the last its charge. */
+/* Drops one reference to the memory; the last one uncharges it. */
 static void memory_unreferenced(uint64_t id)
 {
 	struct gl_block memory;
 	if (!id || !gl_block_drop_reference(GL_SPACE_VMM_MEMORY, id, &memory) || memory.count > 1)
 		return;
 	gl_uncharge_block(&memory);
-	/* an array may still hold it: then it shows as overhead */
+	/* an array may still hold the memory, which counts as overhead then */
 	if (GL_UNLIKELY(gl_load_relaxed(&gl_self.sparse_arrays)))
 		gl_overhead_mark(gl_gpu_of((CUdevice)memory.ordinal));
 }
@@ -39,7 +40,7 @@ static int handle_add(CUmemGenericAllocationHandle handle, uint64_t id)
 	struct gl_block old = {.space = 0}, block = {.key = handle, .space = GL_SPACE_VMM_HANDLE, .kind = GL_MEM_VMM,
 						     .count = 1, .other = id};
 	int r = gl_block_put(&block, &old);
-	if (r == 0 && old.space) /* the driver gave the value out again: the old handle is gone */
+	if (r == 0 && old.space) /* the driver has reused the value: the old handle was released */
 		memory_unreferenced(old.other);
 	return r;
 }
@@ -63,7 +64,7 @@ static struct gl_gpu *gpu_of(const CUmemAllocationProp *prop)
 	return prop && prop->location.type == CU_MEM_LOCATION_TYPE_DEVICE ? gl_gpu_of(prop->location.id) : NULL;
 }
 
-/* What the driver says of a request that it may not take at all, in the smallest size.  CUDA_SUCCESS: nothing is wrong. */
+/* The driver's answer to the same request in the smallest size, if it may be invalid.  CUDA_SUCCESS: it is valid. */
 static CUresult doubt(size_t size, const CUmemAllocationProp *prop, unsigned long long flags)
 {
 	CUmemGenericAllocationHandle got;
@@ -103,7 +104,7 @@ GL_RETRY_ON_OOM_HOOK(cuMemCreate,
 		     (CUmemGenericAllocationHandle *handle, size_t size, const CUmemAllocationProp *prop, unsigned long long flags),
 		(handle, size, prop, flags), gpu_of(prop), size)
 
-/* Taken before the driver is called, for its value may be given out again at once; see cuMemFree. */
+/* Removed before the driver is called, because its value may be reused at once; see cuMemFree. */
 CUresult cuMemRelease(CUmemGenericAllocationHandle handle)
 {
 	GL_ENTER(cuMemRelease, (handle));
@@ -134,7 +135,7 @@ static bool grow_import(struct gl_block *memory, void *arg)
 	return false;
 }
 
-/* An entry of the tenant's that covers the memory from its start to `end`, or a charge as far as none does. */
+/* Joins the tenant's entry for the memory, or charges the bytes up to `end` that no entry covers. */
 static bool import_more(struct gl_gpu *gpu, const struct gl_block *memory, struct gl_block *more, uint64_t end)
 {
 	bool first = !memory->share && !memory->bytes && memory->other != FOREIGN;
@@ -169,7 +170,7 @@ CUresult cuMemMap(CUdeviceptr ptr, size_t size, size_t offset, CUmemGenericAlloc
 	GL_ENTER(cuMemMap, (ptr, size, offset, handle, flags));
 	struct gl_block known = {.space = 0}, old = {.space = 0};
 	struct gl_block mapping = {.key = ptr, .bytes = size, .space = GL_SPACE_VMM_MAPPING, .kind = GL_MEM_VMM};
-	/* Referenced before the driver is called: the handle may be released by another thread right after. */
+	/* Referenced before the driver is called: another thread may release the handle right afterwards. */
 	if (gl_block_get(GL_SPACE_VMM_HANDLE, handle, &known) &&
 	    gl_block_add_reference(GL_SPACE_VMM_MEMORY, known.other))
 		mapping.other = known.other;
@@ -215,7 +216,7 @@ static bool contains(struct gl_block *block, void *arg)
 	return false;
 }
 
-/* A handle for memory that is mapped: the one it has, or a new one if all were released. */
+/* A handle for mapped memory: the existing one, or a new one if all were released. */
 CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, void *addr)
 {
 	GL_ENTER(cuMemRetainAllocationHandle, (handle, addr));
@@ -246,7 +247,7 @@ static struct gl_gpu *gpu_of_import(CUmemGenericAllocationHandle handle)
 	return gpu_of(&prop);
 }
 
-/* Writes imported memory down.  False: there is no room for it. */
+/* Records imported memory.  False: there is no room for it. */
 static bool import_keep(CUmemGenericAllocationHandle handle, uint64_t name, uint64_t common)
 {
 	uint64_t id = gl_add_relaxed(&gl_self.next_id, 1) + 1;
@@ -267,8 +268,7 @@ static bool import_keep(CUmemGenericAllocationHandle handle, uint64_t name, uint
 	return false;
 }
 
-/* Should the value be one that we know, it is this process's own memory coming back, and the import one more reference
- * to it. */
+/* If the value is known, the program imports this process's own memory, and the import is one more reference to it. */
 CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle, void *os_handle,
 					CUmemAllocationHandleType type)
 {

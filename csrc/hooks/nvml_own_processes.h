@@ -9,8 +9,8 @@
 
 #pragma GCC visibility push(hidden)
 
-/* The pid to show for a row that NVML gave, or 0 for another tenant's.  NVML names processes by the pids of the
- * caller's namespace (driver 580) or by the host's; nvml_usage.c finds out which where this process has a context. */
+/* The pid to show for a row of NVML's list, or 0 for another tenant's.  NVML names processes by the pids of the
+ * caller's namespace (driver 580) or by the host's; nvml_usage.c finds out which if this process has a context. */
 uint32_t gl_own_pid(uint32_t nvml_pid);
 
 enum gl_process_layout { GL_PROCESS_V1, GL_PROCESS_V2, GL_PROCESS_DETAIL };

@@ -13,7 +13,7 @@
 
 enum { ANSWER_BYTES = 4096 };
 
-/* It has hung up while it waited. */
+/* The client hung up while its connection waited. */
 static int is_gone(int error)
 {
 	return error == ECONNABORTED || error == EPROTO || error == EPERM || error == EINTR;
@@ -74,7 +74,7 @@ static int ends_of(int fd, struct ends *to)
 	return to->peer.ss_family == AF_INET || to->peer.ss_family == AF_INET6 ? 0 : -EAFNOSUPPORT;
 }
 
-/* The kernel answers while it is asked: the answer is there when sending returns. */
+/* The kernel answers during the request: the answer is there when sending returns. */
 static int owner_of(int link, const struct ends *ends, uint32_t number, uint32_t *uid)
 {
 	struct {
@@ -103,7 +103,7 @@ static int owner_of(int link, const struct ends *ends, uint32_t number, uint32_t
 	struct inet_diag_msg said;
 	if (got.head.nlmsg_type == SOCK_DIAG_BY_FAMILY && (size_t)size >= NLMSG_LENGTH(sizeof said)) {
 		memcpy(&said, NLMSG_DATA(&got.head), sizeof said);
-		if (said.idiag_inode) /* one that is closed already has user 0 */
+		if (said.idiag_inode) /* a connection that is closed already has user 0 */
 			*uid = said.idiag_uid;
 	}
 	return 0;

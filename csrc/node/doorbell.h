@@ -14,8 +14,8 @@
 
 struct gl_bell {
 	uint32_t *word;
-	uint32_t seen;       /* its value when the tenant was last read */
-	uint32_t ignored;    /* not 0: a ring does not wake the daemon */
+	uint32_t seen;       /* the word's value when the tenant was last read */
+	uint32_t ignored;    /* not 0: the daemon does not wake when it rings */
 };
 
 /* Sleeps until one of the words differs from `seen`, until a turn watch expires, or until the deadline by
@@ -26,7 +26,7 @@ int gl_bells_wait(const struct gl_bell *bells, uint32_t count, struct gl_turn_wa
 		  uint64_t deadline_ns, int poll);
 /* Sets rang[i] to 1 where a word differs from `seen` or is gone, else to 0. */
 void gl_bells_rang(const struct gl_bell *bells, uint32_t count, uint8_t *rang);
-/* Rings a bell of the caller's own. */
+/* Rings one of the caller's own bells. */
 void gl_bell_ring(uint32_t *word);
 /* cffi: end */
 

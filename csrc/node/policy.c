@@ -8,7 +8,7 @@
 #include "node/sigbus_guard.h"
 #include "segment/header.h"
 
-/* What one call is about; each fills in what its work needs. */
+/* The arguments of one call; each function sets those that its work needs. */
 struct writing {
 	struct gl_policy *policy;
 	struct gl_state *state;
@@ -127,11 +127,11 @@ static int grant(void *argument)
 	const struct writing *w = argument;
 	struct gl_policy_device *d = &w->policy->device[w->device];
 	gl_store_release(&d->sharers, w->grant->sharers);
-	gl_store_release(&d->start_ns, w->grant->start_ns); /* before the grant that it holds back */
+	gl_store_release(&d->start_ns, w->grant->start_ns); /* before the grant that start_ns delays */
 	gl_store_release(&d->granted_ns, w->grant->granted_ns);
 	gl_store_release(&d->run_ahead_ns, w->grant->run_ahead_ns);
 	gl_store_release(&d->exclusive_from_ns, w->grant->exclusive_from_ns);
-	gl_store_release(&d->shared, w->grant->shared); /* after the grant that it makes count */
+	gl_store_release(&d->shared, w->grant->shared); /* after the grant that it makes valid */
 	changed(d);
 	return 0;
 }

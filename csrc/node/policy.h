@@ -11,24 +11,24 @@
 /* cffi: begin */
 int gl_node_policy_begin(struct gl_policy *policy, const char *tenant, uint64_t created_ns);
 int gl_node_state_begin(struct gl_state *state, uint64_t created_ns, uint32_t pid);
-/* A policy or state that this layout can read: 0, -EPROTO or -EFAULT. */
+/* 0 if the segment is a policy or state of this layout; else -EPROTO or -EFAULT. */
 int gl_node_policy_check(const struct gl_policy *policy);
 /* heartbeat_ns by CLOCK_MONOTONIC, daemon_start_ns by CLOCK_REALTIME. */
 int gl_node_policy_heartbeat(struct gl_policy *policy, uint64_t heartbeat_ns, uint64_t daemon_start_ns);
 int gl_node_state_heartbeat(struct gl_state *state, uint64_t heartbeat_ns, uint64_t daemon_start_ns);
-/* Takes over all of *from but what is in gl_grant, memory_wanted and change. */
+/* Copies all of *from except the fields in gl_grant, memory_wanted and change. */
 int gl_node_policy_allow(struct gl_policy *policy, uint32_t device, const struct gl_policy_device *from);
-/* Which gang the tenant is in, enum gl_gang_mode.  It wakes no thread: call it before gl_node_policy_allow. */
+/* Sets the tenant's gang mode, enum gl_gang_mode.  Wakes no thread, so call it before gl_node_policy_allow. */
 int gl_node_policy_gang(struct gl_policy *policy, uint32_t mode);
-/* What changes from turn to turn: the fields of gl_policy_device of the same names. */
+/* The fields of gl_policy_device that change from turn to turn, under the same names. */
 struct gl_grant {
 	uint64_t granted_ns, run_ahead_ns, exclusive_from_ns, start_ns;
 	uint32_t shared, sharers;
 };
 int gl_node_policy_grant(struct gl_policy *policy, uint32_t device, const struct gl_grant *grant);
-/* Says whether the tenant is to ring when it gives memory back. */
+/* Tells whether the tenant must ring when it frees memory. */
 int gl_node_policy_want_memory(struct gl_policy *policy, uint32_t device, uint32_t wanted);
-/* A command waits for one of the tenant's processes. */
+/* Signals that a command waits for one of the tenant's processes. */
 int gl_node_policy_command(struct gl_policy *policy);
 int gl_node_state_gpu(struct gl_state *state, uint32_t index, const struct gl_state_gpu *from, uint32_t gpus);
 /* cffi: end */

@@ -14,7 +14,8 @@ static void on_bus_error(int number)
 {
 	if (landing)
 		siglongjmp(*landing, 1);
-	/* Not ours: the access is tried again under whatever was set before, which for most is the end. */
+	/* The fault is not ours: restores the previous handler and lets the access run again, which usually ends the
+	 * process. */
 	(void)sigaction(number, &earlier, NULL);
 }
 

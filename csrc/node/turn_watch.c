@@ -4,7 +4,7 @@
 #include "base/sys.h"
 #include "node/sigbus_guard.h"
 
-/* What the books say of one device. */
+/* The counters of one device. */
 struct seen {
 	struct gl_turn_watch *watch;
 	uint64_t spent_ns, outstanding_ns, queue_end_ns;

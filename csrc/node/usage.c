@@ -107,7 +107,7 @@ static int reap_now(void *argument)
 	return gl_slot_reap(r->usage, r->fd, r->slot);
 }
 
-/* The slot's first word is in memory: to read that of a hole would take a page for it. */
+/* True if the slot's first word is in memory.  Reading a hole in the file would allocate a page. */
 static bool has_data(int fd, uint32_t slot)
 {
 	long offset = (long)gl_slot_offset(slot);
@@ -119,7 +119,7 @@ static int reap_one(struct gl_usage *usage, int fd, uint32_t slot)
 	struct reaping r = {usage, fd, slot};
 	int one = has_data(fd, slot) ? gl_guarded(reap_now, &r) : 0;
 	if (one < 0)
-		(void)gl_slot_lock(fd, F_UNLCK, slot); /* it may have got that far */
+		(void)gl_slot_lock(fd, F_UNLCK, slot); /* gl_slot_reap may have locked the slot before the fault */
 	return one;
 }
 
@@ -139,13 +139,13 @@ int gl_node_reap(struct gl_usage *usage, int fd)
 			return one;
 		cleared += one;
 		if (gl_now_ns() > end)
-			return -ETIMEDOUT; /* the tenant must be scribbling over its books meanwhile */
+			return -ETIMEDOUT; /* the tenant must be changing its accounts meanwhile */
 	}
 	return used < 0 ? used : cleared;
 }
 
 int gl_node_hold(int fd)
 {
-	/* Any byte that is no slot's and not the first, which guards joining. */
+	/* Any byte that belongs to no slot, except the first one, which is the set-up lock. */
 	return gl_record_lock(fd, F_WRLCK, sizeof(struct gl_header));
 }

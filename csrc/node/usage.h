@@ -15,10 +15,10 @@ struct gl_sample_device {
 	uint8_t uuid[16];
 	uint32_t ready;
 	uint32_t waiting;        /* processes with a thread that waits for GPU time */
-	uint32_t processes;      /* that have ever used GPU time */
+	uint32_t processes;      /* processes that have ever used GPU time */
 	uint64_t spent_ns;
 	uint64_t outstanding_ns;
-	uint64_t queue_end_ns;   /* the latest of its processes' */
+	uint64_t queue_end_ns;   /* the latest of the processes' values */
 	uint32_t memory_waiting; /* processes with a thread that waits for memory */
 	uint32_t memory_freed;
 	uint64_t memory_waits;
@@ -26,8 +26,8 @@ struct gl_sample_device {
 
 struct gl_sample {
 	uint64_t created_ns;     /* a new value means that the segment was reset */
-	uint32_t doorbell;       /* its value before anything else was read */
-	uint32_t slots;          /* in use */
+	uint32_t doorbell;       /* its value before all other fields were read */
+	uint32_t slots;          /* slots in use */
 	uint32_t gang_devices;   /* a bit for each entry on which a process waits for others */
 	uint32_t reserved0;
 	struct gl_sample_device device[16];
@@ -39,11 +39,11 @@ int gl_node_sample(struct gl_usage *usage, struct gl_sample *sample);
 int gl_node_usage_begin(struct gl_usage *usage, const char *tenant, uint64_t created_ns);
 /* Wakes the tenant's threads that wait for memory of a device entry.  0, -EINVAL or -EFAULT. */
 int gl_node_memory_changed(struct gl_usage *usage, uint32_t device);
-/* gl_slot_reap for every slot that may be in use: how many were cleared, -EFAULT, or -ETIMEDOUT if the
- * tenant's own writing kept it from getting through.  A slot that is a hole in the file is free, and stays a hole. */
+/* Calls gl_slot_reap for every slot that may be in use.  Returns how many were cleared; -EFAULT; or -ETIMEDOUT if the
+ * tenant's own writes delayed it for too long.  A slot that is a hole in the file is free, and stays a hole. */
 int gl_node_reap(struct gl_usage *usage, int fd);
-/* Keeps the file from being taken for abandoned while the daemon has it open: 0, or negative errno: -EAGAIN or
- * -EACCES if another process holds it. */
+/* Keeps the file from being taken for abandoned while the daemon has it open.  0, or negative errno: -EAGAIN or -EACCES
+ * if another process holds it. */
 int gl_node_hold(int fd);
 /* cffi: end */
 

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * This process's devices.  CUDA numbers them by what CUDA_VISIBLE_DEVICES leaves, in its own order; NVML numbers all
- * of them by PCI address.  So nothing is kept by number: the UUID joins a CUDA ordinal, an NVML handle, the
- * quota's rules and the tenant's entry.
+ * of them by PCI address.  So numbers identify nothing here: the UUID joins a CUDA ordinal, an NVML handle, the quota's
+ * rules and the tenant's entry.
  */
 #include <string.h>
 
 #include "shim.h"
 
-/* NVML's number of the card, or -1.  Only asked when a rule names a number: NVML takes milliseconds to start. */
+/* NVML's number of the card, or -1.  Only called if a rule names a number, because starting NVML takes milliseconds. */
 static int nvml_index(const char *uuid)
 {
 	nvmlDevice_t handle;
@@ -114,7 +114,7 @@ static void set_up_all(void)
 		while (done < count && done < GL_MAX_DEVICES && set_up(&gl_self.gpu[done], done))
 			done++;
 		if (done < count) {
-			/* Never go on with a card that is not limited. */
+			/* Refuses a card whose limit cannot be enforced. */
 			int error = gl_self.entry_error;
 			gl_log(GL_ERROR, "device %d cannot be put under quota%s%s; every CUDA call of this process is refused", done,
 			       error ? ": " : "", error == -EUSERS ? "the tenant uses too many" : error ? gl_segment_reason(error) : "");

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What tells a gang: memory of a sibling process that was opened, and functions of libraries for collectives.  Peer access
- * alone tells nothing, since programs use it for mere copies.
+ * A gang is recognised by opened memory of a sibling process, and by functions of libraries for collectives.  Peer
+ * access alone is no sign, since programs also use it for plain copies.
  */
 #include "process/gang.h"
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * This process: what the environment says, joining the tenant, and starting afresh after fork.  Nothing here runs
+ * This process: reads the environment, joins the tenant, and starts again without state after fork.  Nothing here runs
  * before the first CUDA or NVML call.
  */
 #include <stdlib.h>
@@ -14,7 +14,7 @@ enum { MAX_JOIN_RETRIES = 20, LOST_PAUSE_NS = 250000000 };
 #define MADV_WIPEONFORK 18
 #endif
 
-/* libc's, where it has one (glibc; musl has pthread_atfork alone). */
+/* libc's own, if it has one (glibc does; musl only has pthread_atfork). */
 extern int __register_atfork(void (*)(void), void (*)(void), void (*)(void), void *) __attribute__((weak));
 extern int pthread_atfork(void (*)(void), void (*)(void), void (*)(void)) __attribute__((weak));
 
@@ -23,7 +23,7 @@ static void wipe(void)
 	memset(&gl_self, 0, sizeof gl_self);
 }
 
-/* A child has its own identity: it must not act as its parent's slot, nor count its parent's memory. */
+/* A child has its own identity: it must not use its parent's slot, nor count its parent's memory. */
 static void start_afresh_after_fork(void)
 {
 	static uint32_t registered;
@@ -44,7 +44,7 @@ static const char *from_environment(const char *name, void *unused)
 	return getenv(name);
 }
 
-/* The next CUDA call tries to join again: only a quota's refusal and settings that make no sense are for good. */
+/* The next CUDA call tries to join again.  Only a refusal by the quota and invalid settings are final. */
 static uint32_t failed(bool for_now, bool view)
 {
 	if (!view)
@@ -52,8 +52,8 @@ static uint32_t failed(bool for_now, bool view)
 	return GL_FAILED;
 }
 
-/* Joins the tenant that the daemon names, or without a daemon the environment.  A daemon that is replaced between the
- * registration and the joining takes the segment away, since no process is in it: then the process registers once more. */
+/* Joins the tenant named by the daemon, or without a daemon by the environment.  A daemon that is replaced between
+ * registration and joining removes the segment, since no process is in it.  Then the process registers once more. */
 static uint32_t join(bool view)
 {
 	int daemon, r = -ESTALE;
@@ -74,7 +74,8 @@ static uint32_t join(bool view)
 	return GL_ATTACHED;
 }
 
-/* What only asked NVML so far now calls CUDA: the daemon is to know.  If it is not there, the thread tells it later. */
+/* A process that has only called NVML so far now calls CUDA: tells the daemon.  If the daemon is absent, the thread
+ * tells it later. */
 static uint32_t view_no_more(void)
 {
 	uint32_t tenant_of_view = gl_self.daemon.view && gl_self.daemon.registered;
@@ -83,7 +84,7 @@ static uint32_t view_no_more(void)
 	return gl_self.attached;
 }
 
-/* Reads the quota and joins the tenant; the outcome holds for CUDA and NVML. */
+/* Reads the quota and joins the tenant; the result holds for CUDA and NVML. */
 static uint32_t attach(bool view)
 {
 	int kept = errno;
@@ -98,7 +99,7 @@ static uint32_t attach(bool view)
 			gl_log(GL_ERROR, "%s; every CUDA call of this process is refused", gl_self.quota.error);
 		else
 			outcome = join(view);
-		/* A daemon that a view did not reach is asked again, with patience, when CUDA is called. */
+		/* If a view did not reach the daemon, the first CUDA call tries again, and waits for it. */
 		if (outcome != GL_FAILED || (!view && !gl_self.lost_at_ns))
 			gl_self.attached = outcome;
 	}
@@ -134,7 +135,7 @@ int gl_begin_nvml_slow(void)
 CUstreamCaptureMode gl_capture_relax(void)
 {
 	CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
-	/* A driver before CUDA 10.1 lacks the call, and the modes as well. */
+	/* A driver before CUDA 10.1 has neither the call nor the modes. */
 	return REAL(cuThreadExchangeStreamCaptureMode)(&mode) == CUDA_SUCCESS ? mode : -1;
 }
 

@@ -13,8 +13,8 @@
 #include "segment/ledger.h"
 #include "segment/loans.h"
 
-/* A process with very many locks makes each look-up slow.  Entries beyond this number count as charged to the tenant
- * itself. */
+/* A process with very many locks makes each look slow.  Entries not looked at within this time count as charged to the
+ * tenant itself. */
 #define MAX_LENT_NS UINT64_C(2000000)
 
 static uint32_t used(const struct gl_usage *usage)
