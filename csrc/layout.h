@@ -179,7 +179,7 @@ struct gl_policy_device {
 struct gl_policy {
 	struct gl_header header;
 	uint64_t heartbeat_ns;       /* CLOCK_MONOTONIC; older than GL_MAX_HEARTBEAT_AGE_NS: the daemon is away */
-	uint64_t daemon_start_ns;    /* CLOCK_REALTIME; tells one daemon from the next */
+	uint64_t daemon_start_ns;    /* CLOCK_REALTIME; distinguishes daemons that follow each other */
 	uint32_t commands;           /* futex: bumped when a command waits for some process of the tenant */
 	uint32_t gang;               /* enum gl_gang_mode */
 	uint64_t reserved[5];
@@ -218,7 +218,7 @@ struct gl_cover {
 /* A tenant whose processes wait for each other on the GPU (gang.c): one limit stops and releases all of them at the
  * same moments.  GPU time here is time in which at least one of the gang's devices works. */
 struct gl_gang {
-	uint32_t devices;            /* a bit for each entry on which a process waits for others; only grows */
+	uint32_t devices;            /* a bit for each entry on which processes wait for each other; only grows */
 	uint32_t is_closed;          /* 1: the limit is used up; launches wait until enough is granted again */
 	uint64_t granted_ns;         /* granted by the wall clock at the limit; only grows */
 	uint64_t granted_at_ns;      /* CLOCK_MONOTONIC stamp up to which granted_ns has been filled */

@@ -6,8 +6,8 @@
  *   hook      our function of the same name, which programs get instead
  *   gpu       one device as this process sees it (CUDA ordinal), joined to the tenant's entry for its UUID
  *   slot      this process's place in the tenant's segment (layout.h)
- *   account   a slot's books on one device
- *   block     one thing that holds device memory and that a later call gives back
+ *   account   a slot's counters on one device
+ *   block     one object that holds device memory and that a later call frees
  *   overhead  device memory that no call requested by size: contexts, code, rounding (overhead.c)
  *
  * All mutable state of a process lies in gl_self, which fork wipes: a child starts without state and registers at its own

@@ -39,7 +39,7 @@ static inline long bare_call(long number, long a, long b, long c, long d, long e
 #error "for x86-64 and aarch64"
 #endif
 
-/* To be used in the one file that defines bare_main. */
+/* Use it in the one file that defines bare_main. */
 #define BARE_PROGRAM __asm__(".globl _start\n.type _start, %function\n_start:\n " BARE_START)
 
 #define bare(number, a, b, c, d, e) \

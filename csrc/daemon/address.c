@@ -2,8 +2,8 @@
  *
  * The daemon's address, from the first of these:
  *
- *   /usr/lib/gpulimit/daemon          a file that a container is handed together with the library, read-only: its first
- *                                     line is the socket's path.  The environment then has no say, nor has it in
+ *   /usr/lib/gpulimit/daemon          a file that is mounted into a container with the library, read-only: its first
+ *                                     line is the socket's path.  The environment is then ignored, and so is
  *                                     GPULIMIT_ON_LOSS
  *   GPULIMIT_SOCKET                   its socket
  *   the usual socket                  if it exists

@@ -56,7 +56,7 @@ struct gl_answer {
 	char command[24];       /* Gpulimit-Command: N NAME */
 	uint64_t command_number;
 	uint32_t host_pid;      /* Gpulimit-Host-Pid */
-	/* Of the parser. */
+	/* Private to the parser. */
 	enum gl_http_state state;
 	const char *wrong;      /* GL_HTTP_BAD: why */
 	size_t head_bytes, body_bytes;

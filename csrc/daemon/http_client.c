@@ -6,7 +6,7 @@
  * reuse the numbers.  So the descriptor is checked after every sleep and before it is closed.  If it no longer is our
  * socket, it is not touched.
  *
- * The daemon may hand over files along with an interim answer.
+ * The daemon may pass files along with an interim answer.
  */
 #include <poll.h>
 #include <string.h>

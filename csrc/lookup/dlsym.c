@@ -12,7 +12,7 @@
 
 #include "shim.h"
 
-/* What the stubs read from gl_decide: two registers. */
+/* The result of gl_decide for the stubs: two registers. */
 struct answer {
 	void *value;
 	uintptr_t use_value; /* 0: jump to the real function */

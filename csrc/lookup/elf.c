@@ -149,7 +149,7 @@ void *gl_elf_libc_symbol(const char *name)
 	return search.found;
 }
 
-/* Where the loader's list ends without one, what RTLD_NEXT still finds is libc's: that was loaded first. */
+/* If the loader's list ends without libc, RTLD_NEXT finds libc's function, because libc was loaded first. */
 bool gl_elf_next_is_foreign(const void *base, const char *name, const void *ours)
 {
 	const struct link_map *object = first_object();

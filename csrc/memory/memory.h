@@ -39,7 +39,7 @@ struct gl_memory_wait {
 };
 bool gl_memory_wait_possible(void);
 void gl_memory_wait_begin(struct gl_memory_wait *wait);
-/* Out of memory: waits, and says whether to try again. */
+/* Out of memory: waits, and returns whether to try again. */
 bool gl_memory_wait_again(struct gl_memory_wait *wait);
 void gl_memory_wait_end(struct gl_memory_wait *wait);
 /* Takes note of a refusal that is not counted, because the calling thread will try again. */
@@ -248,7 +248,7 @@ void gl_pools_ask_end(struct gl_gpu *gpu, const struct gl_plea *plea);
 /* Another process has asked this one: trims, unless this process captures a stream. */
 void gl_pools_answer_asked(void);
 
-/* ---- sharing.c: memory handed from process to process ---- */
+/* ---- sharing.c: memory passed from process to process ---- */
 
 /* The name of memory: in an opaque handle of 64 bytes, or on a descriptor (0: it has none). */
 uint64_t gl_shared_name(const void *opaque);

@@ -64,7 +64,7 @@ void gl_pools_answer_asked(void)
 	answer(trim_by_call);
 }
 
-/* For the library's thread. */
+/* Called by the library's thread. */
 static void give(void)
 {
 	answer(gl_pools_try_trim);

@@ -28,7 +28,7 @@ struct gl_sample {
 	uint64_t created_ns;     /* a new value means that the segment was reset */
 	uint32_t doorbell;       /* its value before all other fields were read */
 	uint32_t slots;          /* slots in use */
-	uint32_t gang_devices;   /* a bit for each entry on which a process waits for others */
+	uint32_t gang_devices;   /* a bit for each entry on which processes wait for each other */
 	uint32_t reserved0;
 	struct gl_sample_device device[16];
 };

@@ -31,7 +31,7 @@ static inline int gl_begin_nvml(void)
 	int state = (int)gl_load_acquire(&gl_self.nvml_state);
 	return GL_LIKELY(state != GL_NEW) ? state : gl_begin_nvml_slow();
 }
-/* What a CUDA call returns in a process whose quota cannot be enforced. */
+/* The result of a CUDA call in a process whose quota cannot be enforced. */
 #define GL_FAILED_RESULT CUDA_ERROR_NOT_PERMITTED
 
 /* The usual opening of a CUDA hook: passes the call to the driver if there is nothing to enforce.  Memory that another
@@ -45,7 +45,7 @@ static inline int gl_begin_nvml(void)
 			gl_pools_answer_asked();                                                             \
 	} while (0)
 
-/* For hooks of one shape: the parameters or arguments in brackets, without them. */
+/* For hooks of one shape: removes the brackets around parameters or arguments. */
 #define GL_REST(...) __VA_ARGS__
 
 /* Call before and after driver calls of the shim's own.  While any stream is being captured, many calls are illegal and

@@ -64,7 +64,7 @@ int gl_quota_parse_compute(struct gl_quota *quota, const char *source, const cha
  * name other cards but not this one, the limit is 0 bytes.  A rule for the UUID takes precedence over one for the
  * index, and that over "*".  index may be -1 and uuid NULL: not known. */
 int gl_quota_memory_for(const struct gl_quota *quota, int index, const char *uuid, uint64_t card_bytes, uint64_t *bytes);
-/* Percent of GPU time for a card, 100 without a rule; a card that no rule names while others are named: 1. */
+/* Percent of GPU time for a card, 100 without a rule.  If rules name other cards but not this one: 1. */
 uint32_t gl_quota_compute_for(const struct gl_quota *quota, int index, const char *uuid);
 /* "GPU-8-4-4-4-12" of 16 bytes; out has 41 bytes. */
 void gl_uuid_text(const uint8_t uuid[16], char out[41]);

@@ -22,7 +22,7 @@ static bool same_device(const struct gl_quota_rule *a, const struct gl_quota_rul
 	return memcmp(a->uuid, b->uuid, shorter) == 0;
 }
 
-/* Where the next rule goes, or NULL with the error written. */
+/* Returns where the next rule is to be stored, or NULL with the error written. */
 static struct gl_quota_rule *next_rule(struct gl_text *text, struct gl_quota_rule *rules, uint32_t count)
 {
 	if (count == GL_QUOTA_RULES) {

@@ -21,7 +21,7 @@ struct gl_text {
 	const char *at;         /* next character to read */
 };
 
-/* What the amounts of a variable look like. */
+/* The form of the amounts of a variable. */
 enum gl_amount_form {
 	GL_FORM_MEMORY,       /* 4GiB, 512m, 50%, bytes */
 	GL_FORM_MEMORY_SHORT, /* 512m, 4g, bytes */
@@ -40,7 +40,7 @@ static inline char gl_lower(char c)
 	return c >= 'A' && c <= 'Z' ? (char)(c + ('a' - 'A')) : c;
 }
 
-/* Writes the error for the character at `at` and returns -1.  The reason says what would be right. */
+/* Writes the error for the character at `at` and returns -1.  The reason describes the right form. */
 int gl_text_fail(struct gl_text *text, const char *at, const char *reason);
 void gl_text_blanks(struct gl_text *text);
 /* Appends to a string in a buffer of `size` bytes, cutting what does not fit. */

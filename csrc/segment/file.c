@@ -29,8 +29,8 @@ bool gl_segment_file_removed(int fd)
 	return gl_syscall(SYS_fstat, fd, &st) == 0 && st.st_nlink == 0;
 }
 
-/* Takes the file that the daemon handed over with the registration; it need not be in this process's /dev/shm, nor
- * belong to this user.  -1: none, or it was taken before. */
+/* Takes the file that the daemon passed at the registration; it need not be in this process's /dev/shm, nor belong to
+ * this user.  -1: none, or it was taken before. */
 static int take_handed_over(void)
 {
 	int fd = gl_self.daemon.registered ? gl_self.daemon.usage_fd : -1;

@@ -2,7 +2,7 @@
  *
  * Lines on stderr.  Nothing is printed unless GPULIMIT_LOG asks for it (warn, info, debug), except for the one line
  * with the reason why nothing works: a refusal, or a quota that cannot hold a context.  At most LINES lines a process:
- * a library that floods a log hides what it says.
+ * a library that floods a log hides its own messages.
  */
 #include <stdarg.h>
 #include <stdio.h>

@@ -27,7 +27,7 @@ void gl_log(enum gl_level level, const char *format, ...) __attribute__((format(
 
 enum gl_mode {
 	GL_NEW = 0,         /* no CUDA or NVML call yet */
-	GL_TRANSPARENT = 1, /* no quota and no tenant: hand every call on */
+	GL_TRANSPARENT = 1, /* no quota and no tenant: all calls go to the driver unchanged */
 	GL_ATTACHED = 2,    /* under quota */
 	GL_FAILED = 3,      /* quota unreadable or unenforceable: every CUDA call fails */
 };
@@ -111,7 +111,7 @@ struct gl_daemon {
 struct gl_process {
 	uint32_t state;      /* enum gl_mode, for CUDA calls */
 	uint32_t nvml_state; /* the same for NVML calls: a program that only asks NVML never loads CUDA */
-	uint32_t attached;   /* what the environment says: enum gl_mode, once read */
+	uint32_t attached;   /* result of reading the environment, once: enum gl_mode */
 	uint32_t pid;
 	uint64_t lost_at_ns;   /* CLOCK_MONOTONIC of the last failure to join that may pass; 0: none */
 	struct gl_lock setup_lock;

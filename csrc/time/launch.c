@@ -19,7 +19,7 @@ enum { CLOCK_EVERY = 8, LIGHT_EVERY = 16, UNKNOWN_AHEAD = 2, UNKNOWN_WAIT_NS = 1
  * the sums lack at any time, less than LIGHT_EVERY launches and LIGHT_NS, is small in comparison. */
 enum { MANY = 1024 };
 
-/* What this thread used last, valid while `epoch` is the process's. */
+/* The stream that this thread used last; valid while `epoch` is the process's. */
 static __thread struct {
 	uint64_t epoch;
 	CUcontext context;
