@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A process that runs workloads on command (tenant.py), seen from the program that measures."""
+"""Child process that runs workloads on command (tenant.py): the side of the program that measures."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ HERE = Path(__file__).resolve().parent
 
 
 class Child:
-    """One such process; commands and answers are JSON lines."""
+    """One such process. Commands and answers are JSON lines."""
 
     def __init__(self, env: dict[str, str], program: str = "tenant.py") -> None:
         self.process = subprocess.Popen(
@@ -34,7 +34,7 @@ class Child:
         self.process.stdin.flush()
 
     def answer(self) -> dict[str, Any]:
-        """The next answer; other output is passed over. RuntimeError if the process has ended."""
+        """Return the next answer. Other output is skipped. Raises RuntimeError if the process has ended."""
         assert self.process.stdout is not None
         for line in self.process.stdout:
             if line.startswith("ANSWER "):
@@ -47,14 +47,14 @@ class Child:
         return self.answer()
 
     def stop(self) -> None:
-        """End it."""
+        """End the process."""
         assert self.process.stdin is not None
         self.process.stdin.close()
         self.process.wait(timeout=30)
 
 
 def together(children: Sequence[Child], commands: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Run one command in each process, from the same moment on."""
+    """Run one command in each process, all beginning at the same moment. Return the answers."""
     at = time.monotonic() + 0.2
     for child, command in zip(children, commands, strict=True):
         child.tell(command | {"at": at})
@@ -62,7 +62,7 @@ def together(children: Sequence[Child], commands: Sequence[dict[str, Any]]) -> l
 
 
 def prepare(children: Sequence[Child], names: Sequence[str]) -> None:
-    """Prepare workloads in all processes at once."""
+    """Prepare workloads in all processes at the same time."""
     for name in names:
         for child in children:
             child.tell({"prepare": name})

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What timing events round a single launch show of a kernel's length: where the meter's constants come from.
+"""Measures how exactly timing events around a single launch show a kernel's length. Source of csrc/time's constants.
 
     python bench/event_timing.py --out event_timing.json
 
-Kernels of several lengths, their true length by the profiler (CUPTI, through torch), launched one at a time with an
-idle stream and with a backlog. A `pair` is the time between two events recorded back to back. Columns, medians in us:
-kernel, time between the events, the launch call, recording the second event; `rest`, what the events show above the
-kernel and, with an idle stream, the launch call, in pairs; `late`, part of the brackets whose second event reached the
-GPU only after the kernel's end, which say no more than that the kernel was not longer.
+Kernels of several lengths are launched one at a time, with an idle stream and with a backlog. Their true length comes
+from the profiler (CUPTI, through torch). A `pair` is the time between two events recorded back to back. Columns, as
+medians in us: the kernel, the time between the events, the launch call, the recording of the second event. `rest`: the
+time between the events less the kernel and, with an idle stream, less the launch call, in pairs. `late`: fraction of
+the launches whose second event reached the GPU only after the kernel's end. These give only an upper bound.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ FIELDS = ("between", "launch", "second", "first")
 
 
 def library(folder: Path) -> ctypes.CDLL:
-    """Compile event_timing.c."""
+    """Compile event_timing.c in `folder` and load it."""
     target = folder / "event_timing.so"
     subprocess.run(["cc", "-O2", "-shared", "-fPIC", "-o", target, HERE / "event_timing.c", "-l:libcuda.so.1"], check=True)
     found = ctypes.CDLL(str(target))
@@ -43,7 +43,7 @@ def library(folder: Path) -> ctypes.CDLL:
 
 
 def kernel_ns(kernel: Any, cycles: int) -> float:
-    """A kernel's median length by the profiler."""
+    """Return a kernel's median length by the profiler, in ns."""
     import cupy
     import torch
     from torch.profiler import ProfilerActivity, profile
@@ -57,7 +57,7 @@ def kernel_ns(kernel: Any, cycles: int) -> float:
 
 
 def brackets(lib: ctypes.CDLL, function: int, cycles: int, gap_ns: float) -> list[dict[str, float]]:
-    """Brackets round single launches, ns."""
+    """Return the event times around single launches, in ns."""
     out = (ctypes.c_double * (len(FIELDS) * COUNT))()
     lib.brackets(ctypes.c_void_p(function), ctypes.c_longlong(cycles), ctypes.c_longlong(60000), ctypes.c_double(gap_ns), out, COUNT)
     rows = [out[i : i + len(FIELDS)] for i in range(0, len(out), len(FIELDS))]
@@ -65,7 +65,7 @@ def brackets(lib: ctypes.CDLL, function: int, cycles: int, gap_ns: float) -> lis
 
 
 def line(name: str, cycles: int, kernel: float, pair: float, found: list[dict[str, float]], backlog: bool) -> str:
-    """One row of the table."""
+    """Return one row of the table."""
     middle = {field: statistics.median(b[field] for b in found) for field in FIELDS}
     host = [0.0 if backlog else b["launch"] for b in found]
     rests = [(b["between"] - h - kernel) / pair for b, h in zip(found, host, strict=True)]

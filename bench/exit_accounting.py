@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether all GPU time is charged that a program used, also what it used just before it ended or went idle.
+"""Checks that all GPU time of a program is charged, including the time just before it ends or goes idle.
 
     python bench/exit_accounting.py --library build/shim/libgpulimit.so --out exit_accounting.json     # a real card
     make -s build && .venv/bin/python bench/exit_accounting.py --library build/shim/libgpulimit.so --sim
@@ -8,14 +8,15 @@ On a machine that has only a card, build first as bench/on_gpu.sh does:
 
     source bench/set_up.sh && "$PYTHON" bench/exit_accounting.py --library "$library" --out "$OUT/exit_accounting.json"
 
-Programs (exit_accounting.c) queue kernels of one length at once, wait for them or not, and end. What the books hold
-afterwards is compared with what the program's own events say; of a limited program, whose pauses those would count too,
-with the same program without a limit. The sides: `free`, metered only; `half`, limited to 50 %; `daemon`, registered
-with a daemon, which is also asked for the share all the while: the most that it showed is the last column.
+Programs (exit_accounting.c) queue kernels of one length at once, wait for them or not, and end. The time charged in the
+usage segment is then compared with the program's own events. A limited program's events would include its pauses, so
+it is compared with the same program without a limit. The sides: `free`, metered only; `half`, limited to 50 %;
+`daemon`, registered with a daemon. The daemon is asked for the share throughout; the last column is the highest answer.
 
-`churn` rows are five processes that start and end all the time, as one tenant and as five with the daemon: charged
-against the union of the times in which one of them had work. `left` rows end while work is queued: how long the process
-took to end after its last launch, and what was charged, says what the card did with that work. About three minutes.
+`churn` rows: five processes that start and end all the time, as one tenant and, with the daemon, as five. The charged
+time is compared with the union of the times in which a process had work. `left` rows: programs that end while work is
+queued. The time to the end of the process and the charged time show what the card did with that work. About three
+minutes.
 """
 
 from __future__ import annotations
@@ -36,24 +37,24 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 NAME = f"exits-{os.getpid()}"
-"""Begins the names of what is this run's own in /dev/shm."""
+"""Prefix of this run's names in /dev/shm."""
 READY_S = 60
 US, MS, S = 1_000, 1_000_000, 1_000_000_000
 FIRST_NS = 2 * MS
-"""Of the kernel behind which the others queue up."""
+"""Length of the first kernel, behind which the other kernels are queued."""
 HOST_BOUND = 1.4
-"""So much more than its kernels last a burst takes only if the host is too slow to queue them up."""
+"""Ratio of a burst's time to that of its kernels above which the host is too slow to queue them."""
 BURSTS = ((5 * US, 20000), (50 * US, 4000), (500 * US, 20), (500 * US, 400), (15 * MS, 40), (200 * MS, 3), (1 * S, 2))
 ENDS = (("sync", "return"), ("event", "return"), ("poll", "return"), ("sync", "fast"), ("none", "destroy"))
 MAX_LIMITED_S = 1.0
-"""Longest burst that is also run limited to a half."""
+"""Longest burst that also runs on the side `half`."""
 CHURNERS = 5
 ALLOWED = 0.01
 
 
 @dataclass
 class Side:
-    """One way of running a program: its quota, and a daemon or none."""
+    """One way to run a program: with a quota, and with or without a daemon."""
 
     name: str
     library: Path
@@ -64,7 +65,7 @@ class Side:
     tenants: int = 0
 
     def start(self) -> None:
-        """Start the daemon, where the side has one, and return when it can do its work."""
+        """Start the daemon, if the side has one, and wait until it is ready."""
         from limiter import daemon_client
 
         if self.name != "daemon":
@@ -91,31 +92,31 @@ class Side:
             del os.environ["GPULIMIT_SOCKET"]
 
     def tenant(self) -> str:
-        """A new tenant's name."""
+        """Return the name of a new tenant."""
         self.tenants += 1
         return f"{NAME}-{self.name}-{self.tenants}"
 
     def environ(self, tenant: str) -> dict[str, str]:
-        """What its processes are started with."""
+        """Return the environment of the tenant's processes."""
         quota = {"GPULIMIT_TENANT": tenant, "GPULIMIT_COMPUTE": str(self.percent)}
         return dict(os.environ) | quota | {"LD_PRELOAD": str(self.library.resolve())}
 
 
 @dataclass
 class Books:
-    """A tenant's books, held open: they may be removed with its last process."""
+    """A tenant's usage segment, kept open: it may be removed with the tenant's last process."""
 
     tenant: str
     fd: int = -1
 
     def open(self) -> None:
-        """Open them; a process of the tenant lives."""
+        """Open the segment. Requires a live process of the tenant."""
         from limiter import segment
 
         self.fd = os.open(segment.path_of(self.tenant), os.O_RDONLY | os.O_CLOEXEC)
 
     def used_ns(self) -> int:
-        """GPU time charged to the tenant on the first card it used."""
+        """Return the GPU time charged to the tenant on the first card that it used."""
         from limiter import segment
 
         usage = segment.read_open(self.fd, segment.path_of(self.tenant))
@@ -136,20 +137,20 @@ class Program:
             raise SystemExit(f"exit_accounting.py: {command} ended with {self.process.wait()}")
 
     def go(self) -> None:
-        """Let it begin."""
+        """Let the program begin."""
         assert self.process.stdin is not None
         self.process.stdin.write("\n")
         self.process.stdin.flush()
 
     def end(self) -> tuple[int, int, int]:
-        """Wait for its end: its kernels' time by events, and host times round its work, in ns."""
+        """Wait for the end. Return the kernels' time by events, and the host times around the work, in ns."""
         out, _ = self.process.communicate(timeout=120)
         total, begin, end = (int(word) for word in out.split())
         return total, begin, end
 
 
 class ShareWatch:
-    """Asks `gpulimit status` of the daemon's side for the share of everybody, over and over."""
+    """Repeatedly asks `gpulimit status` of the daemon's side for the share of all tenants."""
 
     def __init__(self, environ: dict[str, str]) -> None:
         self.most = 0.0
@@ -180,7 +181,7 @@ class Result:
 
     rows: list[dict[str, Any]] = field(default_factory=list)
     alone_ns: dict[tuple[int, int], int] = field(default_factory=dict)
-    """By kernel and count, how long the burst takes without a limit."""
+    """Time of a burst without a limit, by kernel length and number of kernels."""
 
     def add(self, side: str, what: str, true_ns: int, charged_ns: int, *, is_checked: bool = True, **more: Any) -> None:
         error = charged_ns / true_ns - 1 if true_ns else 0.0
@@ -190,7 +191,7 @@ class Result:
 
 
 def line(row: dict[str, Any]) -> str:
-    """One line of the table."""
+    """Return one line of the table."""
     note = f"  {row['note']}" if "note" in row else ""
     mark = "  <" if row["bad"] else ""
     return (
@@ -203,7 +204,7 @@ def length(ns: int) -> str:
 
 
 def burst(side: Side, binary: Path, result: Result, kernel_ns: int, count: int, wait: str, end: str) -> None:
-    """One program alone on the card."""
+    """Run one program alone on the card."""
     tenant = side.tenant()
     program = Program(binary, side.environ(tenant), kernel_ns, count, wait, end)
     books = Books(tenant)
@@ -227,7 +228,7 @@ def burst(side: Side, binary: Path, result: Result, kernel_ns: int, count: int, 
 
 
 def left(side: Side, binary: Path, result: Result, end: str) -> None:
-    """One that ends while most of its work is queued."""
+    """Run a program that ends while most of its work is queued."""
     tenant, kernel_ns, count = side.tenant(), 100 * MS, 8
     program = Program(binary, side.environ(tenant), kernel_ns, count, "none", end)
     books = Books(tenant)
@@ -243,7 +244,7 @@ def left(side: Side, binary: Path, result: Result, end: str) -> None:
 
 
 def union(spans: list[tuple[int, int]]) -> int:
-    """How much time lies in any of them."""
+    """Return the length of the union of time spans."""
     total = until = 0
     for begin, end in sorted(spans):
         total += max(0, end - max(begin, until))
@@ -252,11 +253,11 @@ def union(spans: list[tuple[int, int]]) -> int:
 
 
 def churn(side: Side, binary: Path, result: Result, seconds: float, *, tenants: int) -> None:
-    """Five processes that start, work for some 50 ms and end, again and again."""
+    """Run five processes that repeatedly start, work for about 50 ms and end."""
     names = [side.tenant() for _ in range(tenants)]
     books = [Books(name) for name in names]
     spans: list[tuple[int, int]] = []
-    # Books without a living process are begun anew by the next one: one that waits keeps them.
+    # A usage segment without a live process is reset by the next process. A waiting process prevents that.
     keepers = [Program(binary, side.environ(name), MS, 0, "none", "fast") for name in names]
     for book in books:
         book.open()
@@ -288,7 +289,7 @@ def churn(side: Side, binary: Path, result: Result, seconds: float, *, tenants: 
 
 
 def run_side(side: Side, binary: Path, result: Result, options: argparse.Namespace) -> None:
-    """All of one side."""
+    """Run all programs of one side."""
     for kernel_ns, count in BURSTS:
         for wait, end in ENDS if side.name == "free" else ENDS[:1] + ENDS[3:4]:
             if side.name == "half" and kernel_ns * count > MAX_LIMITED_S * S:
@@ -302,7 +303,7 @@ def run_side(side: Side, binary: Path, result: Result, options: argparse.Namespa
 
 
 def main() -> None:
-    """Run all sides; the table comes last."""
+    """Run all sides and print the table last."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--library", type=Path, required=True)
     parser.add_argument("--sides", default="free,half,daemon", help="by comma")

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who gets what when tenants share a card: with the daemon, with plain hardware slicing, and alone.
+"""Measures how a card is divided between tenants: with the daemon, with plain hardware slicing, and alone.
 
     python bench/fair.py --library build/shim/libgpulimit.so --seconds 6 --out fair.json
 
-The first part (fair_shares.py) runs each scenario's tenants together, and alone before and after or by turns, for their
-free rates; once without the library at all and once under the daemon. The second (fair_transitions.py) is about how long changes take:
-lending and taking back, a new quota, a killed tenant, a killed daemon; and what the daemon costs. Needs a real card
-and PyTorch.
+The first part (fair_shares.py) runs each scenario's tenants together. For their free rates, they also run alone, before
+and after or by turns. Each scenario runs once without the library and once under the daemon. The second part
+(fair_transitions.py) measures how long changes take: lending time and returning it, a new quota, a killed tenant, a
+killed daemon. It also measures what the daemon costs. Needs a real card and PyTorch.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Side:
         self.daemon: subprocess.Popen[bytes] | None = None
 
     def start_daemon(self) -> None:
-        """Start it, and return when it answers."""
+        """Start the daemon and wait until it answers."""
         from limiter import daemon_client
 
         if not self.has_daemon:
@@ -59,11 +59,11 @@ class Side:
             time.sleep(0.01)
 
     def name(self, tenant: int) -> str:
-        """What the daemon calls a tenant."""
+        """Return the daemon's name for a tenant."""
         return f"{self.prefix}-{tenant}"
 
     def env(self, tenant: int) -> dict[str, str]:
-        """What a tenant's processes are started with; nothing on the plain side."""
+        """Return the environment of a tenant's processes. Empty on the plain side."""
         if not self.has_daemon:
             return {}
         return {
@@ -73,20 +73,20 @@ class Side:
         }
 
     def child(self, tenant: int, copy: int = 0) -> Child:
-        """The copy-th process of a tenant, started at its first use."""
+        """Return process number `copy` of a tenant. It is started at its first use."""
         if (tenant, copy) not in self.children:
             self.children[tenant, copy] = Child(self.env(tenant))
         return self.children[tenant, copy]
 
     def set_quota(self, tenant: int, **terms: str) -> None:
-        """State a tenant's whole quota; what is not given is as it is by default."""
+        """Set a tenant's whole quota. Parts that are not given have their default."""
         from limiter import daemon_client
 
         if self.has_daemon:
             daemon_client.ask("PUT", f"/v1/tenants/{self.name(tenant)}/quota", PART_TERMS | terms)
 
     def stop(self) -> None:
-        """End all processes; what they shared goes, too."""
+        """End all processes and remove their shared memory."""
         for child in self.children.values():
             child.stop()
         if self.daemon:
@@ -98,7 +98,7 @@ class Side:
 
 
 def main() -> None:
-    """Run every scenario on every side; the table comes last."""
+    """Run every scenario on every side and print the table last."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--library", type=Path, required=True)
     parser.add_argument("--seconds", type=float, default=6.0)
@@ -125,7 +125,7 @@ def main() -> None:
 
 
 def run(side: Side, name: str, seconds: float) -> list[dict[str, Any]]:
-    """Run one scenario; show its rows at once, so that a run cut short has not been for nothing."""
+    """Run one scenario. Show its rows at once, so that an interrupted run still has results."""
     if name in fair_shares.SCENARIOS:
         found = fair_shares.SCENARIOS[name](side, seconds)
     elif side.has_daemon:

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Scenarios of fair.py: how a card is divided while nothing changes.
+"""Scenarios of fair.py: division of a card while nothing changes.
 
-Throughput over the own free rate is the share of GPU time where a load saturates the card and is not limited by power
-(memory_bound); free rates are taken before and after, since hosts change with time. A host-bound load varies by 15 % from
-second to second, so one process of it runs on while its neighbour works and rests by turns, and each turn is compared
-with the time before and after it. Its GPU time is its step's by the profiler times its rate.
+If a load saturates the card and is not limited by power (memory_bound), its throughput over its free rate is its share
+of GPU time. Free rates are measured before and after, since hosts change with time. A host-bound load varies by 15 % from
+second to second. So one process of it runs all the time, while its neighbour works and rests by turns. Each turn is
+compared with the time before and after it. The load's GPU time is that of its step, by the profiler, times its rate.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ from step_rate import of_neighbours, rate_between
 
 ALONE_S = 0.5
 HALF_ALONE = 0.375
-"""How long requests are served alone, before and after each, for every second beside the other."""
+"""Seconds for which requests are served alone, before and after, per second beside the other tenant."""
 TURNS = 7
 MIN_TURN_S, TURN_OF_SECONDS = 0.4, 0.11
 SETTLE_S = 0.15
-"""Left out at the beginning of each turn and each pause."""
+"""Time left out at the beginning of each turn and each pause."""
 KERNEL_MS = 0.75
-"""Of memory_bound, about."""
+"""Approximate length of the kernel of memory_bound."""
 SERVED, EVERY_S = 7, 0.02
-"""Kernels of a request, about 5 ms, and the time from one request to the next."""
+"""Number of kernels of a request, about 5 ms, and the time from one request to the next."""
 
 
 def alone(side: Any, tenant: int) -> float:
-    """Steps a second of memory_bound in a tenant's first process that has the card to itself."""
+    """Return steps per second of memory_bound in a tenant's first process, alone on the card."""
     return float(together([side.child(tenant)], [{"run": "memory_bound", "seconds": ALONE_S}])[0]["rate"])
 
 
 def saturating(weights: Sequence[int], copies: Sequence[int], side: Any, seconds: float) -> dict[str, Any]:
-    """Tenants that keep the queue full; `copies` are processes of each."""
+    """Measure tenants that keep the queue full. `copies`: number of processes of each tenant."""
     groups = [[side.child(t, c) for c in range(count)] for t, count in enumerate(copies)]
     prepare([child for group in groups for child in group], ["memory_bound"])
     for t, weight in enumerate(weights):
@@ -61,7 +61,7 @@ def saturating(weights: Sequence[int], copies: Sequence[int], side: Any, seconds
 
 
 def host_bound(load: str, request: int, side: Any, seconds: float) -> dict[str, Any]:
-    """A tenant that is slower than the GPU, inside its request, beside one that keeps the queue full by turns."""
+    """Measure a host-bound tenant inside its request, beside one that by turns keeps the queue full and rests."""
     first, other = side.child(0), side.child(1)
     prepare([first], [load])
     prepare([other], ["memory_bound"])
@@ -85,7 +85,7 @@ def host_bound(load: str, request: int, side: Any, seconds: float) -> dict[str, 
 
 
 def by_turns(first: Child, load: str, other: Child, turn_s: float) -> dict[str, list[float]]:
-    """Rates of the first in each pause of the other and in each of its turns, and of the other in its turns."""
+    """Return the rates of `first` in each pause and each turn of `other`, and those of `other` in its turns."""
     at = time.monotonic() + 0.2
     first.tell({"watch": load, "seconds": (2 * TURNS + 1) * turn_s, "at": at})
     other.tell({"pulses": "memory_bound", "on": turn_s, "off": turn_s, "count": TURNS, "at": at + turn_s})
@@ -101,7 +101,7 @@ def by_turns(first: Child, load: str, other: Child, turn_s: float) -> dict[str, 
 
 
 def latency(side: Any, seconds: float) -> dict[str, Any]:
-    """A `high` tenant that serves requests of about 5 ms beside one that keeps the queue full."""
+    """Measure a `high` tenant that serves requests of about 5 ms, beside one that keeps the queue full."""
     server, other = side.child(0), side.child(1)
     ask = {"requests": SERVED, "every": EVERY_S, "seconds": seconds}
     prepare((server, other), ["memory_bound"])
@@ -124,7 +124,7 @@ def latency(side: Any, seconds: float) -> dict[str, Any]:
 
 
 def part_of(values: Sequence[float], part: float) -> float:
-    """The value that this part of them does not exceed."""
+    """Return the quantile `part` of the values."""
     return sorted(values)[int(len(values) * part)]
 
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Scenarios of fair.py: how long it takes until a change is felt, and what the daemon costs.
+"""Scenarios of fair.py: the time until a change takes effect, and the cost of the daemon.
 
-A tenant's completed steps are watched (step_rate.py); the lag of a change is known from the steps missing after it.
+A tenant's completed steps are recorded (step_rate.py). The lag of a change is computed from the steps missing after it.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from step_rate import Times, done_at, lag_ms, rate_between
 LOAD = "memory_bound"
 KILLS = 4
 WORK_WITHIN_S, STEADY_AFTER_S, COST_S = 60.0, 1.0, 4.0
-"""When tenants must have begun, what is left out after that, and how long the daemon's cost is measured."""
+"""Time within which tenants must begin, time left out after that, and time of the measurement of the cost."""
 
 
 def lending(side: Any) -> dict[str, Any]:
-    """One tenant runs all the time, the other every second 0.3 s."""
+    """Measure lending: one tenant runs all the time, the other 0.3 s of every second."""
     steady, pulsing = side.child(0), side.child(1)
     prepare((steady, pulsing), [LOAD])
     side.set_quota(0)
@@ -53,7 +53,7 @@ def lending(side: Any) -> dict[str, Any]:
 
 
 def new_quota(side: Any) -> dict[str, Any]:
-    """Weights go from 1:1 to 1:3 and back; a limit of a lone tenant from 100 to 30 percent and back."""
+    """Measure new quotas: weights from 1:1 to 1:3 and back, and a lone tenant's limit from 100 to 30 % and back."""
     first, other = side.child(0), side.child(1)
     prepare((first, other), [LOAD])
     rows, found = [], {}
@@ -82,14 +82,14 @@ def new_quota(side: Any) -> dict[str, Any]:
 
 
 def settling_ms(times: Times, asked: float) -> float:
-    """Lag of the step from the old rate to the new one, from the steps of the 0.3 s after the call."""
+    """Return the lag of the change from the old rate to the new one, by the steps of the 0.3 s after the call."""
     old, new = rate_between(times, asked - 0.5, asked), rate_between(times, asked + 0.4, asked + 1.0)
     got = done_at(times, asked + 0.3) - done_at(times, asked)
     return 1000 * (0.3 * new - got) / (new - old)
 
 
 def killed(side: Any) -> dict[str, Any]:
-    """A tenant is killed while both want the GPU; how long the other stands still at most."""
+    """Kill a tenant while two want the GPU, and measure the longest pause of the other one."""
     survivor = side.child(0)
     prepare((survivor,), [LOAD])
     side.set_quota(0)
@@ -113,7 +113,7 @@ def killed(side: Any) -> dict[str, Any]:
 
 
 def daemon_away(side: Any) -> dict[str, Any]:
-    """The daemon is killed and started again while two tenants, 1:3, one of them limited to 60 percent, run."""
+    """Kill and restart the daemon while two tenants run, weights 1:3, one of them limited to 60 %."""
     first, other = side.child(0), side.child(1)
     prepare((first, other), [LOAD])
     free = together([first], [{"run": LOAD, "seconds": 1.0}])[0]["rate"]
@@ -147,7 +147,7 @@ def daemon_away(side: Any) -> dict[str, Any]:
 
 
 def cpu_seconds(pid: int) -> tuple[float, float]:
-    """CPU time so far of a process, and of its living children."""
+    """Return the CPU time in seconds of a process, and of its live children."""
     return cpu_of(pid), sum(cpu_of(child) for child in children_of(pid))
 
 
@@ -157,7 +157,7 @@ def cpu_of(pid: int) -> float:
 
 
 def children_of(pid: int) -> list[int]:
-    """By /proc/PID/stat: not every kernel lists children."""
+    """Return the child pids of a process by /proc/PID/stat: not every kernel lists children."""
     found = []
     for path in Path("/proc").glob("[0-9]*/stat"):
         try:
@@ -170,7 +170,7 @@ def children_of(pid: int) -> list[int]:
 
 
 def cost(side: Any) -> dict[str, Any]:
-    """CPU time of the daemon, and of its child that asks NVML, in steady state: tenants that keep the queue full."""
+    """Measure the CPU time of the daemon and its NVML child while tenants keep the queue full."""
     assert side.daemon is not None
     found, rows = {}, []
     for count in (2, 16):
@@ -199,7 +199,7 @@ def cost(side: Any) -> dict[str, Any]:
 
 
 def wait_for_work(tenants: Sequence[str]) -> None:
-    """Return when all of these tenants have had GPU time; RuntimeError if they do not come to it."""
+    """Wait until all of these tenants have had GPU time. Raises RuntimeError after WORK_WITHIN_S."""
     from limiter import daemon_client
 
     wanted = set(tenants)

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Jobs over several cards under limits and beside other tenants, and programs whose parts wait for each other on one.
+"""Measures jobs over several cards under limits and beside other tenants, and programs on one card that wait.
 
     python bench/gang.py --library build/shim/libgpulimit.so --seconds 5 --out gang.json
 
-With two cards or more: PyTorch jobs (gang_rank.py) under a limit without a daemon, their first step under a limit, and
-beside a saturating tenant on each card, or on one of them, with the daemon.  On the first card: a kernel that waits for a
-later launch, and two processes that wait for each other.  All figures are the part of the same program's speed alone, in the
-same call and under the library.
+With two cards or more: PyTorch jobs (gang_rank.py) under a limit without a daemon, and the time to their first step.
+With the daemon: the jobs beside a saturating tenant on each card, or on one of them.  On the first card: a kernel that
+waits for a later launch, and two processes that wait for each other.  Every figure is a fraction of the speed of the
+same program alone, in the same run and under the library.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ PARTS = ("waits", "pair", "limits", "start", "shares")
 
 @dataclass
 class Job:
-    """The ranks of one job; they live through several windows."""
+    """The processes of one job's ranks. They live for several measurements."""
 
     cards: int
     env: dict[str, str]
@@ -64,7 +64,7 @@ class Job:
 
 
 class Bench:
-    """What is measured, and its rows."""
+    """The measurements and their rows."""
 
     def __init__(self, options: argparse.Namespace, folder: Path) -> None:
         self.options = options
@@ -80,7 +80,7 @@ class Bench:
             self.options.out.write_text(json.dumps(self.rows, indent=1))
 
     def standalone(self, tenant: str, **variables: str) -> dict[str, str]:
-        """Environment of a process under the library without a daemon."""
+        """Return the environment of a process under the library without a daemon."""
         return {"LD_PRELOAD": str(self.options.library.resolve()), "GPULIMIT_TENANT": tenant} | variables
 
     # ---- one card ----
@@ -93,14 +93,14 @@ class Bench:
         return dict(json.loads(done.stdout))
 
     def waits(self) -> None:
-        """A kernel waits for a later launch of the same process."""
+        """Measure a kernel that waits for a later launch of the same process."""
         for limit, rounds in ((1, 30), (10, self.options.rounds), (50, self.options.rounds)):
             env = self.standalone(f"gang-waits-{limit}", GPULIMIT_COMPUTE=str(limit))
             found = self.load(env, "--await", str(rounds), "--kernel", "50us")
             self.add("waits", f"limit {limit}", rounds=rounds, bail_outs=found["bail_outs"], longest_s=found["longest_round_s"])
 
     def pair(self) -> None:
-        """Two processes wait for each other on one card."""
+        """Measure two processes that wait for each other on one card."""
         job = ("--ranks", "2", "--ranks-on-one-gpu", "--seconds", str(self.options.seconds))
         alone = self.load(self.standalone("gang-pair"), *job)["steps_per_s"]
         for limit in (10, 20, 50, 80):
@@ -110,7 +110,7 @@ class Bench:
     # ---- several cards ----
 
     def limits(self) -> None:
-        """Limits without a daemon, set while the job runs."""
+        """Measure limits without a daemon, set while the job runs."""
         job = Job(self.cards, self.standalone("gang-limits", GPULIMIT_COMPUTE="100"))
         for name in self.options.jobs:
             set_limit("gang-limits", self.cards, 100)
@@ -123,7 +123,7 @@ class Bench:
         job.stop()
 
     def start(self) -> None:
-        """Time to the first step, from the start of the processes."""
+        """Measure the time from the start of the processes to the first step."""
         took: dict[str, float] = {}
         for limit in ("none", "50", "20"):
             env = {} if limit == "none" else self.standalone(f"gang-start-{limit}", GPULIMIT_COMPUTE=limit)
@@ -133,7 +133,7 @@ class Bench:
             self.add("start", f"limit {limit}", first_step_s=took[limit], times=took[limit] / took["none"])
 
     def shares(self) -> None:
-        """With the daemon, beside a saturating tenant on each card and on the first one alone."""
+        """Measure jobs with the daemon, beside a saturating tenant on each card and on the first card only."""
         side = fair.Side("daemon", self.options.library, self.folder)
         try:
             side.start_daemon()
@@ -166,7 +166,7 @@ class Bench:
 
 
 def beside(children: Sequence[Child], seconds: float) -> Any:
-    """Start neighbours; return what waits for them and returns their rates, over the window's middle."""
+    """Start neighbours. Return a function that waits for them and returns their rates in the window's middle."""
     at = time.monotonic() + 0.2
     for child in children:
         child.tell({"run": NEIGHBOUR, "seconds": seconds, "at": at})
@@ -181,7 +181,10 @@ def beside(children: Sequence[Child], seconds: float) -> Any:
 
 
 def set_limit(tenant: str, cards: int, percent: int) -> None:
-    """Set a standalone tenant's limit on its cards.  By another process: this one's records would drop locks."""
+    """Set a standalone tenant's limit on its cards.
+
+    A child process does it: if this process closed the segment, its own record locks would be dropped.
+    """
     program = (
         f"from limiter.live_quota import LiveTenant\nwith LiveTenant({tenant!r}) as live:\n"
         f"    for card in range({cards}): live.set(card, compute_percent={percent})"
@@ -200,7 +203,7 @@ def rounded(figures: Sequence[float]) -> list[float]:
 
 
 def text_of(row: dict[str, Any]) -> str:
-    """Return a row as the table has it."""
+    """Return a row as text."""
     figures = "  ".join(f"{name} {value}" for name, value in row.items() if name not in ("part", "what"))
     return f"{row['part']:8} {row['what']:44} {figures}"
 
@@ -213,7 +216,7 @@ def cards_here() -> int:
 
 
 def main() -> None:
-    """Run the parts that the cards allow; the table comes last."""
+    """Run the parts for which there are enough cards, and print the table last."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--library", type=Path, required=True)
     parser.add_argument("--seconds", type=float, default=5.0, help="length of a window")

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """One rank of a PyTorch job over several cards, which runs on command, for gang.py.
 
-Started with RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT; rank r uses card r.  Reads JSON lines on stdin and answers each
-with one line "ANSWER {…}"; all ranks are sent the same commands.
+Started with RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT.  Rank r uses card r.  Reads JSON lines on stdin and answers
+each with one line "ANSWER {…}".  All ranks get the same commands.
 
     {"run": NAME, "seconds": S}     {"rate": steps a second, "first_step_s": since the process began, "steps"}
 """
@@ -18,7 +18,7 @@ from typing import Any
 
 BEGAN = time.time()
 CHUNK_S = 0.1
-"""Time of the steps between two looks at the clock, on all ranks together, at full speed."""
+"""Time of a chunk at full speed: the steps between two checks of the clock, which all ranks make together."""
 
 
 def linears(count: int, width: int) -> Any:
@@ -28,7 +28,7 @@ def linears(count: int, width: int) -> Any:
 
 
 def trainer(model: Any, width: int) -> Callable[[], None]:
-    """A training step of eight layers on 4096 rows."""
+    """Return a training step of eight layers on 4096 rows."""
     import torch
 
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
@@ -60,7 +60,7 @@ def fsdp(rank: int) -> Callable[[], None]:
 
 
 def tp(rank: int) -> Callable[[], None]:
-    """Eight matmuls, with an all-reduce after each."""
+    """Return a step of eight matrix products, with an all-reduce after each."""
     del rank
     import torch
     import torch.distributed as dist
@@ -78,7 +78,7 @@ def tp(rank: int) -> Callable[[], None]:
 
 
 def pipeline(rank: int) -> Callable[[], None]:
-    """Four micro-batches through the cards, forward only: each card waits for the one before."""
+    """Return a step of four micro-batches through the cards, forward only. Each card waits for the one before."""
     import torch
     import torch.distributed as dist
 
@@ -117,7 +117,7 @@ class Rank:
         self._first_step_s = 0.0
 
     def _prepare(self, name: str) -> tuple[Callable[[], None], int]:
-        """Return a job's step, and how many make a chunk; the same number on all ranks."""
+        """Return a job's step, and the number of steps of a chunk, which is the same on all ranks."""
         import torch
         import torch.distributed as dist
 
@@ -139,7 +139,7 @@ class Rank:
         return self._steps[name]
 
     def run(self, name: str, seconds: float) -> dict[str, Any]:
-        """Make steps for a while; the ranks end at the same step."""
+        """Run steps for `seconds`. All ranks end at the same step."""
         import torch
         import torch.distributed as dist
 
@@ -164,7 +164,7 @@ def main() -> None:
     for line in sys.stdin:
         command = json.loads(line)
         print("ANSWER " + json.dumps(rank.run(command["run"], command["seconds"])), flush=True)
-    os._exit(0)  # NCCL's own end waits for the other ranks
+    os._exit(0)  # NCCL's shutdown would wait for the other ranks
 
 
 if __name__ == "__main__":

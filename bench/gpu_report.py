@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Turns pytest's reports of a run on a real card into one file for programs and one for people.
+"""Converts pytest's reports of a run on a real card into a JSON file and a text file.
 
     python bench/gpu_report.py --out bench/results/gpu together.xml alone.xml
 
@@ -23,7 +23,7 @@ PACKAGES = ("torch", "triton", "jax", "cupy", "cupy-cuda12x", "cupy-cuda13x", "n
 
 
 def card() -> dict[str, str]:
-    """Return what nvidia-smi says of the first card."""
+    """Return the first card's properties by nvidia-smi."""
     fields = ("name", "driver_version", "memory.total")
     if os.environ.get("GPULIMIT_TEST_GPU") == "sim":
         return dict.fromkeys(fields, "SIMULATED, a rehearsal")
@@ -36,7 +36,7 @@ def card() -> dict[str, str]:
 
 
 def versions() -> dict[str, str]:
-    """Return the versions of the packages that are installed."""
+    """Return the versions of the installed packages."""
     found = {"python": platform.python_version()}
     for package in PACKAGES:
         try:
@@ -47,7 +47,7 @@ def versions() -> dict[str, str]:
 
 
 def value(text: str) -> Any:
-    """Return a property as what it was before it became text."""
+    """Return a property's text converted back to its original value."""
     try:
         return json.loads(text)
     except ValueError:
@@ -68,7 +68,7 @@ def tests(report: Path) -> list[dict[str, Any]]:
 
 
 def table(result: dict[str, Any]) -> str:
-    """Return the same for people."""
+    """Return the result as a text table."""
     lines = [f"{result['card']['name']}, driver {result['card']['driver_version']}, commit {result['commit']}, {result['date']}"]
     lines += [result["command"], ", ".join(f"{k} {v}" for k, v in result["versions"].items())]
     count = {o: sum(t["outcome"] == o for t in result["tests"]) for o in ("passed", "failed", "skipped")}

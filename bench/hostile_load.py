@@ -1,15 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Delays that a hostile user causes others, at every bound of the daemon: on simulated GPUs, with real processes.
+"""Measures the delays that a hostile user causes other users, at every bound of the daemon.
+
+Uses simulated GPUs and real processes.
 
     sudo python bench/hostile_load.py                       # every attack for 20 s
     sudo python bench/hostile_load.py --seconds 5 --attacks none books
     sudo python bench/hostile_load.py --out load.json
 
-Runs a daemon of its own, beside whatever runs. Two honest tenants share a GPU; another user attacks from UID. While that
-goes on, honest calls are timed: registrations, scrapes, waiting for commands, the age of the heartbeat. Needs root, to be
-several users. All of it stays on this machine: a Unix socket and ports of 127.0.0.1. What counts are the differences from
-the row `none`: this program, the attackers and the daemon share the processors. The row `processors` shows what busy
-processors cost alone.
+Starts a daemon of its own, independent of any other. Two honest tenants share a GPU, and another user attacks. Meanwhile
+honest calls are timed: registrations, scrapes, waiting for commands, the age of the heartbeat. Needs root, to act as
+several users. All traffic stays on this machine: a Unix socket and ports of 127.0.0.1. Compare each row with the row
+`none`, since this program, the attackers and the daemon share the processors. The row `processors` shows the effect of
+busy processors alone.
 """
 
 from __future__ import annotations
@@ -39,16 +41,16 @@ from limiter._native import ffi, lib
 
 HONEST_UID, HOSTILE_UID = 200_100, 200_200
 HONEST_NICE = -10
-"""Of the daemon and of the processes that measure: waiting for a processor is not what is measured."""
+"""Nice value of the daemon and the measuring processes, so that waiting for a processor is not measured."""
 NAME = f"load-{os.getpid()}"
 PR_SET_PDEATHSIG = 1
 MAX_CHILD_S = 900
-"""Longest life of a process that this starts."""
+"""Longest life in seconds of a process that this program starts."""
 POLL_S = 2
 TENANTS, SLOTS = 32, 512
 POLLS = 1900
 MAX_MS = {"registration": 200, "scrape": 200, "longpoll_late": 100, "heartbeat": 250}
-"""The targets; `share_off` is in points of a GPU."""
+"""Targets in ms. MAX_SHARE_OFF is in percentage points of a GPU."""
 MAX_SHARE_OFF, MAX_LOG_BYTES = 2.0, 1 << 20
 
 
@@ -56,7 +58,7 @@ MAX_SHARE_OFF, MAX_LOG_BYTES = 2.0, 1 << 20
 
 def dial(path: str | int) -> socket.socket:
     made = socket.socket(socket.AF_UNIX if isinstance(path, str) else socket.AF_INET)
-    made.setblocking(True)  # a full backlog is waited for
+    made.setblocking(True)  # waits while the backlog is full
     made.connect(path if isinstance(path, str) else ("127.0.0.1", path))
     made.settimeout(30)
     return made
@@ -89,14 +91,14 @@ def register(path: str, tenant: str, environment: dict[str, str] | None = None) 
 # ---- processes ----
 
 def prefer(pid: int) -> None:
-    """Give the session of a process more of the processors, as a service of its own has by CPUWeight."""
+    """Give the session of a process a larger part of the processors, as CPUWeight gives to a service."""
     os.setpriority(os.PRIO_PROCESS, pid, HONEST_NICE)
     with contextlib.suppress(OSError):
         Path(f"/proc/{pid}/autogroup").write_text(str(HONEST_NICE))
 
 
 def end_with_parent() -> None:
-    """Let this process be killed when its parent ends, however that ends, and after MAX_CHILD_S in any case."""
+    """Let the kernel kill this process when its parent ends, and after MAX_CHILD_S in any case."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     signal.alarm(MAX_CHILD_S)
 
@@ -108,7 +110,7 @@ def become(uid: int) -> None:
 
 
 class Child:
-    """A forked process of a user that runs one function; `result` is what that returns when it is told to end."""
+    """Forked process of a user that runs one function. `result` ends the function and returns its result."""
 
     def __init__(self, uid: int, work: Callable[[Callable[[], bool]], Any]) -> None:
         self._read, write = os.pipe()
@@ -124,7 +126,7 @@ class Child:
             else:
                 os.setpgid(0, 0)
             become(uid)
-            end_with_parent()  # a change of user takes the first back
+            end_with_parent()  # again: a change of user clears the setting
             ended = []
             signal.signal(signal.SIGTERM, lambda *_: ended.append(1))
             found = work(lambda: not ended)
@@ -156,7 +158,7 @@ class Child:
 
 
 def repeat(action: Callable[[], Any]) -> Callable[[Callable[[], bool]], None]:
-    """Return work that does one thing until its end; what the daemon refuses is no error of the attacker's."""
+    """Return work that repeats an action until its end. A refusal by the daemon is not an error."""
 
     def work(goes_on: Callable[[], bool]) -> None:
         while goes_on():
@@ -300,7 +302,7 @@ def heartbeats(_: Node) -> Callable[[Callable[[], bool]], list[float]]:
 
 
 def hostile() -> int:
-    """The attacker of the moment: each attack is another user's, who owes nothing yet."""
+    """Return the current attacker's user id. Each attack has a new user, whose budgets are unused."""
     return HOSTILE_UID + attacks_made
 
 
@@ -314,7 +316,7 @@ def attack_none(_: Node) -> list[Child]:
 
 
 def attack_processors(_: Node) -> list[Child]:
-    """Keep all processors busy and leave the daemon alone: what that costs is no matter of the daemon's bounds."""
+    """Keep all processors busy without calls to the daemon: the effect does not depend on the daemon's bounds."""
     return [Child(hostile(), repeat(lambda: None)) for _ in range(4 * (os.cpu_count() or 1))]
 
 
@@ -329,7 +331,7 @@ def hold(path: str | int, count: int, text: bytes) -> Callable[[Callable[[], boo
                 except OSError:
                     time.sleep(0.001)
             time.sleep(0.2)
-            while held and len(held) > count // 2:  # and others in their place
+            while held and len(held) > count // 2:  # open new ones in their place
                 held.pop(0).close()
 
     return work
@@ -341,10 +343,10 @@ def attack_headers(node: Node) -> list[Child]:
 
 
 def attack_churn(node: Node) -> list[Child]:
-    """Connect without pause and ask nothing."""
+    """Connect without pause and send no request."""
     def knock(place: str | int) -> Callable[[], None]:
         def once() -> None:
-            with dial(place) as one:  # and reset, so that the node does not run out of ports
+            with dial(place) as one:  # reset it, so that the node does not run out of ports
                 one.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
 
         return once
@@ -353,7 +355,7 @@ def attack_churn(node: Node) -> list[Child]:
 
 
 def polls(node: Node) -> Callable[[Callable[[], bool]], None]:
-    """Wait for commands on as many connections as there may be; all are answered at the same second."""
+    """Return work that waits for commands on POLLS connections. All are answered within the same second."""
     def work(goes_on: Callable[[], bool]) -> None:
         worker = register(node.socket, f"{NAME}-p", {"GPULIMIT_COMPUTE": "1"})[1]["gpulimit-worker"]
         text = request("GET", f"/v1/workers/{worker}/commands?after=1000&wait=10")

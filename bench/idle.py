@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the daemon costs while nobody works: CPU time and memory, alone and with many registered processes that wait.
+"""Measures the daemon's CPU time and memory while no program works, without and with many registered processes.
 
     python bench/idle.py --out idle.json            # on this machine's cards
     python bench/idle.py --sim --workers 200        # on simulated ones
 
-Each worker is a process of its own that registers as the library does and then keeps asking for commands, each
-question on a new connection and answered after 25 s if there is nothing to say. They register over a whole such period,
-as programs of a real node do, so that their questions are spread over it.
+Each worker is a process that registers as the library does and then polls for commands. Each poll uses a new connection
+and is answered after 25 s if there is no command. The registrations are spread over 25 s, as on a real node, and so
+are the polls.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from pathlib import Path
 from typing import Any
 
 POLL_S = 25
-"""How long the library lets a question wait."""
+"""Seconds after which the daemon answers a poll without a command."""
 READY_S = 60
 FILES_OF_WORKER = 3
-"""That the daemon has open: what tells that it has ended, its question, and one more while it registers."""
+"""Files that the daemon has open per worker: its pidfd, its poll, and one more while it registers."""
 FILES_OF_DAEMON = 256
 NAME = f"idle-{os.getpid()}"
-"""Begins the names of what is this run's own in /dev/shm."""
+"""Prefix of this run's names in /dev/shm."""
 
 CROWD = """
 import json, os, socket, sys, time
@@ -81,7 +81,7 @@ for _ in range(count):
 
 
 class Daemon:
-    """A daemon of its own, beside whatever runs."""
+    """Daemon of this run, independent of any other."""
 
     def __init__(self, folder: Path, *, is_simulated: bool) -> None:
         self.socket = str(folder / "hypervisor.sock")
@@ -102,7 +102,7 @@ class Daemon:
             self.process = subprocess.Popen(command + ["--sim"] * is_simulated, stdout=log, stderr=log)
 
     def wait(self) -> None:
-        """Return when it can do its work."""
+        """Wait until the daemon is ready."""
         deadline = time.monotonic() + READY_S
         while not self._is_ready():
             if self.process.poll() is not None or time.monotonic() > deadline:
@@ -117,7 +117,7 @@ class Daemon:
 
     @property
     def workers(self) -> int:
-        """Processes that are registered."""
+        """Return the number of registered processes."""
         from limiter import daemon_client
 
         state = daemon_client.state() or {"tenants": []}
@@ -125,7 +125,7 @@ class Daemon:
 
     @property
     def cpu_s(self) -> float:
-        """CPU time of all its threads and of its NVML process, so far."""
+        """Return the CPU time of all of the daemon's threads and of its NVML process since their start."""
         children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
         return sum(cpu_seconds(int(pid)) for pid in [str(self.process.pid), *children])
 
@@ -142,7 +142,7 @@ class Daemon:
 
 
 def cpu_seconds(pid: int) -> float:
-    """CPU time of a process's living threads so far."""
+    """Return the CPU time in seconds of a process's live threads."""
     spent_ns = 0
     for thread in Path(f"/proc/{pid}/task").iterdir():
         with contextlib.suppress(FileNotFoundError):
@@ -151,7 +151,7 @@ def cpu_seconds(pid: int) -> float:
 
 
 def measure(daemon: Daemon, seconds: float) -> dict[str, float]:
-    """Let time pass; return what part of a core it took, and the memory that it holds."""
+    """Wait for `seconds`. Return the fraction of a core that the daemon used, and its memory."""
     before, begin = daemon.cpu_s, time.monotonic()
     time.sleep(seconds)
     return {
@@ -179,14 +179,14 @@ class Crowd:
         self._told = self._process.stdout
 
     def wait(self) -> None:
-        """Return when all are registered."""
+        """Wait until all workers are registered."""
         while self._signs.count(b".") < self._workers:
             signs = os.read(self._told.fileno(), 4096)
             self._signs += signs
             self.check(has_ended=not signs)
 
     def check(self, *, has_ended: bool = False) -> None:
-        """Raise SystemExit with the daemon's answer if it does not serve one of them, or if they have ended."""
+        """Raise SystemExit with the daemon's answer if it refuses a worker, or if the workers have ended."""
         while select.select([self._told], [], [], 0)[0] and (signs := os.read(self._told.fileno(), 4096)):
             self._signs += signs
         registered, _, trouble = self._signs.decode(errors="replace").partition("!")
@@ -195,7 +195,7 @@ class Crowd:
             raise SystemExit(f"idle.py: {len(registered)} of {self._workers} workers registered; then: {why}")
 
     def stop(self) -> None:
-        """End them all."""
+        """End all workers."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
@@ -203,7 +203,7 @@ class Crowd:
 
 
 def allow_files(workers: int) -> None:
-    """Let the daemon have its files for each worker: it takes as many as it may itself."""
+    """Raise the limit of open files for that many workers. The daemon raises its own up to this one."""
     needed = FILES_OF_WORKER * workers + FILES_OF_DAEMON
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard != resource.RLIM_INFINITY and hard < needed:
@@ -238,7 +238,7 @@ def compare(folder: Path, options: argparse.Namespace) -> list[dict[str, Any]]:
 
 
 def main() -> None:
-    """Measure without workers and with them; the table comes last."""
+    """Measure without workers and with them, and print the table last."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

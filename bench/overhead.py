@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the library costs a program that is not limited: the same work with and without it, by turns.
+"""Measures the library's cost for a program without limits: the same work with and without it, by turns.
 
     python bench/overhead.py --library build/shim/libgpulimit.so --out overhead.json
 
 Host-bound loops vary by 15 % from process to process and from second to second. So `launch` and `malloc` (with free)
-are measured within one process, through the library and straight into the driver, batch by batch in turn (call_overhead.c); `without` is the same program without the library and shows the noise. The others are steps
-a second of the workloads in workloads.py: processes of both sides live side by side and take short turns on the
-otherwise idle card. With the library means with GPULIMIT_MEMORY and GPULIMIT_COMPUTE=100: metered, not limited.
+are measured within one process, in alternating batches through the library and directly into the driver
+(call_overhead.c). `without` is the same program without the library and shows the noise. The other rows are steps per
+second of the workloads in workloads.py. Processes of both sides are alive at the same time and take short turns on the
+otherwise idle card. "With the library" means GPULIMIT_MEMORY and GPULIMIT_COMPUTE=100: metered, not limited.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ def measure_loops(loop: Path, envs: dict[str, dict[str, str]], rounds: int) -> L
 
 
 def measure_steps(names: list[str], envs: dict[str, dict[str, str]], processes: int, turns: int, seconds: float) -> Rates:
-    """Run the workloads, turn by turn, in some processes of each side."""
+    """Run the workloads by turns in `processes` processes of each side."""
     children = {side: [Child(env) for _ in range(processes)] for side, env in envs.items()}
     everyone = [child for group in children.values() for child in group]
     prepare(everyone, names)
@@ -68,7 +69,7 @@ def measure_steps(names: list[str], envs: dict[str, dict[str, str]], processes: 
 
 
 def loop_rows(loops: Loops) -> list[str]:
-    """Medians over the processes, ns a call."""
+    """Return table rows: medians over the processes, in ns per call."""
     rows = [f"{'ns a call':14} {'driver':>10} {'through':>10} {'difference':>11}  {'least..most':>17}  {'without':>9}"]
     for what, sides in loops.items():
         through, direct, apart = (statistics.median(r[i] for r in sides["quota"]) for i in range(3))
@@ -79,7 +80,7 @@ def loop_rows(loops: Loops) -> list[str]:
 
 
 def slowdown(sides: dict[str, list[list[float]]]) -> tuple[float, float, float]:
-    """Median over the processes' medians, and over neighbouring turns, in percent; and the spread without the library."""
+    """Return percentages: the slowdown by processes and by neighbouring turns, and the spread without the library."""
     without, quota = (statistics.median(statistics.median(rates) for rates in sides[side]) for side in SIDES)
     pairs = [q / w for a, b in zip(sides["quota"], sides["without"], strict=True) for q, w in zip(a, b, strict=True)]
     every = [rate for rates in sides["without"] for rate in rates]
@@ -88,7 +89,7 @@ def slowdown(sides: dict[str, list[list[float]]]) -> tuple[float, float, float]:
 
 
 def step_rows(rates: Rates) -> list[str]:
-    """Medians of steps a second, and by how much fewer there are with the library."""
+    """Return table rows: medians of steps per second, and the loss with the library."""
     rows = [f"{'steps a second':14} {'without':>10} {'quota':>10} {'slower by':>11}  {'of neighbours':>17}  {'quartiles':>9}"]
     for name, sides in rates.items():
         medians = [statistics.median(rate for rates in sides[side] for rate in rates) for side in SIDES]
@@ -98,7 +99,7 @@ def step_rows(rates: Rates) -> list[str]:
 
 
 def main() -> None:
-    """Run both sides by turns and print the tables last."""
+    """Run both sides by turns, and print the tables last."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--library", type=Path, required=True)
     parser.add_argument("--rounds", type=int, default=5, help="processes for each C loop")

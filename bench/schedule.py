@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which measurement of all_on_gpu.sh runs on which card, for any number of cards.
+"""Assigns the measurements of all_on_gpu.sh to any number of cards.
 
     python bench/schedule.py --cards 2 share top       # a line for each: card, seconds, name, command
     python bench/schedule.py --cards 4                 # all jobs
 
-A job is one measurement or several. The longest goes first, to the card that has least to do; what can only look at the
-first card goes there. One card does its own one after the other, in the order of the table below.
+A job is one or several measurements. The longest is assigned first, to the card with the least work. A measurement that
+needs the first card goes there. Each card runs its measurements one after the other, in the order of the table below.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ LIMITS = "--limits 10,25,50,75,90 --seconds 10 --free-seconds 2"
 
 @dataclass(frozen=True)
 class Measurement:
-    """One program on one card; `name` is what its results are called."""
+    """One program on one card. `name`: name of its results."""
 
     job: str
     name: str
     seconds: int
-    """About how long it takes on an H100, for placing it."""
+    """Approximate time on an H100, for the assignment."""
     command: str
-    """A program of bench/ with its options; all get --library and --out."""
+    """A program of bench/ with its options. All get --library and --out too."""
     is_first_card_only: bool = False
     card: int = 0
 
@@ -54,7 +54,7 @@ def program(measurement: Measurement) -> str:
 
 
 def wanted(jobs: Sequence[str], soak_minutes: float) -> list[Measurement]:
-    """The measurements of some jobs, of all where none is named; ValueError names a job that there is not."""
+    """Return the measurements of the named jobs, or of all if none is named. Raises ValueError for an unknown job."""
     for job in jobs:
         if job not in JOBS:
             raise ValueError(f"no job is called {job!r}; there are {', '.join(JOBS)}")
@@ -67,7 +67,7 @@ def wanted(jobs: Sequence[str], soak_minutes: float) -> list[Measurement]:
 
 
 def placed(measurements: Sequence[Measurement], cards: int) -> list[Measurement]:
-    """The same, in the same order, each with its card."""
+    """Return the measurements in the same order, each with its card."""
     busy = [0] * cards
     card_of: dict[str, int] = {}
     for m in sorted(measurements, key=lambda m: (not m.is_first_card_only, -m.seconds)):
@@ -78,7 +78,7 @@ def placed(measurements: Sequence[Measurement], cards: int) -> list[Measurement]
 
 
 def main() -> None:
-    """Print the plan, and on stderr how long each card will be busy."""
+    """Print the plan, and on stderr the time of each card."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("jobs", nargs="*", metavar="JOB", help=f"of {', '.join(JOBS)}; all where none is named")
     parser.add_argument("--cards", type=int, required=True)

@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How exactly a compute limit holds: share of GPU time achieved against share asked for, per workload.
+"""Measures the accuracy of compute limits: the achieved share of GPU time against the limit, per workload.
 
     python bench/share.py --library build/shim/libgpulimit.so --limits 10,25,50,75,90 --seconds 10 --out results.json
 
-GPU time is measured without the shim's help: steps completed a second, times the GPU time of one step by the
-profiler (CUPTI, through torch). A load that saturates the card and is not limited by power is also measured by
-throughput against the free run next to it, which needs no profiler; that figure is preferred where it exists. A
+GPU time is measured independently of the library: completed steps per second, times the GPU time of one step by the
+profiler (CUPTI, through torch). A load that saturates the card and is not limited by power is also measured by its
+throughput relative to the free run next to it. This needs no profiler and is preferred if it is available. A
 power-limited load runs at higher clocks when it runs less, so its step is profiled again under each limit.
 
-A peer's library can be measured in the same call: --peer NAME=PATH --peer-env 'CUDA_DEVICE_SM_LIMIT={percent}'.
+Another project's library can be measured in the same call: --peer NAME=PATH --peer-env
+'CUDA_DEVICE_SM_LIMIT={percent}'.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ sys.path[:0] = [str(HERE), str(HERE.parent)]
 
 
 def window(load: Any, seconds: float) -> tuple[float, list[float]]:
-    """Run for `seconds`; return completed steps a second, and the same for each whole second of the window."""
+    """Run for `seconds`. Return the completed steps per second, overall and in each whole second of the window."""
     marks: deque[tuple[Any, int]] = deque()
     times: list[tuple[float, int]] = []
     load.sync()
@@ -52,7 +53,7 @@ def window(load: Any, seconds: float) -> tuple[float, list[float]]:
 
 
 def by_second(times: list[tuple[float, int]], whole: int) -> list[float]:
-    """Completed steps in each second, interpolated between the marks."""
+    """Return the completed steps in each second, interpolated between the marks."""
 
     def at(moment: float) -> float:
         before = (0.0, 0)
@@ -66,7 +67,7 @@ def by_second(times: list[tuple[float, int]], whole: int) -> list[float]:
 
 
 def gpu_seconds_per_step(load: Any, steps: int) -> float:
-    """GPU time of one step by the profiler; work that overlaps counts once."""
+    """Return the GPU time of one step by the profiler. Work that overlaps counts once."""
     from torch.profiler import ProfilerActivity, profile
 
     load.sync()
@@ -83,9 +84,9 @@ def gpu_seconds_per_step(load: Any, steps: int) -> float:
 
 
 class Limiter:
-    """Sets the limit of this very process; without the product there is none to set.
+    """Sets the limit of this process. Does nothing without the library.
 
-    By another process: to open and close one's own books would drop the locks that say that one lives.
+    A child process does it: if this process closed its own usage segment, its record locks would be dropped.
     """
 
     def __init__(self) -> None:
@@ -106,7 +107,7 @@ class Limiter:
 
 
 def measure(name: str, limits: list[int], seconds: float, free_seconds: float, fixed: bool) -> dict[str, Any]:
-    """All windows of one workload. fixed: the process has one limit for life (peers), which is limits[0]."""
+    """Measure all windows of one workload. `fixed`: the limit cannot change (peers) and is limits[0]."""
     import workloads
 
     load = workloads.ALL[name]()
@@ -126,7 +127,7 @@ def measure(name: str, limits: list[int], seconds: float, free_seconds: float, f
     for percent in limits:
         if not fixed:
             limiter.set(percent)
-        # No pause between settling and the window: a tenant saves up what it does not use, for a tenth of a second.
+        # No pause between settling and the window: a tenant saves up to 0.1 s of unused time.
         spent, asked = limiter.spent_ns(), time.perf_counter()
         settle(load)
         if load.busy_s:
@@ -149,14 +150,14 @@ def measure(name: str, limits: list[int], seconds: float, free_seconds: float, f
 
 
 def step_seconds(load: Any, free_step_s: float, steps: int, done: float) -> float:
-    """GPU time of a step under the limit in force, of which `done` were made in the window just ended."""
+    """Return the GPU time of a step under the current limit. `done`: number of steps in the last window."""
     if load.busy_s:
         return load.busy_s() / done
     return gpu_seconds_per_step(load, max(1, steps)) if load.power_limited else free_step_s
 
 
 def settle(load: Any) -> None:
-    """Let the debt of what ran under the limit before be paid."""
+    """Run until the debt of work under the previous limit is paid."""
     with contextlib.suppress(Exception):
         window(load, 0.3)
 
@@ -166,19 +167,19 @@ def worker(options: argparse.Namespace) -> None:
     for name in options.worker.split(","):
         try:
             found = measure(name, options.limits, options.seconds, options.free_seconds, options.fixed)
-        except Exception as error:  # one workload that cannot run here must not hide the others
+        except Exception as error:  # a workload that cannot run here must not end the other ones
             found = {"workload": name, "error": f"{type(error).__name__}: {error}"[:300]}
         print("RESULT " + json.dumps(found), flush=True)
 
 
 def without_first(found: dict[str, Any], seconds: int) -> dict[str, Any]:
-    """The same without the first whole seconds of each window, which may spend what was saved up before."""
+    """Return the result without the first whole seconds of each window, which may spend saved time."""
     windows = [w | {"by_second": w["by_second"][seconds:], "rate": statistics.mean(w["by_second"][seconds:])} for w in found["windows"]]
     return found | {"windows": windows}
 
 
 def evaluate(found: dict[str, Any]) -> list[dict[str, Any]]:
-    """Rows of the table: asked, achieved, error, worst second, in points of a whole GPU."""
+    """Return table rows: limit, achieved share, error, worst second, in percentage points of a whole GPU."""
     rows = []
     free_share = found["free_rate"] * found["step_s"]
     saturates = free_share > 0.93
@@ -201,7 +202,7 @@ def evaluate(found: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def table(rows: list[dict[str, Any]]) -> str:
-    """The table, with mean and worst error last."""
+    """Return the table, with mean and worst error last."""
     lines = [f"{'workload':14} {'limit':>5} {'free':>6} {'share':>6} {'error':>6} {'worst s':>7} {'charged':>7} {'of free':>7}  by"]
     for r in rows:
         error = f"{r['error']:+6.2f}" if r["error"] is not None else "     -"
@@ -217,7 +218,7 @@ def table(rows: list[dict[str, Any]]) -> str:
 
 
 def run(names: str, env: dict[str, str], options: argparse.Namespace, limits: list[int], fixed: bool) -> list[dict[str, Any]]:
-    """Run a child and collect its results; its other output goes to stderr."""
+    """Run a child and return its results. Its other output goes to stderr."""
     command = [sys.executable, str(HERE / "share.py"), "--worker", names, "--seconds", str(options.seconds)]
     command += ["--free-seconds", str(options.free_seconds), "--limits", ",".join(map(str, limits))] + ["--fixed"] * fixed
     found = []
@@ -226,7 +227,7 @@ def run(names: str, env: dict[str, str], options: argparse.Namespace, limits: li
         for line in child.stdout:
             if line.startswith("RESULT "):
                 found.append(json.loads(line[7:]))
-                if "error" not in found[-1]:  # shown at once: a run that is cut short has not been for nothing
+                if "error" not in found[-1]:  # shown at once, so that an interrupted run still has results
                     print(table(evaluate(found[-1])), file=sys.stderr, flush=True)
     if child.returncode:
         print(f"worker {names} ended with {child.returncode}", file=sys.stderr)

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Stands in for workloads.py on the simulated driver, without a framework, so that programs here can be tried without a card.
+"""Replaces workloads.py on the simulated driver, without a framework, to try the programs here without a card.
 
     GPULIMIT_TEST_GPU=sim LD_LIBRARY_PATH=build/sim python bench/fair.py --library build/shim/libgpulimit.so --seconds 1
 
-Only what fair.py uses, as kernels of a given length. Figures about these are simulated and show nothing but that the
-program works.
+Contains only the workloads that fair.py uses, as kernels of a given length. The resulting figures are simulated. They
+only show that the program works.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from workloads import Workload
 
 @functools.cache
 def card() -> tuple[CudaDevice, Handle]:
-    """The card, with its context in this thread, and the module with the kernels."""
+    """Return the card, whose context is made current in this thread, and the module with the kernels."""
     device, module = Driver().device(0), Handle()
     device.use()
     device.driver.call("cuModuleLoadData", byref(module), PTX)
@@ -32,7 +32,7 @@ def card() -> tuple[CudaDevice, Handle]:
 
 
 class Mark:
-    """An event behind what was queued so far; to be waited for once."""
+    """Event behind all work queued so far. It can be waited for once."""
 
     def __init__(self, driver: Driver, stream: Handle) -> None:
         self.driver = driver
@@ -46,9 +46,9 @@ class Mark:
 
 
 def kernels(kernel_s: float, *, blocks: int, host_s: float = 0.0, check_every: int = 1) -> Workload:
-    """One kernel a step; host_s: how long the host is busy with other things at each.
+    """Return a workload of one kernel per step. `host_s`: host time per step.
 
-    blocks: another number for each load; what a launch costs is learned by function and grid.
+    `blocks`: must differ between loads, because the cost of a launch is learned by function and grid.
     """
     device, module = card()
     driver, stream, steps = device.driver, Handle(), {"since": 0}

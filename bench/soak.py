@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether anything drifts over minutes under a limit: the error of the share, memory, handles, threads.
+"""Checks for drift over minutes under a limit: the error of the share, memory, handles, threads.
 
     python bench/soak.py --library build/shim/libgpulimit.so --minutes 10 --out soak.json
 
-One process under GPULIMIT_COMPUTE alternates windows of a kernel that saturates the card and a training step. The
-saturating load's share is its throughput over that of a free run before and after; beside it, for each window: the
+One process under GPULIMIT_COMPUTE alternates windows of a kernel that saturates the card and of a training step. The
+share of the saturating load is its throughput over that of a free run before and after. Each window also records the
 process's resident memory, open files and threads, and the device memory charged to it.
 """
 
@@ -26,7 +26,7 @@ LOAD, OTHER = "memory_bound", "training"
 
 
 def resources() -> dict[str, int]:
-    """What this process holds now."""
+    """Return the resources that this process holds now."""
     import torch
 
     status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
@@ -64,7 +64,7 @@ def worker(options: argparse.Namespace) -> None:
 
 
 def table(lines: list[dict[str, Any]], percent: int) -> str:
-    """First and last fifth of the run beside each other."""
+    """Return a table of the first and the last fifth of the run."""
     free = statistics.mean(line["free"] for line in lines if "free" in line)
     windows = [line for line in lines if line.get("load") == LOAD]
     fifth = max(1, len(windows) // 5)
@@ -101,7 +101,7 @@ def main() -> None:
         for line in child.stdout:
             if line.startswith("{"):
                 lines.append(json.loads(line))
-                if options.out:  # a run that is cut short has not been for nothing
+                if options.out:  # written each time, so that an interrupted run still has results
                     options.out.write_text(json.dumps(lines, indent=1))
     print(table(lines, options.percent))
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a tenant's completed steps, watched about every 2 ms of work, tell of its rate at any moment. Pure."""
+"""Computes a tenant's rate at any moment from its completed steps, recorded about every 2 ms of work. Pure."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from bisect import bisect_right
 from collections.abc import Sequence
 
 Times = Sequence[Sequence[float]]
-"""Moments, and how many steps were done until then."""
+"""Pairs of a moment and the number of steps done until then."""
 
 
 def done_at(times: Times, moment: float) -> float:
-    """Steps done up to a moment, between two completions in proportion."""
+    """Return the steps done up to a moment, interpolated between two completions."""
     n = bisect_right([t for t, _ in times], moment)
     if n == 0:
         return 0.0
@@ -22,18 +22,18 @@ def done_at(times: Times, moment: float) -> float:
 
 
 def rate_between(times: Times, begin: float, end: float) -> float:
-    """Steps a second."""
+    """Return the steps per second between two moments."""
     return (done_at(times, end) - done_at(times, begin)) / (end - begin)
 
 
 def lag_ms(times: Times, begin: float, window_s: float, rate: float) -> float:
-    """How much later than `begin` the tenant seems to have come to its rate.
+    """Return the delay in ms after `begin` with which the tenant reached its rate.
 
-    It is the time for which the steps that are missing would have kept it busy: window − steps in it / rate.
+    It is the time that the missing steps would have taken: window − steps in it / rate.
     """
     return 1000 * (window_s - (done_at(times, begin + window_s) - done_at(times, begin)) / rate)
 
 
 def of_neighbours(beside: Sequence[float], alone: Sequence[float]) -> list[float]:
-    """Each rate over the mean of the one before it and the one after it; `alone` has one more."""
+    """Return each rate over the mean of the rates alone before and after it. `alone` has one more element."""
     return [rate * 2 / (before + after) for rate, before, after in zip(beside, alone, alone[1:], strict=False)]

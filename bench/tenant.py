@@ -2,7 +2,7 @@
 """A process that runs workloads on command, for fair.py and overhead.py.
 
 Reads JSON lines on stdin and answers each with one line "ANSWER {…}". Times are those of time.monotonic(), which all
-processes of a machine share; "at" is when to begin.
+processes of a machine share. "at" is the time to begin.
 
     {"prepare": NAME}                                            prepares a workload, which its first use does too
     {"run": NAME, "seconds": S, "at": T}                         {"rate", "by_second"}
@@ -33,7 +33,7 @@ def wait_until(moment: float) -> None:
 
 
 def completions(load: Any, until: float) -> list[tuple[float, int]]:
-    """Run up to a moment; when how many steps were done, about every 2 ms of work."""
+    """Run up to a moment. Return the time and the number of steps done, about every 2 ms of work."""
     marks: deque[tuple[Any, int]] = deque()
     times: list[tuple[float, int]] = []
     steps = 0
@@ -81,7 +81,7 @@ class Tenant:
         return {"rate": rate, "by_second": by_second}
 
     def duty(self, command: dict[str, Any]) -> dict[str, Any]:
-        """GPU time of a step, by its own count or by the profiler."""
+        """Return the GPU time of a step, by the workload's own count or by the profiler."""
         import share
 
         load = self.prepare(command["duty"])
@@ -92,13 +92,13 @@ class Tenant:
         return {"step_s": share.gpu_seconds_per_step(load, 200)}
 
     def watch(self, command: dict[str, Any]) -> dict[str, Any]:
-        """Run, and tell when steps were done."""
+        """Run one workload and return the times of its completed steps."""
         load = self.prepare(command["watch"])
         wait_until(command["at"])
         return {"times": completions(load, command["at"] + command["seconds"])}
 
     def pulses(self, command: dict[str, Any]) -> dict[str, Any]:
-        """Work and pause by turns."""
+        """Work and pause in turn."""
         load = self.prepare(command["pulses"])
         found = []
         for n in range(command["count"]):
@@ -109,7 +109,7 @@ class Tenant:
         return {"pulses": found}
 
     def requests(self, command: dict[str, Any]) -> dict[str, Any]:
-        """Serve a request of some kernels every so often."""
+        """Serve requests of a number of kernels at a fixed interval."""
         load = self.prepare("memory_bound")
         wait_until(command["at"])
         end, due, took = command["at"] + command["seconds"], time.monotonic(), []

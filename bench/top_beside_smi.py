@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `gpulimit top` shows, beside what nvidia-smi says at the same moment.
+"""Compares the figures of `gpulimit top` with those of nvidia-smi at the same moment.
 
     python bench/top_beside_smi.py --library build/shim/libgpulimit.so --out top.json
 
-Two tenants of a daemon load one card, with quotas and weights 1 : 3; then one without a daemon that limits itself to half
-of the card. Each time both programs are asked at once. Printed are the figures side by side with the difference that
-there may be, and what a person sees. Ends with 1 if a figure is off.
+First two tenants of a daemon load one card, with quotas and weights 1 : 3. Then one tenant without a daemon limits
+itself to half of the card. Each time both programs are asked at once. The figures are printed side by side with the
+allowed difference, and then the output of both programs. Ends with status 1 if a figure is off.
 
-Memory may be off by 64 MiB: books count a context as it was made, and the driver takes more for code later. `top` counts
-what the driver reserves as used; nvidia-smi tells it apart and it is added here. Power and temperature change within the
-second between two samples.
+Memory may be off by 64 MiB: usage segments count a context as it was created, and the driver later takes more for code.
+`top` counts memory that the driver reserves as used. nvidia-smi shows it separately, and it is added here. Power and
+temperature change within the second between two samples.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ GPU_FIELDS = ("uuid", "name", "memory.used", "memory.reserved", "memory.total", 
 APP_FIELDS = ("gpu_uuid", "pid", "used_gpu_memory")
 WEIGHTS = {"a": 100, "b": 300}
 HELD_MIB = {"a": 1024, "b": 1536, "c": 1024}
-"""Enough for kernels of 0.7 ms and more: who launches more slowly than the GPU works has less than what is due."""
+"""Enough for kernels of at least 0.7 ms. A tenant that launches more slowly than the GPU works does not use its share."""
 LIMIT_PERCENT = 50
 START_S, SETTLE_S = 40.0, 3.0
 
 
 @dataclass(frozen=True)
 class Row:
-    """One figure of both; None: not told."""
+    """One figure of both programs. None if a program does not show it."""
 
     what: str
     top: Any
@@ -50,7 +50,7 @@ class Row:
 
 
 def near(what: str, top: float | None, smi: float | None, within: float, unit: str) -> Row:
-    """A figure that may differ by `within`; what nvidia-smi does not know is not compared."""
+    """Return a figure that may differ by `within`. It is not compared if nvidia-smi does not know it."""
     shown = [None if value is None else f"{value:.0f} {unit}" for value in (top, smi)]
     is_right = smi is None or (top is not None and abs(top - smi) <= within)
     return Row(what, *shown, f"± {within:.0f} {unit}", is_right)
@@ -68,7 +68,7 @@ def number(text: str) -> float | None:
 
 
 class Machine:
-    """Starts what is compared, and asks both."""
+    """Starts the daemon and the tenants, and asks both programs."""
 
     def __init__(self, library: Path, folder: Path, prefix: str) -> None:
         self.library = library
@@ -94,13 +94,13 @@ class Machine:
         self.start(["daemon", *options, "--metrics-addr", "", "--nvml-interval", "500ms", "--linger", "0s"], {})
 
     def start_tenant(self, name: str, memory_mib: int, **quota: object) -> int:
-        """Keep the queue full with kernels that read and write what the tenant holds; its pid."""
+        """Start a tenant that keeps the queue full with kernels on the memory that it holds. Return its pid."""
         variables = {f"GPULIMIT_{key.upper()}": str(value) for key, value in quota.items()}
         env = {"LD_PRELOAD": str(self.library), "GPULIMIT_TENANT": f"{self.prefix}-{name}"} | variables
         return self.start(["load", "--seconds", "300", "--touch", "--memory", f"{memory_mib}MiB"], env).pid
 
     def end(self) -> None:
-        """End all, the tenants before their daemon; their shared memory goes, too."""
+        """End all processes, the tenants before their daemon, and remove their shared memory."""
         for process in reversed(self.processes):
             process.terminate()
             process.wait(timeout=30)
@@ -113,7 +113,7 @@ class Machine:
         return subprocess.Popen(command, env=self.env(), cwd=ROOT, stdout=subprocess.PIPE, text=True)
 
     def look(self) -> dict[str, Any]:
-        """Ask both at the same moment: top's node, nvidia-smi's cards by UUID and processes by (UUID, pid)."""
+        """Ask both at once. Return top's node, and nvidia-smi's cards by UUID and processes by (UUID, pid)."""
         asked = [self.top("--json"), ask_smi("gpu", GPU_FIELDS), ask_smi("compute-apps", APP_FIELDS)]
         top, cards, apps = (process.communicate(timeout=60)[0] for process in asked)
         return {
@@ -124,7 +124,7 @@ class Machine:
         }
 
     def look_when_busy(self, count: int) -> dict[str, Any]:
-        """The look once all tenants have run for a while; RuntimeError if they never do."""
+        """Ask both once all tenants have run for SETTLE_S. Raises RuntimeError if they do not run within START_S."""
         deadline = time.monotonic() + START_S
         while time.monotonic() < deadline:
             node = self.look()["node"]
@@ -138,7 +138,7 @@ class Machine:
         return [t for card in node["cards"] for t in card["tenants"] if t["name"].startswith(f"{self.prefix}-")]
 
     def pictures(self) -> str:
-        """What a person sees."""
+        """Return the text output of both programs."""
         shown = self.top("--width", "110").communicate(timeout=60)[0]
         smi = subprocess.run(["nvidia-smi"], capture_output=True, text=True, timeout=60, check=False).stdout
         return f"$ gpulimit top --once --width 110\n{shown.rstrip()}\n\n$ nvidia-smi\n{smi.rstrip()}"
@@ -154,7 +154,7 @@ def split(text: str) -> list[list[str]]:
 
 
 def card_rows(look: dict[str, Any], card: dict[str, Any]) -> list[Row]:
-    """The card that is loaded: what it is and how it is."""
+    """Return the rows of the loaded card: its properties and its state."""
     smi = look["cards"].get(card["uuid"], {})
     used, reserved, total, busy, power, temperature = (number(smi.get(field, "")) for field in GPU_FIELDS[2:])
     both = [None if card["utilization"] is None else 100 * card["utilization"], busy]
@@ -172,7 +172,7 @@ def card_rows(look: dict[str, Any], card: dict[str, Any]) -> list[Row]:
 
 
 def process_rows(look: dict[str, Any], uuid: str, pids: dict[str, int]) -> list[Row]:
-    """Who is on the card, and the memory of each tenant's process; other tenants come and go."""
+    """Return rows of the processes on the card, and of the memory of each tenant's process. Ignore other tenants."""
     top = {p["pid"]: p for p in look["node"]["processes"] if p["card"] == uuid}
     theirs = {pid for pid, process in top.items() if process["tenant"] and pid not in pids.values()}
     top = {pid: process for pid, process in top.items() if pid not in theirs}
@@ -186,7 +186,7 @@ def process_rows(look: dict[str, Any], uuid: str, pids: dict[str, int]) -> list[
 
 
 def share_rows(tenants: Sequence[dict[str, Any]], points: float) -> list[Row]:
-    """What tenants had of the last second; nvidia-smi knows nothing of that, so it stands beside what is due to them."""
+    """Return rows of the tenants' shares of the last second, beside their due shares: nvidia-smi shows no shares."""
     rows = []
     for tenant in sorted(tenants, key=lambda t: t["name"]):
         kind, due = ("limit", tenant["limit_percent"]) if tenant["due"] is None else ("due", 100 * tenant["due"])
@@ -200,7 +200,7 @@ def status_row(look: dict[str, Any], expected: int, meaning: str) -> Row:
 
 
 def with_daemon(machine: Machine, points: float) -> tuple[list[Row], str]:
-    """Two tenants of a daemon, weights 1 : 3."""
+    """Compare with two tenants of a daemon, weights 1 : 3."""
     machine.start_daemon()
     pids = {n: machine.start_tenant(n, HELD_MIB[n], memory="4GiB", weight=weight) for n, weight in WEIGHTS.items()}
     look = machine.look_when_busy(len(pids))
@@ -210,19 +210,19 @@ def with_daemon(machine: Machine, points: float) -> tuple[list[Row], str]:
 
 
 def without_daemon(machine: Machine, points: float) -> tuple[list[Row], str]:
-    """One tenant that limits itself; `top` asks NVML and the tenant's books."""
+    """Compare with one tenant that limits itself. `top` reads NVML and the tenant's usage segment."""
     machine.socket = ""
     pids = {"c": machine.start_tenant("c", HELD_MIB["c"], memory="4GiB", compute=LIMIT_PERCENT, socket="", wait="0")}
     look = machine.look_when_busy(len(pids))
     card, tenants = loaded(machine, look)
     first = status_row(look, 3, "no daemon")
-    # NVML's utilisation says that there was a kernel, not for how long: half of the time looks busy to both, or not.
+    # NVML's utilisation shows that there was a kernel, not for how long, so a half-used card may look busy or idle.
     cards = [row for row in card_rows(look, card) if row.what != "utilisation"]
     return [first, *cards, *process_rows(look, card["uuid"], pids), *share_rows(tenants, points)], machine.pictures()
 
 
 def loaded(machine: Machine, look: dict[str, Any]) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """The card with our tenants, and they."""
+    """Return the card with our tenants, and these tenants."""
     own = machine.own_tenants(look["node"])
     return next(card for card in look["node"]["cards"] if own[0] in card["tenants"]), own
 
@@ -238,7 +238,7 @@ def table(rows: Sequence[Row]) -> str:
 
 
 def main() -> int:
-    """Compare in both parts; the tables come first, then what a person sees."""
+    """Compare in both parts. Print the tables, then the output of both programs."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--library", type=Path, required=True)
     parser.add_argument("--parts", default=",".join(PARTS), help=f"by comma, of {', '.join(PARTS)}")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The Triton kernel of workloads.triton and of tests/gpu; Triton reads its source from the file."""
+"""The Triton kernel of workloads.triton and of tests/gpu. Triton reads its source from this file."""
 
 import triton
 import triton.language as tl

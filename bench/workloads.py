@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Workloads for measuring shares: each is a `step` that queues some GPU work and returns at once.
 
-They cover how programs reach the GPU: long and short kernels, a host that is slower than the GPU, graphs, several
-streams, cooperative launches, compiled and traced code. `check_every` steps are about 2 ms of work on an H200.
+They cover the ways in which programs use the GPU: long and short kernels, a host that is slower than the GPU, graphs,
+several streams, cooperative launches, compiled and traced code. `check_every` steps are about 2 ms of work on an H200.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """One prepared workload. `sync` waits for everything queued."""
+    """One prepared workload. `sync` waits for all queued work."""
 
     step: Callable[[], None]
     sync: Callable[[], None]
     check_every: int = 1
     power_limited: bool = False  # or otherwise: a step's GPU time depends on the limit
-    ahead: int = 3  # marks under way: a few ms of queued work, as a program with a loader has
+    ahead: int = 3  # marks in flight: a few ms of queued work, as in a program with a data loader
     mark: Callable[[], Any] | None = None  # records an event; .synchronize() on it waits for it
     busy_s: Callable[[], float] | None = None  # GPU time since the last call, overlaps counted once, by the kernels' own stamps
 
@@ -209,7 +209,7 @@ def four_streams() -> Workload:
 
 
 def bursts() -> Workload:
-    """10 ms of work every 50 ms, then nothing."""
+    """10 ms of work every 50 ms, and idle for the rest."""
     import torch
 
     clock_hz = torch.cuda.get_device_properties(0).clock_rate * 1000
