@@ -11,12 +11,12 @@ struct sim_capture {
 	struct sim_capture *next;
 	uint64_t id;
 	int mode;
-	const void *thread; /* that began it */
+	const void *thread; /* the thread that began the capture */
 	CUstream origin;
 	CUgraph graph;
 	bool invalid;
-	bool given; /* the graph is the program's own */
-	CUstream *streams; /* all that take part, the origin included */
+	bool given; /* true if the program supplied the graph */
+	CUstream *streams; /* all streams in the capture, including the origin */
 	size_t nstreams;
 };
 struct sim_capture *sim_capture_find(uint64_t id);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Driver types that the simulated driver reads and the shim does not.  They have names of their own, since
- * abi.h may come to need the same ones; layouts and values are the driver's.
+ * Driver types that the simulated driver reads and the library does not.  Their names differ from the driver's,
+ * since abi.h may define those later.  Layouts and values are the driver's.
  */
 #ifndef GL_SIM_CUDA_MORE_H
 #define GL_SIM_CUDA_MORE_H
@@ -80,7 +80,7 @@ typedef struct {
 	const void *srcHost;
 	CUdeviceptr srcDevice;
 	CUarray srcArray;
-	void *reserved0; /* of a peer copy: the source context */
+	void *reserved0; /* peer copies: the source context */
 	size_t srcPitch, srcHeight;
 	size_t dstXInBytes, dstY, dstZ, dstLOD;
 	int dstMemoryType;
@@ -108,14 +108,14 @@ typedef struct {
 	void **kernelParams, **extra;
 	CUkernel kern;
 	CUcontext ctx;
-} sim_kernel_params; /* v3, of CUgraphNodeParams, begins with the same fields */
+} sim_kernel_params; /* v3, in CUgraphNodeParams, begins with the same fields */
 
 typedef struct {
 	CUdeviceptr dst;
 	size_t pitch;
 	unsigned int value, elementSize;
 	size_t width, height;
-} sim_memset_params; /* v2 has the context behind it */
+} sim_memset_params; /* v2 appends the context */
 
 typedef struct {
 	int flags, reserved;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Graphs, shared by graph*.c and capture.c.  A node's payload is what it will do; an executable graph has
- * copies of the payloads, children flattened, in an order in which they may run.
+ * Graphs, shared by graph*.c and capture.c.  A node's payload describes its work.  An executable graph has copies
+ * of the payloads, with child graphs flattened, in an order that respects the dependencies.
  */
 #ifndef GL_SIM_GRAPH_H
 #define GL_SIM_GRAPH_H
@@ -12,7 +12,7 @@ struct sim_payload {
 	int type;
 	bool disabled;
 	struct sim_launch kernel;
-	char *values; /* of the kernel's parameters, which kernel.params points into */
+	char *values; /* values of the kernel's parameters; kernel.params points into them */
 	struct sim_copy copy;
 	sim_memset_params fill;
 	sim_host_params host;
@@ -30,18 +30,18 @@ struct CUgraphNode_st {
 	CUgraphNode *deps;
 	size_t ndeps;
 	CUgraphNode clone_of;
-	uint64_t seen; /* the search that passed here last */
+	uint64_t seen; /* number of the last search that visited this node */
 };
 struct CUgraph_st {
 	uint64_t id;
-	bool owned; /* by a node or a capture: not the program's to destroy */
+	bool owned; /* true if a node or a capture owns the graph, so that the program must not destroy it */
 	bool has_memory;
 	CUgraphNode *nodes;
 	size_t nnodes, capacity;
 };
 
 struct sim_step {
-	CUgraphNode origin; /* the node it was made from */
+	CUgraphNode origin; /* the node that this step was made from */
 	struct sim_payload payload;
 };
 struct CUgraphExec_st {
@@ -58,9 +58,9 @@ CUresult sim_capture_graph(CUstream stream, CUgraph graph); /* takes the graph o
 CUgraph sim_graph_new(void);
 void sim_graph_free(CUgraph graph);
 CUgraph sim_graph_clone(CUgraph graph);
-/* Takes over what the payload owns, on failure too. */
+/* Takes ownership of the payload's memory, also on failure. */
 CUresult sim_graph_add(CUgraph graph, const CUgraphNode *deps, size_t ndeps, struct sim_payload *payload, CUgraphNode *out);
-bool sim_node_depends(CUgraphNode node, CUgraphNode on); /* directly or not, or is it */
+bool sim_node_depends(CUgraphNode node, CUgraphNode on); /* true if `node` is `on`, or depends on it */
 CUresult sim_payload_kernel(struct sim_payload *payload, const struct sim_launch *launch);
 CUresult sim_payload_copy(struct sim_payload *to, const struct sim_payload *from);
 void sim_payload_clear(struct sim_payload *payload);

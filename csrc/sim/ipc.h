@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Handing plain memory to another process, shared by ipc.c and pool_object.c.
+ * Export of plain memory to other processes, shared by ipc.c and pool_object.c.
  */
 #ifndef GL_SIM_IPC_H
 #define GL_SIM_IPC_H
 
 #include "sim.h"
 
-struct sim_ipc { /* at most 64 bytes: it travels inside the driver's opaque handles */
+struct sim_ipc { /* at most 64 bytes: the content of the driver's opaque handles */
 	uint64_t magic, shared_id, bytes, mapped_bytes;
 	int32_t pid, fd;
 	uint32_t gpu, unused;

@@ -56,7 +56,7 @@ void sim_kernel_effect(const struct sim_launch *l)
 	}
 }
 
-/* gpulimit_barrier, gpulimit_await and gpulimit_set wait for and set flags; see limiter/workload/kernels.py. */
+/* gpulimit_barrier, gpulimit_await and gpulimit_set wait for and set flags; see limiter/workload/waiting.py. */
 bool sim_kernel_waits(const struct sim_launch *l, struct sim_work *work)
 {
 	const char *name = l->func->name;

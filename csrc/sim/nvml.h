@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Inside libnvidia-ml.  Handles are in PCI order, whatever CUDA's order is.
+ * Internals of libnvidia-ml.  Handles are in PCI order, which may differ from CUDA's order.
  */
 #ifndef GL_SIM_NVML_H
 #define GL_SIM_NVML_H
@@ -13,12 +13,12 @@ struct nvmlDevice_st {
 };
 bool sim_nvml_enter(struct sim_site *site, nvmlReturn_t *result); /* true: return *result */
 bool sim_nvml_device(nvmlDevice_t device, uint32_t *gpu);
-void sim_nvml_about(nvmlDevice_t device); /* for faults of one card: NVML's index of it */
+void sim_nvml_about(nvmlDevice_t device); /* sets the card of this call, by its NVML index, for faults of one card */
 uint32_t sim_nvml_gpu_at(unsigned int index); /* by PCI order */
 unsigned int sim_nvml_index(uint32_t gpu);
 nvmlDevice_t sim_nvml_handle(uint32_t gpu);
 static inline bool sim_is_mig(uint32_t gpu) { return sim_machine->gpus[gpu].parent != SIM_NO_GPU; }
-/* A MIG device or a card in MIG mode: NVML has no figures of activity for them. */
+/* True for a MIG device and for a card in MIG mode: NVML reports no activity for these. */
 static inline bool sim_in_mig(uint32_t gpu) { return sim_is_mig(gpu) || sim_machine->gpus[gpu].mig_enabled; }
 
 struct sim_nvml_call {

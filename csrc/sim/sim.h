@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Inside libcuda: the process' own objects.  machine.h has the shared state and the glossary.
+ * Internals of libcuda: objects of one process.  machine.h has the shared state and the glossary.
  *
- * One lock per process guards all objects; exported functions take it on entry (SIM_ENTER) and drop it
- * on every way out.  Functions that wait release it meanwhile, so their callers must look up each object again
+ * One lock per process guards all objects.  Exported functions take it on entry (SIM_ENTER) and release it on
+ * every return.  Functions that wait release it meanwhile, so their callers must look up each object again
  * afterwards.  Order: process lock, then machine lock.
  *
- * Every object that belongs to a context starts with a pointer to it, so that the context can take its
- * objects along when it goes.  Contexts themselves are never freed: threads may still have them current.
+ * Every object of a context starts with a pointer to the context, so that the end of a context frees its objects.
+ * Contexts themselves are never freed: they may still be current in threads.
  */
 #ifndef GL_SIM_SIM_H
 #define GL_SIM_SIM_H
@@ -21,7 +21,7 @@ struct sim_call {
 	struct sim_site *site;
 	bool locked;
 };
-bool sim_enter(struct sim_call *call, bool early, CUresult *result); /* true: return *result */
+bool sim_enter(struct sim_call *call, bool early, CUresult *result); /* true: the caller must return *result */
 void sim_leave(struct sim_call *call);
 void sim_lock(void);
 void sim_unlock(void);
@@ -71,10 +71,10 @@ struct CUctx_st {
 	CUdevice device;
 	bool primary, alive;
 	unsigned int flags, retained;
-	uint64_t small_bytes; /* allocations that share granules, added up */
+	uint64_t small_bytes; /* sum of the allocations that share granules */
 	CUstream legacy;
-	uint64_t harvested; /* items whose marks were read off */
-	CUevent *marks;     /* item -> event to be stamped when it is done */
+	uint64_t harvested; /* number of items whose marks have been processed */
+	CUevent *marks;     /* by item: event that gets the item's end time */
 	size_t limits[16];
 	int cache_config;
 };
@@ -97,9 +97,9 @@ void sim_give(CUcontext ctx, uint64_t bytes);
 enum sim_block_kind {
 	SIM_DEVICE = 1, SIM_MANAGED, SIM_POOLED, SIM_MAPPED, SIM_RESERVED, SIM_HOST, SIM_REGISTERED, SIM_OPENED, SIM_GRAPHMEM,
 };
-enum { SIM_FREEABLE = 1 }; /* flags of opened memory: imported from a pool, and freed like memory of one */
+enum { SIM_FREEABLE = 1 }; /* flag of opened memory: imported from a pool, and freed like a pool's memory */
 struct sim_block {
-	uint64_t addr, bytes, mapped_bytes; /* mapped_bytes: of host memory behind it */
+	uint64_t addr, bytes, mapped_bytes; /* mapped_bytes: size of the host memory behind the block */
 	enum sim_block_kind kind;
 	CUcontext ctx;
 	CUdevice device;
@@ -108,24 +108,24 @@ struct sim_block {
 	uint64_t resident;   /* managed: bytes charged to the card */
 	unsigned int flags;
 	int fd;
-	uint64_t offset;     /* VMM: within the handle */
+	uint64_t offset;     /* VMM: offset in the handle */
 	uint64_t id;
 };
-struct sim_block *sim_block_at(uint64_t addr);   /* starts here */
-struct sim_block *sim_block_with(uint64_t addr); /* contains it */
+struct sim_block *sim_block_at(uint64_t addr);   /* block that starts at addr, or NULL */
+struct sim_block *sim_block_with(uint64_t addr); /* block that contains addr, or NULL */
 struct sim_block *sim_block_add(const struct sim_block *block);
 void sim_block_drop(struct sim_block *block);
 struct sim_block *sim_block_first(bool (*match)(const struct sim_block *, const void *), const void *what);
-uint64_t sim_backing(uint64_t bytes, bool low); /* fresh zero memory, address or 0 */
+uint64_t sim_backing(uint64_t bytes, bool low); /* maps zeroed memory; returns its address, or 0 */
 void sim_unback(uint64_t addr, uint64_t mapped_bytes);
 uint64_t sim_page_up(uint64_t bytes);
 void sim_free_block(struct sim_block *block);
 CUresult sim_touch_managed(uint64_t addr, uint64_t bytes);
-bool sim_range_ok(uint64_t addr, uint64_t bytes); /* device-side range that may be read and written */
+bool sim_range_ok(uint64_t addr, uint64_t bytes); /* true if device code may read and write the range */
 
 CUresult sim_pool_free(struct sim_block *block);
 CUresult sim_graph_memory_free(struct sim_block *block);
-void sim_pools_empty(uint32_t gpu); /* at the end of a context */
+void sim_pools_empty(uint32_t gpu); /* called at the end of a context */
 uint64_t sim_share_new(uint32_t gpu, uint64_t bytes);  /* bytes move from this slot to a shared block */
 bool sim_share_join(uint64_t id, uint32_t *gpu, uint64_t *bytes);
 void sim_share_leave(uint64_t id);
@@ -137,56 +137,57 @@ struct CUstream_st {
 	unsigned int flags;
 	int priority;
 	uint64_t id;
-	uint64_t last; /* one past the last item submitted here; 0: none yet */
-	uint32_t lane; /* of that item */
+	uint64_t last; /* one past the last item submitted to this stream; 0: none yet */
+	uint32_t lane; /* lane of that item */
 	struct sim_capture *capture;
-	CUgraphNode *tips; /* capturing: nodes the next one depends on */
+	CUgraphNode *tips; /* while capturing: nodes that the next node depends on */
 	size_t ntips;
 };
 struct CUevent_st {
 	CUcontext ctx;
 	unsigned int flags;
 	bool recorded, done;
-	CUcontext on; /* context whose queue it was recorded in */
+	CUcontext on; /* context in whose queue it was recorded */
 	uint64_t item, done_ns;
-	uint64_t capture; /* recorded in this capture, which may have ended; 0: outside of any */
+	uint64_t capture; /* id of the capture in which it was recorded, which may have ended; 0: none */
 	CUgraphNode *tips;
 	size_t ntips;
 };
 CUresult sim_stream(CUstream handle, CUstream *stream);
 void sim_stream_new(CUcontext ctx, unsigned int flags, int priority, CUstream *stream);
 struct sim_work {
-	struct sim_item item; /* without its place in the queue and its flags */
-	uint64_t word, bails; /* addresses of its flags, 0: none */
+	struct sim_item item; /* its position in the queue and its flags are not set yet */
+	uint64_t word, bails; /* addresses of its flags; 0: none */
 	CUevent mark;
 };
 CUresult sim_submit(CUstream stream, uint64_t cost_ns, CUevent mark);
 CUresult sim_submit_work(CUstream stream, const struct sim_work *work);
-void sim_wait_item(CUcontext ctx, uint64_t end); /* until the item before `end` is done; 0: none */
+void sim_wait_item(CUcontext ctx, uint64_t end); /* waits until the item before `end` is done; returns at once if 0 */
 bool sim_done(CUcontext ctx, uint64_t end);
 void sim_wait_context(CUcontext ctx);
-void sim_wait_legacy(CUcontext ctx); /* for all streams but those that the legacy stream does not wait for */
+void sim_wait_legacy(CUcontext ctx); /* for all streams that the legacy stream waits for */
 bool sim_legacy_done(CUcontext ctx);
-#define SIM_LOOK_AGAIN_NS 5000000ull /* another context may come, or die */
+#define SIM_LOOK_AGAIN_NS 5000000ull /* another context may be created or end meanwhile */
 struct sim_queue *sim_queue_of(CUcontext ctx);
-void sim_catch_up(CUcontext ctx); /* both locks held: bring the card up to now and stamp the events whose items are done */
+void sim_catch_up(CUcontext ctx); /* both locks held: advances the card to now and sets the times of done events */
 CUresult sim_submit_host(CUstream stream, bool (*ready)(void *), void (*run)(void *), void *user);
-void sim_pools_settle(uint32_t gpu); /* after a synchronisation: pools give back what they need not keep */
+void sim_pools_settle(uint32_t gpu); /* after a synchronisation: pools free memory above their threshold */
 
 /* ---- flags in this process' memory: word.c ---- */
 
 enum { SIM_MAX_HELD = 64 };
-struct sim_held { /* flags that a copy or fill is about to change */
+struct sim_held { /* flags in the range that a copy or fill changes */
 	uint32_t n;
 	uint64_t word[SIM_MAX_HELD], mask[SIM_MAX_HELD], before[SIM_MAX_HELD], value[SIM_MAX_HELD];
 };
 struct sim_copy;
-uint32_t sim_word_flag(uint64_t addr, uint32_t gpu); /* both locks held; SIM_NO_FLAG: no room for it */
-bool sim_word_on_card(uint64_t addr);                /* else the host may change it without a word to the driver */
+uint32_t sim_word_flag(uint64_t addr, uint32_t gpu); /* both locks held; SIM_NO_FLAG if there is no room */
+bool sim_word_on_card(uint64_t addr);                /* false: the host may change it without a driver call */
 void sim_words_hold(struct sim_held *held, uint64_t addr, uint64_t bytes);
-void sim_words_keep(struct sim_held *held); /* the bytes were moved: take back what the flags got, for later */
+void sim_words_keep(struct sim_held *held); /* after the copy: saves the new values and restores the old ones */
 CUresult sim_words_change(CUstream stream, const struct sim_held *held);
-void sim_words_copied(CUstream stream, const struct sim_copy *copy, uint64_t from); /* to the host: again when the card is there */
+/* Copies flags to the host again when the card reaches the copy. */
+void sim_words_copied(CUstream stream, const struct sim_copy *copy, uint64_t from);
 void sim_words_catch_up(CUcontext ctx); /* both locks held */
 void sim_words_gone(const struct sim_block *block);
 
@@ -201,9 +202,9 @@ struct CUfunc_st {
 	uint16_t param_size[64], param_offset[64];
 	uint64_t fixed_ns; /* from GPULIMIT_SIM_KERNEL_NS_<NAME>; UINT64_MAX: not set */
 	int attributes[20];
-	unsigned int old_block[3]; /* of the launch calls of CUDA 2 */
+	unsigned int old_block[3]; /* set by the launch calls of CUDA 2 */
 	char old_params[512];
-	CUfunction next; /* of those that module.c keeps to give out again */
+	CUfunction next; /* next in module.c's list of functions for reuse */
 };
 struct sim_launch {
 	CUfunction func;
@@ -213,16 +214,17 @@ struct sim_launch {
 CUresult sim_launch_on(CUstream handle, struct sim_launch launch);
 CUresult sim_run_kernel(CUstream stream, const struct sim_launch *launch);
 uint64_t sim_kernel_cost(const struct sim_launch *launch);
-bool sim_kernel_waits(const struct sim_launch *launch, struct sim_work *work); /* or sets: it goes to the stream by itself */
+/* True, with `work` filled, if the kernel waits for or sets a flag: it is then submitted as `work`. */
+bool sim_kernel_waits(const struct sim_launch *launch, struct sim_work *work);
 void sim_kernel_effect(const struct sim_launch *launch);
-CUresult sim_function(CUfunction f, CUfunction *out); /* a function or a kernel handle */
-CUresult sim_function_in(CUcontext ctx, CUfunction f, CUfunction *out); /* a kernel's function there, whatever is current */
+CUresult sim_function(CUfunction f, CUfunction *out); /* f: a function or a kernel handle */
+CUresult sim_function_in(CUcontext ctx, CUfunction f, CUfunction *out); /* the same in `ctx` instead of the current one */
 CUresult sim_kernel_function(CUkernel kernel, CUfunction *out);
 
 /* ---- capture and graphs ---- */
 
-CUresult sim_unsafe(void);                /* calls that a capture in progress forbids */
-CUresult sim_implicit(CUstream stream);   /* work on the legacy stream while another stream captures */
+CUresult sim_unsafe(void);                /* for calls that a capture in progress forbids */
+CUresult sim_implicit(CUstream stream);   /* for work on the legacy stream while another stream captures */
 bool sim_capturing(const struct CUstream_st *stream);
 struct sim_copy {
 	sim_memcpy3d params;
