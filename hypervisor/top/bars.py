@@ -28,10 +28,10 @@ class Key:
 
 
 KEYS = (
-    Key("↑ ↓ j k PgUp PgDn Home End", "move; the mouse and its wheel do, too"),
-    Key("Tab", "go to the processes and back"),
+    Key("↑ ↓ j k PgUp PgDn Home End", "move; the mouse and its wheel also work"),
+    Key("Tab", "move to the processes, or back"),
     Key("← → [ ]", "other node", "node", is_for_many=True),
-    Key("Enter", "on a node: show it; on a card: fold or unfold what is on it"),
+    Key("Enter", "on a node: show it; on a card: fold or unfold it"),
     Key("Esc", "back to all nodes; drop the filter"),
     Key("/", "filter: words, `user:bob`, `util>90`, `mem>=80`, `state:waits`, `!idle`", "filter"),
     Key(
@@ -42,13 +42,13 @@ KEYS = (
     Key("z", "suspend the tenant: its launches wait", "suspend", is_for_node=True, is_change=True),
     Key("r", "resume the tenant", "resume", is_for_node=True, is_change=True),
     Key("e", "change the tenant's quota", "quota", is_for_node=True, is_change=True),
-    Key("i", "turn the order round", "invert"),
+    Key("i", "reverse the order", "invert"),
     Key("c", "cards in two lines, in one line, or as many lines as fit", "compact", is_for_node=True),
     Key("f", "fold or unfold the card", "fold", is_for_node=True),
     Key("p", "processes on or off", "procs", is_for_node=True),
     Key("a", "also tenants and processes on cards where they hold nothing and never ran"),
-    Key("Space", "hold the screen still, and go on", "pause"),
-    Key("+ -", "look more often, or less"),
+    Key("Space", "pause the screen, or continue", "pause"),
+    Key("+ -", "refresh more often, or less often"),
     Key("t", "dark or light"),
     Key("? h F1", "these keys", "help"),
     Key("q", "quit", "quit"),

@@ -86,7 +86,7 @@ def run(options: TopOptions) -> int:
         print(show(nodes, options))
         return once.exit_status(nodes)
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
-        raise UsageError("top: this is no terminal; `gpulimit top --once` prints one look")
+        raise UsageError("top: input or output is not a terminal; `gpulimit top --once` prints one reading")
     if os.environ.get("TERM", "dumb") in ("dumb", "unknown"):
         asyncio.run(print_for_ever(source, options))
         return 0

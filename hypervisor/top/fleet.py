@@ -27,7 +27,7 @@ SLOWEST_S = 6.0
 REASONS = {
     "refused": "cannot be reached",
     "timeout": "no answer in time",
-    "broken": "the connection broke off",
+    "broken": "the connection was lost",
     "redirect": "wants to send us elsewhere",
     "status": "answers with an error",
     "too_large": "its page is too large",

@@ -52,7 +52,7 @@ class Local:
         except daemon_client.NodeRefused as error:
             return (await self._alone(f"the daemon refuses: {error}"),)
         except ValueError as error:
-            return (await self._alone(f"what listens on the daemon's socket is no daemon: {error}"),)
+            return (await self._alone(f"the program on the daemon's socket is not a daemon: {error}"),)
         await self._cards.stop()
         return (await asyncio.to_thread(self._by_daemon, state if isinstance(state, dict) else {}),)
 

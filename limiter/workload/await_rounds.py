@@ -105,6 +105,6 @@ def describe_rounds(settings: AwaitSettings, data: dict[str, Any]) -> str:
     """Return the result as text of a few lines."""
     return (
         f"{data['device']}\n"
-        f"{data['rounds']} rounds in {data['seconds']:.2f} s: {data['bail_outs']} waited in vain for "
+        f"{data['rounds']} rounds in {data['seconds']:.2f} s: {data['bail_outs']} gave up after "
         f"{show_ns(settings.bail_out_ns)}; the longest took {data['longest_round_s'] * 1e3:.1f} ms"
     )

@@ -55,7 +55,7 @@ class Changes(Base):
         if tenant is not None and await self.push_screen_wait(
             Confirm(
                 f"Suspend {tenant}?",
-                "Its launches wait until it is resumed; what is on the GPU runs to its end, memory stays.",
+                "Its launches wait until it is resumed. Work on the GPU runs to its end, and memory stays.",
                 "suspend it",
             )
         ):
@@ -65,7 +65,7 @@ class Changes(Base):
     async def action_resume(self) -> None:
         tenant = self.tenant_chosen()
         if tenant is not None and await self.push_screen_wait(
-            Confirm(f"Resume {tenant}?", "Its launches go on.", "resume it")
+            Confirm(f"Resume {tenant}?", "Its launches continue.", "resume it")
         ):
             await self.tell("POST", f"/v1/tenants/{tenant}/resume", None, f"{tenant} goes on")
 

@@ -128,11 +128,11 @@ class Help(ModalScreen[None]):
 
 
 LEGEND = (
-    "\nGOT is the part of the card that a tenant had in the last second, DUE what it may have beside those "
-    "active now; ┃ marks that in the bar of SHARE. THROT says whether it waited for a tenth of that second "
-    "or more, WAITED how long its threads have waited in all, REFUSED how many allocations were turned down. "
+    "\nGOT: the tenant's part of the card in the last second. DUE: the part that it may have beside the "
+    "tenants active now; ┃ marks it in the bar of SHARE. THROT: yes if the tenant waited for a tenth or more "
+    "of that second. WAITED: total time that its threads waited. REFUSED: number of refused allocations. "
     "UNLIMITED: a process of the tenant runs without its quota. & behind NOW: the tenant is in a gang, whose "
     "processes wait for each other and get GPU time together.\n\n"
-    "Of nodes: in GPUS each sign is a card, from ▁ idle to █ busy; x is a card that is lost. Behind a name, "
-    "~ means that the last look failed and older figures are shown, x that the node is down."
+    "Nodes: each symbol in GPUS is a card, from ▁ idle to █ busy; x is a lost card. Behind a node's name, "
+    "~ means that the last reading failed and older figures are shown, x that the node is down."
 )
