@@ -306,9 +306,9 @@ def main() -> None:
     """Run all sides and print the table last."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--library", type=Path, required=True)
-    parser.add_argument("--sides", default="free,half,daemon", help="by comma")
-    parser.add_argument("--seconds", type=float, default=6.0, help="length of each churn")
-    parser.add_argument("--sim", action="store_true", help="on the simulated driver, in build/sim beside the library")
+    parser.add_argument("--sides", default="free,half,daemon", help="comma-separated names of sides")
+    parser.add_argument("--seconds", type=float, default=6.0, help="seconds of each churn")
+    parser.add_argument("--sim", action="store_true", help="use the simulated driver, in build/sim beside the library")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     result = Result()

@@ -103,7 +103,7 @@ def main() -> None:
     parser.add_argument("--library", type=Path, required=True)
     parser.add_argument("--seconds", type=float, default=6.0)
     scenarios = [*fair_shares.SCENARIOS, *fair_transitions.SCENARIOS]
-    parser.add_argument("--scenarios", default="all", help=f"by comma, of {', '.join(scenarios)}")
+    parser.add_argument("--scenarios", default="all", help=f"comma-separated, of {', '.join(scenarios)}")
     parser.add_argument("--sides", default="plain,daemon")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()

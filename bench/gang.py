@@ -219,10 +219,10 @@ def main() -> None:
     """Run the parts for which there are enough cards, and print the table last."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--library", type=Path, required=True)
-    parser.add_argument("--seconds", type=float, default=5.0, help="length of a window")
+    parser.add_argument("--seconds", type=float, default=5.0, help="seconds of a window")
     parser.add_argument("--jobs", type=lambda text: text.split(","), default=["ddp", "tp", "fsdp", "pipeline"])
     parser.add_argument("--limits", type=lambda text: [int(word) for word in text.split(",")], default=[20, 50, 80])
-    parser.add_argument("--rounds", type=int, default=200, help="of a kernel that waits for a later launch")
+    parser.add_argument("--rounds", type=int, default=200, help="rounds of a kernel that waits for a later launch")
     parser.add_argument("--parts", type=lambda text: text.split(","), default=list(PARTS), help=f"of {', '.join(PARTS)}")
     parser.add_argument("--cards", type=int, default=0, help="0: all")
     parser.add_argument("--out", type=Path)

@@ -89,7 +89,7 @@ def main() -> None:
     parser.add_argument("--commit", default="unknown")
     parser.add_argument("--command", default="")
     parser.add_argument("--seconds", type=int, default=0)
-    parser.add_argument("--out", type=Path, required=True, help="path without its ending")
+    parser.add_argument("--out", type=Path, required=True, help="path of both files without suffix")
     parser.add_argument("reports", type=Path, nargs="+")
     options = parser.parse_args()
     result = {

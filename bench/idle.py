@@ -242,12 +242,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--sim", action="store_true", help="on simulated cards")
+    parser.add_argument("--sim", action="store_true", help="use simulated cards")
     parser.add_argument("--workers", type=int, default=1000)
-    parser.add_argument("--tenants", type=int, default=10, help="that the workers belong to")
-    parser.add_argument("--spread", type=int, default=POLL_S, help="seconds over which they register")
-    parser.add_argument("--seconds", type=float, default=20.0, help="of each measurement")
-    parser.add_argument("--library", type=Path, help="not needed: workers ask by themselves")
+    parser.add_argument("--tenants", type=int, default=10, help="number of tenants that the workers belong to")
+    parser.add_argument("--spread", type=int, default=POLL_S, help="seconds over which the workers register")
+    parser.add_argument("--seconds", type=float, default=20.0, help="seconds of each measurement")
+    parser.add_argument("--library", type=Path, help="ignored: the workers use no library")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))

@@ -80,7 +80,7 @@ def placed(measurements: Sequence[Measurement], cards: int) -> list[Measurement]
 def main() -> None:
     """Print the plan, and on stderr the time of each card."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("jobs", nargs="*", metavar="JOB", help=f"of {', '.join(JOBS)}; all where none is named")
+    parser.add_argument("jobs", nargs="*", metavar="JOB", help=f"of {', '.join(JOBS)}; all if none is named")
     parser.add_argument("--cards", type=int, required=True)
     options = parser.parse_args()
     if options.cards < 1:

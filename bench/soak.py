@@ -85,7 +85,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--library", type=Path)
     parser.add_argument("--minutes", type=float, default=10.0)
-    parser.add_argument("--seconds", type=float, default=10.0, help="length of a window")
+    parser.add_argument("--seconds", type=float, default=10.0, help="seconds of a window")
     parser.add_argument("--percent", type=int, default=50)
     parser.add_argument("--out", type=Path)
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)

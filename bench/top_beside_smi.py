@@ -241,9 +241,9 @@ def main() -> int:
     """Compare in both parts. Print the tables, then the output of both programs."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--library", type=Path, required=True)
-    parser.add_argument("--parts", default=",".join(PARTS), help=f"by comma, of {', '.join(PARTS)}")
-    parser.add_argument("--share-points", type=float, default=5.0, help="by how much a share may be off, in points")
-    parser.add_argument("--prefix", default=f"top-{os.getpid()}", help="begins the tenants' names")
+    parser.add_argument("--parts", default=",".join(PARTS), help=f"comma-separated, of {', '.join(PARTS)}")
+    parser.add_argument("--share-points", type=float, default=5.0, help="allowed error of a share, in percentage points")
+    parser.add_argument("--prefix", default=f"top-{os.getpid()}", help="prefix of the tenants' names")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     found: dict[str, list[Row]] = {}
