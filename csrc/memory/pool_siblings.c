@@ -18,6 +18,8 @@
 #define TRIM_PAUSE_NS 10000000u               /* between two trims for another process that waits for memory */
 #define ANSWER_NS UINT64_C(20000000)          /* time that siblings get until their next call */
 #define THREAD_ANSWER_NS UINT64_C(1300000000) /* time that their threads get, which look once a second */
+#define ASK_PAUSE_NS UINT64_C(1000000000)     /* between two times a process asks: each refusal in between is immediate */
+#define ASK_PAUSE_UNUSED_NS UINT64_C(100000000) /* the same where a sibling's account shows unused memory */
 
 /* Call with books_lock held and captures relaxed.  *unused: the unused bytes, as far as the driver tells them. */
 static bool keeps_unused(const struct gl_gpu *gpu, uint64_t *unused)
@@ -128,6 +130,22 @@ static struct gl_slot *next_with_pools(const struct gl_gpu *gpu, uint32_t *at)
 	return NULL;
 }
 
+/* A program that is refused again and again must not wait for its siblings each time. */
+static bool may_ask(struct gl_gpu *gpu, uint64_t now)
+{
+	uint64_t since = now - gl_load_relaxed(&gpu->pools_asked_ns);
+	struct gl_slot *slot;
+	bool shown = false;
+	if (since < ASK_PAUSE_UNUSED_NS)
+		return false;
+	for (uint32_t at = 0; !shown && since < ASK_PAUSE_NS && (slot = next_with_pools(gpu, &at));)
+		shown = gl_load_relaxed(&slot->account[gpu->index].pool_unused_bytes) != 0;
+	if (since < ASK_PAUSE_NS && !shown)
+		return false;
+	gl_store_relaxed(&gpu->pools_asked_ns, now);
+	return true;
+}
+
 /* Returns how long an answer may take; 0: no process has anything to trim. */
 static uint64_t ask(struct gl_gpu *gpu)
 {
@@ -159,7 +177,7 @@ bool gl_pools_ask_siblings(struct gl_gpu *gpu, struct gl_plea *plea)
 	uint64_t now = gl_now_ns();
 	if (!plea->until_ns) {
 		plea->seen = gl_load_acquire(&d->memory_change);
-		uint64_t bound = gl_load_relaxed(&gl_self.capturing) ? 0 : ask(gpu);
+		uint64_t bound = gl_load_relaxed(&gl_self.capturing) || !may_ask(gpu, now) ? 0 : ask(gpu);
 		if (!bound)
 			return false;
 		gl_store_release(&d->memory_wanted, 1u);

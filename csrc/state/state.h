@@ -65,6 +65,7 @@ struct gl_gpu {
 	uint32_t pool_count, pool_room;
 	uint32_t pools_stale;        /* 1: pool pointers were freed; charges are updated after a wait for the GPU */
 	uint64_t imported_bytes;     /* charged here for memory of processes outside the tenant */
+	uint64_t pools_asked_ns;     /* when this process last asked its siblings to trim theirs */
 	uint64_t pools_trimmed_ns;   /* when they were last trimmed for another process */
 	uint64_t pool_step;          /* learned step by which pools grow; 0: not known yet (pool_growth.c) */
 	uint32_t graph_memory;       /* 1 once a graph with memory nodes was seen: its launches are to be charged */
