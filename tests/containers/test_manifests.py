@@ -276,7 +276,7 @@ def test_example_pods_say_what_can_be_followed(path: Path) -> None:
     asked = 0
     for item in objects(path.read_text()):
         said = quotas_of(pod_of({**item, "metadata": {"uid": "u", **item["metadata"]}}))
-        assert said.troubles == ()
+        assert said.problems == ()
         asked += int(item["spec"]["containers"][0]["resources"]["limits"]["gpulimit.io/gpu"])
     assert asked <= config.Settings().slices_per_gpu, "they fit on one card together"
 

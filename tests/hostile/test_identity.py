@@ -562,24 +562,26 @@ import fcntl, mmap
 connection = dial()
 connection.sendall(request("POST", "/v1/workers", wish("", {"GPULIMIT_COMPUTE": "1"}, files=True)))
 status, headers, answer, files = read_answer(connection)
-policy = files[0]
+policy, usage, state = files
 def tried(what):
     try:
         what()
         return "done"
     except (OSError, ValueError) as error:
         return "refused"
-name = f"/proc/self/fd/{policy}"
-say(status=status, files=len(files), tried=[
-    tried(lambda: os.open(name, os.O_RDWR)),
-    tried(lambda: mmap.mmap(policy, 4096, prot=mmap.PROT_READ | mmap.PROT_WRITE)),
-    tried(lambda: os.ftruncate(policy, 0)),
-    tried(lambda: os.truncate(name, 0)),
-    tried(lambda: os.fchmod(policy, 0o666)),
-    tried(lambda: os.fchown(policy, os.getuid(), -1)),
-    tried(lambda: os.pwrite(policy, b"x", 0)),
-    tried(lambda: os.link(name, "/dev/shm/gpulimit.stolen", follow_symlinks=True)),
-])
+def attempts(file):
+    name = f"/proc/self/fd/{file}"
+    return [
+        tried(lambda: os.open(name, os.O_RDWR)),
+        tried(lambda: mmap.mmap(file, 4096, prot=mmap.PROT_READ | mmap.PROT_WRITE)),
+        tried(lambda: os.ftruncate(file, 0)),
+        tried(lambda: os.truncate(name, 0)),
+        tried(lambda: os.fchmod(file, 0o666)),
+        tried(lambda: os.fchown(file, os.getuid(), -1)),
+        tried(lambda: os.pwrite(file, b"x", 0)),
+        tried(lambda: os.link(name, "/dev/shm/gpulimit.stolen", follow_symlinks=True)),
+    ]
+say(status=status, files=len(files), tried=attempts(policy) + attempts(state))
 hear()
 """
     options: dict[str, Any] = {"uid": attacker_uid}
@@ -587,5 +589,5 @@ hear()
         group = control_group(f"docker-{container}.scope")
         options = {"uid": None, "group": group, "unshare": ("--mount", "--pid", "--fork", "--mount-proc")}
     one = attack(text, **options)
-    assert one.heard() == {"status": DONE, "files": 2, "tried": ["refused"] * 8}
+    assert one.heard() == {"status": DONE, "files": 3, "tried": ["refused"] * 16}
     one.tell(None)

@@ -170,7 +170,7 @@ hear()
     said = first(one)
     refused = {30} if "no read-only mount" not in node.log.read_text() else {0, 13, 30, "done"}
     assert set(said.pop("policy")) <= refused | {1, 13, 26}
-    expected = {"pid": 1, "uid": 0, "status": DONE, "files": 2, "seen": [container.tenant]}
+    expected = {"pid": 1, "uid": 0, "status": DONE, "files": 3, "seen": [container.tenant]}
     assert said == expected | {"tenant": container.tenant}
     shown = node.tenant(container.tenant)
     assert shown["uid"] == (FIRST_UID if container.is_mapped else 0)

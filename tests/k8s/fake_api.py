@@ -84,6 +84,7 @@ class FakeApi:
 
     def close(self) -> None:
         self.stop()
+        self._do(self._end_tasks())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(5)
         self._loop.close()
@@ -172,6 +173,13 @@ class FakeApi:
             if connection.transport is not None:
                 connection.transport.abort()
         await runner.cleanup()
+
+    async def _end_tasks(self) -> None:
+        """End what still answers a cut connection: the loop is closed next."""
+        rest = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in rest:
+            task.cancel()
+        await asyncio.gather(*rest, return_exceptions=True)
 
     @web.middleware
     async def _check(self, request: web.Request, handler: Any) -> web.StreamResponse:

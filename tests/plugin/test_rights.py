@@ -140,12 +140,13 @@ def test_it_serves_pods_of_any_user(confined: Daemon, kubelet: Kubelet, pod, try
 
 
 def test_policies_are_handed_over_through_the_read_only_mount(confined: Daemon, tenant: str) -> None:
-    policy, usage = files_of(Path(confined.socket), tenant)
-    with pytest.raises(OSError) as refused:
-        os.open(f"/proc/self/fd/{policy}", os.O_RDWR)
-    assert refused.value.errno == errno.EROFS
-    os.close(policy)
-    os.close(usage)
+    policy, usage, state = files_of(Path(confined.socket), tenant)
+    for file in (policy, state):
+        with pytest.raises(OSError) as refused:
+            os.open(f"/proc/self/fd/{file}", os.O_RDWR)
+        assert refused.value.errno == errno.EROFS
+    for file in (policy, usage, state):
+        os.close(file)
 
 
 def test_a_view_that_is_not_one_is_refused(daemon, run_dir: Path) -> None:
