@@ -275,7 +275,7 @@ void gl_bucket_wait(struct gl_meter *m, struct gl_gpu *gpu, const struct gl_stre
 		uint64_t ns = sleep_for(m, gpu, p, &w);
 		if (ns == 0)
 			gl_goes_by_itself(m, gpu);
-		if (ns == 0 || gl_is_waited_for(m, gpu, stream))
+		if (ns == 0 || (!gl_suspended(gpu, p) && gl_is_waited_for(m, gpu, stream)))
 			break;
 		if (w.outstanding_ns && ns > OWN_LOOK_NS)
 			ns = OWN_LOOK_NS; /* its measured time may be less than its charge */
